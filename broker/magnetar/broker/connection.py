@@ -33,11 +33,12 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.lookups import Lookups
 from magnetar.broker.ownership.protocol import Destination
-from magnetar.broker.producer import Producer, PublishBatch
+from magnetar.broker.producer import Producer
 from magnetar.broker.publishing import Publishing
 from magnetar.broker.security.login import Login
 from magnetar.broker.services import Services
 from magnetar.broker.token_bucket import TokenBucket
+from magnetar.broker.topic import PublishBatch
 from magnetar.broker.topic_watch import TopicWatchers
 from magnetar.broker.transactions.commands import TransactionCommands
 from magnetar.cursors import CursorError

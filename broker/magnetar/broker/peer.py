@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from magnetar.broker.consumer import Consumer
     from magnetar.broker.ownership.protocol import Destination
-    from magnetar.broker.producer import Producer, PublishBatch
+    from magnetar.broker.producer import Producer
+    from magnetar.broker.topic.publish_batch import PublishBatch
 
 
 class Peer(Protocol):

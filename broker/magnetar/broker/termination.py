@@ -10,6 +10,7 @@ from magnetar.ledger.position import Position
 
 if TYPE_CHECKING:
     from magnetar.broker.topic import Topic
+    from magnetar.broker.topic.publish_line import PublishLine
 
 _log = structlog.get_logger()
 
@@ -26,7 +27,7 @@ async def terminate(topic: "Topic") -> Position:
         ServiceNotReadyError: the topic went away meanwhile; ask its owner.
         BrokerMetadataError: nobody knows whether it is terminated; call again.
     """
-    topic.is_terminating = True
+    topic.line.is_terminating = True
     try:
         last = await topic.log.terminate()
     except (LogFencedError, LogClosedError) as error:
@@ -42,14 +43,14 @@ async def terminate(topic: "Topic") -> Position:
     return last
 
 
-def check_not_terminated(topic: "Topic") -> None:
+def check_not_terminated(line: "PublishLine") -> None:
     """Refuse whoever wants to publish.
 
     Raises:
         TopicTerminatedError
         ServiceNotReadyError: that is not certain yet; clients ask again.
     """
-    if topic.log.terminated is not None:
-        raise TopicTerminatedError(f"{topic.name} is terminated: it takes no more messages")
-    if topic.is_terminating:
-        raise ServiceNotReadyError(f"{topic.name} is being terminated; connect again")
+    if line.log.terminated is not None:
+        raise TopicTerminatedError(f"{line.name} is terminated: it takes no more messages")
+    if line.is_terminating:
+        raise ServiceNotReadyError(f"{line.name} is being terminated; connect again")

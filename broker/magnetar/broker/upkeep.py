@@ -114,7 +114,7 @@ class Upkeep:
                 self._look(job, job.left.popleft())
 
     def _look(self, job: _Job, topic: Topic) -> None:
-        if topic.is_closed or topic.is_draining or topic in job.working:
+        if topic.is_leaving or topic in job.working:
             return
         if not topic.tenure.holds():
             return

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.compaction.compaction import Compaction
+from magnetar.broker.compaction import Compaction, compaction_of
 from magnetar.broker.deduplication import deduplication
 from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.topic import TopicSubscriptions
@@ -62,9 +62,8 @@ async def test_a_topic_takes_up_what_is_stored_in_this_order(
             producer = await client.producer(TOPIC)
             await producer.send(b"body", key="k")
         topic = await broker.services.topics.get(name)
-        assert topic.compaction is not None
-        topic.compaction.start()
-        await topic.compaction.finished()
+        compaction_of(topic).start()
+        await compaction_of(topic).finished()
         await broker.services.coordinators.get(0)
         for owner, function, step in _STEPS:
             original = getattr(owner, function)

@@ -1,10 +1,10 @@
 """The last message of a topic: where its last entry is, and the last message in that."""
 
+from magnetar.broker.dispatch.visibility import Visibility
 from magnetar.broker.entry import MARKER, last_batch_index_of, messages_of
 from magnetar.broker.errors import BrokerPersistenceError
 from magnetar.broker.tail_cache import TailCache
 from magnetar.broker.topic.surroundings import TopicLog
-from magnetar.broker.transactions.visibility import Visibility
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
 
@@ -29,7 +29,7 @@ class LastMessage:
         Raises:
             BrokerPersistenceError: the entry could not be read.
         """
-        if self._visibility.buffer is not None:
+        if self._visibility.hidden is not None:
             return await self._find_visible()
         last = self._log.last_confirmed
         if last.entry_id < 0 or self._log.first_position() > last:
@@ -39,7 +39,7 @@ class LastMessage:
         return self._known
 
     async def _find_visible(self) -> tuple[Position, int]:
-        """The same with transactions: back over markers, and what is open or aborted."""
+        """As `find` where entries are hidden: back over markers, and what nobody may read."""
         position = self._visibility.last
         while position.entry_id >= 0 and self._log.first_position() <= position:
             if position == self._known[0]:

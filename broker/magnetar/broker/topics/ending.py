@@ -190,11 +190,11 @@ class TopicEnds:
 
 
 async def _close_parts(closing: Closing) -> None:
-    if closing.topic.compaction is not None:
-        await closing.topic.compaction.finished()
+    features = closing.topic.features
+    for feature in features:
+        await feature.stopped()
     ends = [cursor.close() for cursor in closing.cursors]
-    if closing.topic.transactions is not None:
-        ends.append(closing.topic.transactions.close())
+    ends.extend(feature.ended() for feature in features)
     for result in await asyncio.gather(closing.log.close(), *ends, return_exceptions=True):
         if isinstance(result, CursorUnavailableError):
             # Nothing is lost: what was not saved is delivered again.

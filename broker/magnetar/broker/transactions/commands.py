@@ -17,11 +17,10 @@ from magnetar.broker.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.security import Action, Cluster, Subscription, Topic
-from magnetar.broker.topic import Topic as ServedTopic
 from magnetar.broker.transactions.coordinator import Coordinator
 from magnetar.broker.transactions.errors import TransactionNotFoundError
 from magnetar.broker.transactions.ids import TransactionId
-from magnetar.broker.transactions.topic_transactions import TopicTransactions
+from magnetar.broker.transactions.topic_transactions import TopicTransactions, transactions_of
 from magnetar.sdk.wire import BaseCommand, TopicName, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
 
@@ -200,13 +199,7 @@ class TransactionCommands(ConnectionPart):
             # behind.
             await topics.catch_up()
             found = await topics.get(name, may_create=False)
-        return _transactions_in(found)
-
-
-def _transactions_in(topic: ServedTopic) -> TopicTransactions:
-    if topic.transactions is None:
-        raise NotAllowedError(f"{topic.name} keeps nothing: it takes part in no transactions")
-    return topic.transactions
+        return transactions_of(found)
 
 
 def _check_persistent(name: TopicName) -> None:

@@ -13,9 +13,10 @@ from magnetar.broker.transactions.buffer_state import BufferState
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import FRAME_BYTES_MAX, BaseCommand, FrameDecoder
 from tests.unit.broker.harness import Client, Harness, entry, send_frame
-from tests.unit.broker.memory_parts import TOPIC, MemoryLog, MemorySnapshot
+from tests.unit.broker.memory_log import MemoryLog
+from tests.unit.broker.memory_parts import TOPIC, MemorySnapshot
 
-TXN = {"txnid_most_bits": 0, "txnid_least_bits": 1}
+TXN: dict[str, Any] = {"txnid_most_bits": 0, "txnid_least_bits": 1}
 
 
 class _Span:
@@ -116,15 +117,19 @@ class Everything:
         self.topic.disconnect_all()
 
     def send(self, sequence_id: int, *, in_transaction: bool = False, **metadata: Any) -> None:
-        """One message; `metadata` are fields of its metadata."""
-        txn = TXN if in_transaction else {}
+        """One message in a read of its own; `metadata` are fields of its metadata."""
+        self.client.send_bytes(self.frame(sequence_id, in_transaction=in_transaction, **metadata))
+
+    def frame(self, sequence_id: int, *, in_transaction: bool = False, **metadata: Any) -> bytes:
+        """One SEND; `metadata` are fields of its metadata."""
+        txn: dict[str, Any] = TXN if in_transaction else {}
         payload = entry(
             metadata.pop("body", b"body"),
             sequence_id=metadata.pop("inner_id", sequence_id),
             **txn,
             **metadata,
         )
-        self.client.send_bytes(send_frame(0, sequence_id, payload=payload, **txn))
+        return send_frame(0, sequence_id, payload=payload, **txn)
 
 
 def answers(client: Client) -> list[tuple[str, int]]:

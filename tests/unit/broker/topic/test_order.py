@@ -11,8 +11,8 @@ import pytest
 
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import settle
 from tests.unit.broker.topic.everything import Everything, answers
+from tests.unit.broker.turns import settle
 
 _CODES = pb.ServerError
 _KEYS = [pb.EncryptionKeys(key="k", value=b"encrypted")]

@@ -67,7 +67,7 @@ class Place:
     def holds(self) -> bool:
         return not self.is_closed
 
-    def append_internal(self, record: Record) -> None:
+    def append(self, record: Record) -> None:
         (payload,) = record.payloads
         if self.is_closed or self._dies_before(payload):
             self.is_closed = True

@@ -141,6 +141,7 @@ class Publishing(ConnectionPart):
             self._producers[producer_id].receipt_again(sequence_id, highest_id)
             return
         except RequestError as error:
+            batch.forget_next()
             self._reject(producer_id, max(sequence_id, highest_id), error)
             return
         if metadata is None:

@@ -109,6 +109,12 @@ class PublishBatch:
         self.chunks = [*self.chunks, len(self.payloads)]
         self.is_plain = False
 
+    def forget_next(self) -> None:
+        """The entry that would come next was refused: what was noted about it counts no more."""
+        for notes in (self.notes or {}).values():
+            while notes and notes[-1][0] >= len(self.payloads):
+                notes.pop()
+
     def part(self, start: int, stop: int) -> "PublishBatch":
         """Return a batch of the entries from `start` to before `stop`."""
         part = PublishBatch(self.producer_id, self.producer_name, self.checks, self._sink)

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.ledger.errors import LogUnavailableError
+from magnetar.ledger.position import Position
 from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.unit.broker.memory_parts import feature_of
 from tests.unit.broker.topic.everything import Everything, answers
 from tests.unit.broker.turns import settle
 
@@ -61,6 +64,26 @@ async def test_a_trace_begins_when_no_check_refuses(monkeypatch: pytest.MonkeyPa
     await world.start()
     world.send(0)
     assert world.happened == ["span publish begins", "span store begins"]
+
+
+async def test_what_a_check_noted_about_a_refused_message_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Transactions note a message that deduplication refuses: the next entry is not its own."""
+    world = Everything(monkeypatch)
+    await world.start()
+    other = world.harness.client()
+    await other.produce(producer_name="q")
+    world.client.send_bytes(
+        world.frame(0, in_transaction=True) + world.frame(1, in_transaction=True, inner_id=5)
+    )
+    world.harness.log.confirm()
+    other.send_bytes(world.frame(0, producer_name="q"))
+    world.harness.log.confirm()
+    state = feature_of(world.topic, TopicTransactions).buffer.state
+    (found,) = state.open.values()
+    assert Position(7, 0) in found.positions
+    assert Position(7, 1) not in found.positions
 
 
 # Outcomes

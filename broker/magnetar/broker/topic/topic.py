@@ -153,11 +153,6 @@ class Topic:
         if self.subscriptions:
             self.tail.add(Run(*position, [entry], messages=[MARKER]))
 
-    @property
-    def entries_in(self) -> int:
-        """Entries that were stored since it was loaded."""
-        return self.line.entries_in
-
     def log_ended(self) -> None:
         """The log was terminated: consumers that have seen everything are told."""
         self.tail.wake_all()

@@ -27,9 +27,9 @@ from magnetar.broker.errors import (
     RequestError,
     ServiceNotReadyError,
 )
-from magnetar.broker.peer import Peer, probe
+from magnetar.broker.peer import probe
 from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.producer import Producer
+from magnetar.broker.producer import Producer, ProducerPeer
 from magnetar.broker.termination import check_not_terminated
 from magnetar.ledger.errors import LogClosedError, LogFencedError, MetadataError
 from magnetar.sdk.wire import TopicName
@@ -145,7 +145,7 @@ class ProducerAccess:
 
     # Joining
 
-    async def admit(self, peer: Peer, name: str) -> None:
+    async def admit(self, peer: ProducerPeer, name: str) -> None:
         """Refuse a producer if there are as many as may be; dead connections do not count.
 
         Raises:
@@ -175,7 +175,7 @@ class ProducerAccess:
                     producer.close_by_broker()
 
     async def join(
-        self, peer: Peer, producer_id: int, *, name: str, epoch: int, access: Access
+        self, peer: ProducerPeer, producer_id: int, *, name: str, epoch: int, access: Access
     ) -> Producer:
         """Let a producer in, in the end.
 
@@ -232,7 +232,9 @@ class ProducerAccess:
         topic.use.joined += 1
         return producer
 
-    async def _wait_for_name(self, peer: Peer, producer_id: int, name: str, epoch: int) -> None:
+    async def _wait_for_name(
+        self, peer: ProducerPeer, producer_id: int, name: str, epoch: int
+    ) -> None:
         """End the producer's former self, and wait until what that has sent is decided.
 
         Returns as well when somebody else has the name.

@@ -38,7 +38,7 @@ from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import looking_at
-from magnetar.broker.topic_watch import FollowedLists
+from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.broker.tracing import Spans
 from magnetar.broker.transactions.coordinators import Coordinators

@@ -58,7 +58,7 @@ class MemoryPeer:
     def __init__(self, address: str = "client:1") -> None:
         self.address = address
         self.done: list[PublishBatch] = []
-        self.closed: list[Producer | Consumer] = []
+        self.closed: list[Producer] = []
         self._decoder = FrameDecoder(FRAME_BYTES_MAX + 1024)
         self._commands: list[BaseCommand] = []
 
@@ -73,9 +73,6 @@ class MemoryPeer:
 
     def producer_closed(self, producer: Producer, destination: Destination | None) -> None:
         self.closed.append(producer)
-
-    def consumer_closed(self, consumer: Consumer, destination: Destination | None) -> None:
-        self.closed.append(consumer)
 
     def commands(self) -> list[BaseCommand]:
         """What was written since the last call."""

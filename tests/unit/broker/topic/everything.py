@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.connection import Connection
+from magnetar.broker.link import Link
 from magnetar.broker.tail_cache import TailCache
 from magnetar.broker.topic import Topic
 from magnetar.broker.tracing.spans import Attributes, Span
@@ -71,13 +71,13 @@ class Everything:
         self.harness.topics.has_transactions = True
         self.harness.topics.spans = _Spans(self.happened)
         self.harness.topics.snapshots[TOPIC] = _Snapshot(self.harness.log, self.happened)
-        self.client = self.harness.client()
         self._listen(monkeypatch)
+        self.client = self.harness.client()
 
     def _listen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have what passes noted; all of it passes as it would otherwise."""
         happened, decoder = self.happened, FrameDecoder(FRAME_BYTES_MAX + 1024)
-        on_entry, add, write = BufferState.on_entry, TailCache.add, Connection.write
+        on_entry, add, write = BufferState.on_entry, TailCache.add, Link.write
 
         def noting_on_entry(state: BufferState, *args: Any, **more: Any) -> None:
             happened.append("transactions note the entry")
@@ -87,14 +87,14 @@ class Everything:
             happened.append("the tail cache has the entry")
             add(cache, run)
 
-        def noting_write(connection: Connection, data: bytes) -> None:
+        def noting_write(link: Link, data: bytes) -> None:
             for command, _ in decoder.feed(data):
                 happened.append(BaseCommand.Type.Name(command.type))
-            write(connection, data)
+            write(link, data)
 
         monkeypatch.setattr(BufferState, "on_entry", noting_on_entry)
         monkeypatch.setattr(TailCache, "add", noting_add)
-        monkeypatch.setattr(Connection, "write", noting_write)
+        monkeypatch.setattr(Link, "write", noting_write)
 
     @property
     def topic(self) -> Topic:

@@ -30,7 +30,6 @@ from magnetar.broker.errors import (
 from magnetar.broker.peer import probe
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.producer import Producer, ProducerPeer
-from magnetar.broker.termination import check_not_terminated
 from magnetar.ledger.errors import LogClosedError, LogFencedError, MetadataError
 from magnetar.sdk.wire import TopicName
 from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
@@ -187,7 +186,7 @@ class ProducerAccess:
             BrokerMetadataError: the epoch cannot be stored now, or the topic requires encryption.
         """
         line = self._topic.line
-        check_not_terminated(line)
+        line.check_not_terminated()
         line.check_encryption(is_encrypted=access.is_encrypted)
         make = partial(
             Producer,
@@ -225,7 +224,7 @@ class ProducerAccess:
         topic = self._topic
         if topic.is_closed:
             raise ServiceNotReadyError(f"{topic.name} is closing")
-        check_not_terminated(topic.line)
+        topic.line.check_not_terminated()
         topic.line.check_encryption(is_encrypted=producer.is_encrypted)
         self._check_number(producer.name)
         topic.producers[producer.name] = producer

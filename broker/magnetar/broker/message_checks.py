@@ -1,35 +1,12 @@
-"""Checks of single messages before they are stored, for topics that ask for more than a checksum.
+"""What the policies of a topic may ask of each message beyond its checksum."""
 
-A topic without any pays nothing. Each check sees the parsed metadata, once per message; it may
-refuse the message, which is answered by SEND_ERROR with the code of the error, in its place.
-"""
-
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from magnetar.broker.errors import BrokerMetadataError, NotAllowedError
 from magnetar.sdk.wire import MessageMetadata, Send, split_payload
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.publish_batch import PublishBatch
-
-
-class MessageCheck(Protocol):
-    """One check."""
-
-    def __call__(
-        self,
-        batch: "PublishBatch",
-        send: Send,
-        metadata: MessageMetadata,
-        payload: bytes,
-        /,
-    ) -> None:
-        """Look at the message that would come next in the batch.
-
-        Raises:
-            RequestError: it is refused.
-        """
-        ...
 
 
 class EncryptionCheck:

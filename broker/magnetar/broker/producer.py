@@ -18,7 +18,6 @@ import structlog
 
 from magnetar.broker import replies
 from magnetar.broker.errors import BrokerPersistenceError, NotAllowedError, RequestError
-from magnetar.broker.message_checks import MessageCheck
 from magnetar.broker.meter import Meter
 from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.peer import Probed
@@ -34,7 +33,7 @@ from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.feature import Gate
-    from magnetar.broker.topic.publish_batch import PublishBatch
+    from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
     from magnetar.broker.topic.publish_line import PublishLine
 
 _log = structlog.get_logger()
@@ -139,7 +138,7 @@ class Producer:
         self._on_drained: Callable[[], None] | None = None
 
     @property
-    def checks(self) -> tuple[MessageCheck, ...]:
+    def checks(self) -> "tuple[MessageCheck, ...]":
         """What looks at the metadata of each of its messages."""
         if not self.is_encrypted:
             return self.line.checks

@@ -97,6 +97,11 @@ class DelayedDelivery(Feature):
         return self._index.withheld
 
     @property
+    def due_entries_max(self) -> int:
+        """Entries that are due and wait in one dispatcher."""
+        return self.limits.due_entries_max
+
+    @property
     def size_bytes(self) -> int:
         """Of the index, in memory and in ledgers."""
         return self._index.size_bytes

@@ -15,11 +15,10 @@ from typing import Any, Final, Protocol
 from magnetar.broker.dispatch.base import DispatchContext
 from magnetar.broker.dispatch.visibility import Visibility
 from magnetar.broker.keeping.gate import TrimGate
-from magnetar.broker.message_checks import MessageCheck
 from magnetar.broker.ownership.protocol import Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.subscription import Subscription
-from magnetar.broker.topic.publish_batch import PublishBatch
+from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
 from magnetar.broker.topic.surroundings import InternalAppend, TopicLog
 from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LedgerError

@@ -6,13 +6,11 @@ about single entries (`EntryNotes`); gates write down what they have decided (`i
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
+from magnetar.broker.errors import RequestError
 from magnetar.ledger.errors import LedgerError
-
-if TYPE_CHECKING:
-    from magnetar.broker.errors import RequestError
-    from magnetar.broker.message_checks import MessageCheck
+from magnetar.sdk.wire import MessageMetadata, Send
 
 T = TypeVar("T")
 
@@ -38,6 +36,27 @@ class EntryNotes(Generic[T]):
         if notes is None:
             return ()
         return cast("Sequence[tuple[int, T]]", notes.get(self, ()))
+
+
+class MessageCheck(Protocol):
+    """Looks at single messages before they are stored, for topics that ask for more than a
+    checksum. It sees the parsed metadata, once per message; a refusal is answered by SEND_ERROR
+    with the code of the error, in its place."""
+
+    def __call__(
+        self,
+        batch: "PublishBatch",
+        send: Send,
+        metadata: MessageMetadata,
+        payload: bytes,
+        /,
+    ) -> None:
+        """Look at the message that would come next in the batch.
+
+        Raises:
+            RequestError: it is refused.
+        """
+        ...
 
 
 class ReceiptSink(Protocol):
@@ -77,7 +96,7 @@ class PublishBatch:
     """The highest sequence id, for deduplication; -1: none that counts."""
     is_duplicate = False
     """A gate says: its entries are stored already, and are receipted without another append."""
-    refusal: "RequestError | None" = None
+    refusal: RequestError | None = None
     """A gate says: none of its entries is taken, for this reason."""
     answer: bytes | None = None
     """What is answered instead of storing the entries."""
@@ -86,7 +105,7 @@ class PublishBatch:
         self,
         producer_id: int,
         producer_name: str,
-        checks: "Sequence[MessageCheck]",
+        checks: Sequence[MessageCheck],
         sink: ReceiptSink,
     ) -> None:
         self.producer_id = producer_id

@@ -17,8 +17,13 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from magnetar.broker.errors import BrokerMetadataError, NotAllowedError
-from magnetar.broker.message_checks import EncryptionCheck, MessageCheck, SizeCheck
+from magnetar.broker.errors import (
+    BrokerMetadataError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    TopicTerminatedError,
+)
+from magnetar.broker.message_checks import EncryptionCheck, SizeCheck
 from magnetar.broker.meter import Meter
 from magnetar.broker.ownership.protocol import Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
@@ -26,7 +31,7 @@ from magnetar.broker.publish_rate import PublishRate
 from magnetar.broker.run import Run
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic.feature import Feature, Gate, Listener
-from magnetar.broker.topic.publish_batch import PublishBatch
+from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
 from magnetar.broker.topic.surroundings import InternalAppend, TopicLog
 from magnetar.broker.topic.tail import Tail
 from magnetar.ledger.errors import LedgerError, LogClosedError
@@ -144,6 +149,18 @@ class PublishLine:
         if is_encrypted and not self._topic.policies.encryption_required:
             return (EncryptionCheck(str(self.name)), *self.checks)
         return self.checks
+
+    def check_not_terminated(self) -> None:
+        """Refuse a producer if the topic takes no more messages.
+
+        Raises:
+            TopicTerminatedError
+            ServiceNotReadyError: that is not certain yet; clients ask again.
+        """
+        if self.log.terminated is not None:
+            raise TopicTerminatedError(f"{self.name} is terminated: it takes no more messages")
+        if self.is_terminating:
+            raise ServiceNotReadyError(f"{self.name} is being terminated; connect again")
 
     def check_encryption(self, *, is_encrypted: bool) -> None:
         """Refuse a producer that does not encrypt, if the topic requires that.

@@ -8,7 +8,7 @@ coordinator asks again, and acknowledging twice changes nothing.
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from magnetar.broker.consumer import Consumer
@@ -32,14 +32,9 @@ from magnetar.broker.transactions.pending_acks import (
     dump_ack,
     load_ack,
 )
+from magnetar.broker.transactions.surroundings import EnabledTransactions, TransactionalTopic
 from magnetar.cursors import Cursor, CursorError
 from magnetar.ledger.errors import LedgerError
-
-if TYPE_CHECKING:
-    from magnetar.broker.transactions.topic_transactions import (
-        TopicTransactions,
-        TransactionalTopic,
-    )
 
 
 class TransactionalAcks:
@@ -47,8 +42,8 @@ class TransactionalAcks:
 
     def __init__(
         self,
-        topic: "TransactionalTopic",
-        transactions: "TopicTransactions",
+        topic: TransactionalTopic,
+        transactions: EnabledTransactions,
         *,
         pending_acks_max: int,
     ) -> None:

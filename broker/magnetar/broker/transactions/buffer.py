@@ -6,7 +6,7 @@ stored, the topic is loaded again: only the recovered log knows.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
@@ -22,16 +22,11 @@ from magnetar.broker.transactions.buffer_state import BufferState
 from magnetar.broker.transactions.errors import AlreadyStoredError
 from magnetar.broker.transactions.ids import TransactionId
 from magnetar.broker.transactions.markers import Sender, encode_marker, id_in, sender_in
+from magnetar.broker.transactions.surroundings import EnabledTransactions, TransactionalTopic
 from magnetar.ledger.errors import LedgerError, LogTerminatedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata, Send
-
-if TYPE_CHECKING:
-    from magnetar.broker.transactions.topic_transactions import (
-        TopicTransactions,
-        TransactionalTopic,
-    )
 
 _log = structlog.get_logger()
 
@@ -42,7 +37,7 @@ class TransactionBuffer:
     """What transactions do to one topic's log."""
 
     def __init__(
-        self, topic: "TransactionalTopic", transactions: "TopicTransactions", clock: Clock
+        self, topic: TransactionalTopic, transactions: EnabledTransactions, clock: Clock
     ) -> None:
         self._topic = topic
         self._transactions = transactions

@@ -9,20 +9,21 @@ the position that the snapshot knows of.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from magnetar.broker.dispatch.base import DispatchContext
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError
 from magnetar.broker.subscription import Subscription
-from magnetar.broker.topic import Feature, PublishLine, PublishRows, Topic, TopicPort, Work
+from magnetar.broker.topic import Feature, PublishRows, Topic, Work
 from magnetar.broker.transactions.acknowledging import TransactionalAcks
 from magnetar.broker.transactions.buffer import TransactionBuffer
 from magnetar.broker.transactions.buffer_state import BufferState
 from magnetar.broker.transactions.ids import TransactionId
 from magnetar.broker.transactions.markers import mark_of
 from magnetar.broker.transactions.pending_acks import load_all
+from magnetar.broker.transactions.surroundings import TransactionalTopic
 from magnetar.broker.transactions.topic_log import TopicTransactionLog, property_of, since_in
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
@@ -32,24 +33,6 @@ _log = structlog.get_logger()
 
 OpenLog = Callable[[], Awaitable[TopicTransactionLog]]
 CursorNames = Callable[[], Awaitable[Collection[str]]]
-
-
-class TransactionalTopic(TopicPort, Protocol):
-    """What transactions see of their topic beyond what any feature does."""
-
-    @property
-    def line(self) -> PublishLine: ...
-
-    @property
-    def subscriptions(self) -> Mapping[str, Subscription]: ...
-
-    def internal_stored(self, position: Position, entry: bytes, /) -> None:
-        """A marker is durable; readers may see more now."""
-        ...
-
-    def log_ended(self) -> None:
-        """Readers may see more, though nothing was appended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

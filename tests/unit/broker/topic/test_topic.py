@@ -1,66 +1,12 @@
-"""The topic as a host: which features it knows, which parts it has, and what it stands on."""
-
-import ast
-from collections.abc import Iterator
-from pathlib import Path
+"""The topic as a host: its parts, and the features that it asks and tells in order."""
 
 import pytest
 
-import magnetar.broker
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.topic import Feature, PublishBatch, PublishRows
 from magnetar.ledger.errors import LedgerError, LogUnavailableError
 from tests.unit.broker.topic.alone import Alone, MemoryPeer, publish
 from tests.unit.broker.turns import settle
-
-_BROKER = Path(magnetar.broker.__file__).parent
-_UNKNOWN = (
-    "balance",
-    "compaction",
-    "connection",
-    "consuming",
-    "deduplication",
-    "delayed",
-    "http",
-    "metrics",
-    "publishing",
-    "schemas",
-    "security",
-    "services",
-    "topics",
-    "tracing",
-    "transactions",
-    "websocket",
-)
-
-
-def _imports(path: Path) -> Iterator[str]:
-    """Modules of the broker that a file imports, for types alone or not."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("magnetar.broker"):
-            assert node.module is not None
-            yield node.module
-            yield from (f"{node.module}.{each.name}" for each in node.names)
-
-
-def _file_of(module: str) -> Path | None:
-    path = _BROKER.joinpath(*module.split(".")[2:])
-    return path.with_suffix(".py") if path.with_suffix(".py").is_file() else None
-
-
-def test_neither_a_topic_nor_what_it_stands_on_imports_a_feature_or_a_door() -> None:
-    """Imports for types alone count as well, and so does what is imported by what is imported."""
-    left = [*(_BROKER / "topic").glob("*.py"), *(_BROKER / "dispatch").glob("*.py")]
-    seen = set(left)
-    while left:
-        path = left.pop()
-        for module in _imports(path):
-            part = module.split(".")[2] if module.count(".") > 1 else ""
-            assert part not in _UNKNOWN, f"{path.relative_to(_BROKER)} imports {module}"
-            found = _file_of(module)
-            if found is not None and found not in seen:
-                seen.add(found)
-                left.append(found)
 
 
 async def test_a_topic_has_at_most_twenty_parts() -> None:

@@ -160,8 +160,10 @@ class Feature:
     async def stopped(self) -> None:
         """Return when nothing is under way; then cursors are closed."""
 
-    async def ended(self) -> None:
-        """Close what it has beside the log, while the log and cursors are closed."""
+    def ending(self) -> Work | None:
+        """The work of closing what it has beside the log, if it has anything; done while the log
+        and cursors are closed. Most topics of a broker have nothing there."""
+        return None
 
     # Publishing
 

@@ -6,7 +6,7 @@ owner: nothing more is written, sent or answered.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 import structlog
@@ -193,8 +193,9 @@ async def _close_parts(closing: Closing) -> None:
     features = closing.topic.features
     for feature in features:
         await feature.stopped()
+    ends: list[Coroutine[object, object, None]]
     ends = [cursor.close() for cursor in closing.cursors]
-    ends.extend(feature.ended() for feature in features)
+    ends.extend(work for feature in features if (work := feature.ending()) is not None)
     for result in await asyncio.gather(closing.log.close(), *ends, return_exceptions=True):
         if isinstance(result, CursorUnavailableError):
             # Nothing is lost: what was not saved is delivered again.

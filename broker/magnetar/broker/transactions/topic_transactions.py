@@ -298,7 +298,10 @@ class TopicTransactions(Feature):
         if self.log is not None:
             self.log.abandon("its topic was dropped")
 
-    async def ended(self) -> None:
+    def ending(self) -> Work | None:
+        return self._end() if self.log is not None or self._enabling is not None else None
+
+    async def _end(self) -> None:
         if self._enabling is not None:
             await asyncio.wait([self._enabling])
         if self.log is not None:

@@ -37,7 +37,7 @@ from magnetar.broker.security.revoking import IsConcerned, Revoking
 from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic_watch import FollowedLists
+from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.broker.tracing import Spans
 from magnetar.broker.transactions import topic_transactions

@@ -375,7 +375,7 @@ class Subscription:
         """Take a consumer out and tell its client, and where to go if the topic moves."""
         if not consumer.is_closed:
             self.leave(consumer)
-            consumer.peer.consumer_closed(consumer, destination)
+            consumer.on_closed(consumer, destination)
 
     # What consumers ask for
 

@@ -17,7 +17,7 @@ _FAILOVER = pb.CommandSubscribe.Failover
 
 def _consumer(name: str, priority: int = 0) -> Consumer:
     client = Harness().client()
-    return Consumer(client.connection, 0, name=name, sub_type=FAILOVER, priority=priority)
+    return Consumer(client.connection.link, 0, name=name, sub_type=FAILOVER, priority=priority)
 
 
 @pytest.mark.parametrize("partition", range(5))

@@ -38,18 +38,15 @@ class Known:
     reason: str
 
 
-CIRCLES = (
-    Known("magnetar.broker.topic.topic", 35, "a topic and its features hold each other"),
-    Known("magnetar.broker.connection", 13, "the parts of a connection hold it"),
-)
+CIRCLES = (Known("magnetar.broker.topic.topic", 28, "a topic and its features hold each other"),)
 
 LAYERS: Mapping[str, str] = {
     "composition": "broker",
     "doors": (
-        "app body_limit connection connection_part connection_places console consuming http "
-        "http_connections http_server https_acceptor inspecting internal_stats late_application "
-        "lookups metrics publishing replies server services stats summed_stats topic_lists "
-        "topic_watch turn_gate view websocket"
+        "app body_limit connection connection_places console consuming http http_connections "
+        "http_server https_acceptor inspecting internal_stats late_application link lookups "
+        "metrics publishing replies server services stats summed_stats topic_lists topic_watch "
+        "turn_gate view websocket"
     ),
     "features": "compaction deduplication delayed tracing transactions",
     "topics": (

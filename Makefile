@@ -69,6 +69,7 @@ types: $(VENV)/.stamp-test
 
 imports: $(VENV)/.stamp-test
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.structure
 
 unit: $(VENV)/.stamp-test
 	$(BIN)/pytest $(PARALLEL) tests/unit $(ARGS)

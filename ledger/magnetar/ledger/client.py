@@ -30,6 +30,7 @@ from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.under_replication import RepairQueue
 from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.writing.add_turn import AddTurn
 from magnetar.ledger.writing.bookie_health import BookieHealth
 from magnetar.ledger.writing.follow_up import WriteQuorumFollowUp
 
@@ -93,6 +94,7 @@ class LedgerClient:
             manager=self.manager,
             registry=self.registry,
             channels=self.channels,
+            turn=AddTurn(self.channels, settings.add_frame_bytes_max),
             fetcher=self.fetcher,
             placement=self._placement,
             health=self._health,

@@ -20,7 +20,6 @@ from magnetar.ledger.secret_network import SecretNetwork
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
 from magnetar.ledger.wire import Frame, FrameDecoder, Op, Status, encode_frame
-from magnetar.ledger.writing.add_turn import AddTurn
 from tests.certificates import Authority
 from tests.integration.ledger.cluster import Cluster, no_fatal_errors
 from tests.waiting import until
@@ -74,8 +73,7 @@ class _OneBookie(BookieRegistry):
 async def ask(cluster: Cluster, network: Network) -> Frame | BookieUnavailableError:
     """What an INFO request over such a network comes to."""
     bookie = _OneBookie(cluster.bookies["b1"].port)
-    turn = AddTurn(SETTINGS.add_frame_bytes_max)
-    channel = BookieChannel("b1", bookie, network, SystemClock(), SETTINGS, turn)
+    channel = BookieChannel("b1", bookie, network, SystemClock(), SETTINGS)
     answers: list[Frame | BookieUnavailableError] = []
     channel.send(Op.INFO, (), answers.append, ledger_id=0)
     await until(lambda: bool(answers))

@@ -19,8 +19,9 @@ The table is a cache over the states of the storage. A descriptor may go when it
 storage holds exactly what it says, its key is in the journal, its fence is on no way. Until then it
 stays, however many there are; who comes later finds the same facts in the storage.
 
-No I/O here. The event loop owns every descriptor; since nothing awaits between a check, the storage
-and the hand-over to the journal, the loop is the lock of the critical section (rule 2.3).
+All of it is in memory. The event loop owns every descriptor; since nothing awaits between a check,
+the storage and the hand-over to the journal, the loop is the lock of the critical section (rule
+2.3). Only `put_changed_states` takes several turns of it.
 """
 
 import asyncio

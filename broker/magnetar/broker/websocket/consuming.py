@@ -12,11 +12,11 @@ from magnetar.broker.websocket.endpoint import Endpoint
 from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.frames import END_OF_TOPIC
 from magnetar.broker.websocket.parameters import ConsumerParameters, ReaderParameters
-from magnetar.broker.websocket.proxy_stats import Traffic
 from magnetar.broker.websocket.queue_size import FIRST, QueueSize
 from magnetar.broker.websocket.session import Links, Socket
 from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.broker.websocket.sources import Sources
+from magnetar.broker.websocket.traffic import Traffic
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.errors import SdkError

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 from magnetar.sdk.spark.columns import VALUE
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.spark.stored_values import Part, StoredValues, arrow_schema
 from magnetar.sdk.spark.value_types import is_union, value_type
-from magnetar.sdk.spark.values import Part, StoredValues, arrow_schema
 
 _VALUE_CHARACTERS_MAX = 100
 

@@ -25,8 +25,9 @@ from magnetar.sdk.schemas import INT32, STRING, KeyValue, KeyValueEncoding, KeyV
 from magnetar.sdk.schemas.primitives import PRIMITIVES
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.spark.stored_values import StoredValues, arrow_schema
 from magnetar.sdk.spark.value_types import value_fields
-from magnetar.sdk.spark.values import StoredValues, arrow_schema, value_columns
+from magnetar.sdk.spark.values import value_columns
 
 RAW = StructType([StructField("value", BinaryType())])
 
@@ -282,7 +283,7 @@ def test_batches_have_the_schema_that_each_spark_wants(monkeypatch: pytest.Monke
     schema = StructType([StructField("value", TimestampType())])
     expected = arrow_schema(schema)
     monkeypatch.setattr(
-        "magnetar.sdk.spark.values.to_arrow_schema",
+        "magnetar.sdk.spark.stored_values.to_arrow_schema",
         lambda each: to_arrow_schema(each, timezone="UTC"),
     )
     assert arrow_schema(schema) == expected

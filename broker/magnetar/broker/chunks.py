@@ -27,6 +27,14 @@ class ChunkOf(NamedTuple):
 
 def chunk_of(entry: bytes) -> ChunkOf | None:
     """None: the entry is no chunk, or cannot be read."""
+    metadata = chunk_metadata(entry)
+    if metadata is None:
+        return None
+    return ChunkOf(metadata.uuid, metadata.chunk_id >= metadata.num_chunks_from_msg - 1)
+
+
+def chunk_metadata(entry: bytes) -> MessageMetadata | None:
+    """None: the entry is no chunk, or cannot be read."""
     try:
         if entry[:2] == b"\x0e\x01":
             raw = entry[10 : 10 + int.from_bytes(entry[6:10], "big")]
@@ -35,10 +43,7 @@ def chunk_of(entry: bytes) -> ChunkOf | None:
             metadata = _parse(raw)
         else:
             metadata, _ = split_payload(entry)
-        chunks = metadata.num_chunks_from_msg
-        if chunks <= 1 or not metadata.uuid:
-            return None
-        return ChunkOf(metadata.uuid, metadata.chunk_id >= chunks - 1)
+        return metadata if metadata.num_chunks_from_msg > 1 and metadata.uuid else None
     except (DecodeError, MalformedPayloadError, UnicodeError):
         return None
 

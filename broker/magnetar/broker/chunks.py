@@ -13,6 +13,8 @@ from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, split_payl
 
 CHUNKS_TAG = b"\xd8\x01"
 """The protobuf tag of num_chunks_from_msg (field 27, a varint)."""
+CHUNKS_FIRST = CHUNKS_TAG[0]
+"""A byte that is found among bytes several times as fast."""
 
 _parse = MessageMetadata.FromString
 
@@ -38,7 +40,7 @@ def chunk_metadata(entry: bytes) -> MessageMetadata | None:
     try:
         if entry[:2] == b"\x0e\x01":
             raw = entry[10 : 10 + int.from_bytes(entry[6:10], "big")]
-            if CHUNKS_TAG not in raw:
+            if CHUNKS_FIRST not in raw or CHUNKS_TAG not in raw:
                 return None  # a field that is there has its tag there
             metadata = _parse(raw)
         else:

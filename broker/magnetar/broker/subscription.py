@@ -466,8 +466,15 @@ class Subscription:
             before, singly = cursor.mark_delete, cursor.individual_count
             cursor.ack_cumulative(position, words, max(batch_size, 0))
             assert self.context is not None
-            passed = self.context.log.entries_between(before, cursor.mark_delete)
-            consumer.messages_acked += max(0, passed - (singly - cursor.individual_count))
+            after = cursor.mark_delete
+            if after.ledger_id == before.ledger_id:  # as nearly always
+                passed = after.entry_id - before.entry_id
+            else:
+                passed = self.context.log.entries_between(before, after)
+            consumer.messages_acked += passed
+            if singly:
+                more = singly - cursor.individual_count
+                consumer.messages_acked -= min(more, passed)
             consumer.acked_ms = consumer.peer.heard_ms
             if self.context.trace is not None:
                 self.context.trace.acked_through(_before(position) if words else position)

@@ -36,6 +36,11 @@ def _earliest(values: Sequence[int]) -> int:
     return min((each for each in values if each), default=0)
 
 
+def _largest(values: Sequence[Any]) -> Any:
+    """None: there is none anywhere."""
+    return max((each for each in values if each is not None), default=None)
+
+
 def _first(values: Sequence[Any]) -> Any:
     return values[0]
 
@@ -133,7 +138,7 @@ CONSUMER_RULES: Final = _rules(
         _whole_mean: "avgMessagesPerEntry",
         any: "blockedConsumerOnUnackedMsgs",
         min: "connectedSince",
-        max: """
+        _largest: """
             lastAckedTimestamp lastConsumedTimestamp lastConsumedFlowTimestamp lastAckedTime
             lastConsumedTime""",
         _earliest: "firstMessagesSentTimestamp firstConsumedFlowTimestamp",
@@ -160,7 +165,7 @@ SUBSCRIPTION_RULES: Final = {
                 msgDropRate""",
             _size: "backlogSize",
             _earliest: "earliestMsgPublishTimeInBacklog",
-            max: """
+            _largest: """
                 lastExpireTimestamp lastConsumedFlowTimestamp lastConsumedTimestamp
                 lastAckedTimestamp lastMarkDeleteAdvancedTimestamp""",
             any: """
@@ -177,7 +182,7 @@ SUBSCRIPTION_RULES: Final = {
 COMPACTION_RULES: Final = _rules(
     {
         _sum: "lastCompactionRemovedEventCount",
-        max: """
+        _largest: """
             lastCompactionSucceedTimestamp lastCompactionFailedTimestamp
             lastCompactionDurationTimeInMills""",
     }
@@ -193,7 +198,7 @@ TOPIC_RULES: Final = {
                 nonContiguousDeletedMessagesRanges nonContiguousDeletedMessagesRangesSerializedSize
                 delayedMessageIndexSizeInBytes msgDropRate""",
             _earliest: "earliestMsgPublishTimeInBacklogs topicCreationTimeStamp",
-            max: """
+            _largest: """
                 backlogQuotaLimitSize backlogQuotaLimitTime oldestBacklogMessageAgeSeconds
                 lastOffloadLedgerId lastOffloadSuccessTimeStamp lastOffloadFailureTimeStamp
                 topicEpoch lastPublishTimeStamp""",

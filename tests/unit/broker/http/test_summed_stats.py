@@ -44,7 +44,7 @@ EXPECTED: Mapping[str, Mapping[str, tuple[Any, Any, Any]]] = {
         "lastOffloadFailureTimeStamp": (0, 0, 0),
         "replication": ({}, {}, {}),
         "deduplicationStatus": ("Enabled", "Enabled", "Enabled"),
-        "topicEpoch": (1, 2, 2),
+        "topicEpoch": (None, 2, 2),
     },
     "compaction": {
         "lastCompactionSucceedTimestamp": (5, 6, 6),
@@ -168,6 +168,10 @@ def test_what_a_client_has_in_several_partitions_is_one_and_others_stay_apart() 
     ]
     assert shown == [("a", 2), ("b", 2), ("b", 1), ("c", 1)]
     assert [(each["producerName"], each["msgRateIn"]) for each in found["publishers"]] == shown
+
+
+def test_an_epoch_that_no_partition_has_is_none() -> None:
+    assert summed([{"topicEpoch": None}] * 2) == {"topicEpoch": None}
 
 
 def test_numbers_that_a_newer_broker_tells_are_added() -> None:

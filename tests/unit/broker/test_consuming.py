@@ -2,6 +2,7 @@
 
 import pytest
 
+from magnetar.broker.topic import last_message
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -347,6 +348,68 @@ async def test_the_last_message_id_points_into_a_batch(last: bytes, index: int) 
         answer = (await client.next()).getLastMessageIdResponse.last_message_id
         assert (answer.ledgerId, answer.entryId, answer.batch_index) == (7, 1, index)
     assert len(harness.log.reads) == 1
+
+
+def _chunk(number: int, *, of: int = 3, uuid: str = "u", at_ms: int = 5) -> bytes:
+    return entry(
+        uuid=uuid,
+        chunk_id=number,
+        num_chunks_from_msg=of,
+        total_chunk_msg_size=of,
+        publish_time=at_ms,
+    )
+
+
+@pytest.mark.parametrize(
+    ("stored", "first"),
+    [
+        ([entry(), _chunk(0), _chunk(1), _chunk(2)], 1),
+        ([_chunk(0), entry(), _chunk(0, uuid="v"), _chunk(1), _chunk(2)], 0),
+        ([_chunk(0), _chunk(1)], 0),  # its end is yet to come
+        ([_chunk(0), _chunk(1), _chunk(2), _chunk(2)], 0),  # sent twice
+        ([_chunk(0), entry()], None),
+        ([entry(), _chunk(0)], None),  # the id itself says it
+        ([_chunk(0, at_ms=4), _chunk(1, at_ms=4), _chunk(2, at_ms=4), _chunk(2)], None),
+        ([_chunk(2)], None),  # the others were trimmed
+    ],
+)
+async def test_the_last_message_id_of_a_message_in_chunks_tells_where_it_begins(
+    stored: list[bytes], first: int | None
+) -> None:
+    harness = Harness()
+    harness.log.store(*stored)
+    client = await consuming(harness, permits=0)
+    reads = 0
+    for _ in range(2):  # looked for, then remembered
+        _ask_last_id(client)
+        last = (await client.next()).getLastMessageIdResponse.last_message_id
+        assert (last.ledgerId, last.entryId) == (7, len(stored) - 1)
+        assert last.HasField("first_chunk_message_id") == (first is not None)
+        if first is not None:
+            assert last.first_chunk_message_id.ledgerId == 7
+            assert last.first_chunk_message_id.entryId == first
+        reads = reads or len(harness.log.reads)
+    assert len(harness.log.reads) == reads
+
+
+async def test_the_beginning_of_a_message_in_chunks_is_looked_for_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bytes_each = len(entry())
+    for entries_max, bytes_max, is_found in (
+        (4, 1_000_000, True),
+        (3, 1_000_000, False),
+        (1_000, 3 * bytes_each, True),
+        (1_000, 3 * bytes_each - 1, False),
+    ):
+        monkeypatch.setattr(last_message, "LOOK_BACK_ENTRIES_MAX", entries_max)
+        monkeypatch.setattr(last_message, "LOOK_BACK_BYTES_MAX", bytes_max)
+        harness = Harness()
+        harness.log.store(_chunk(0), entry(), entry(), entry(), _chunk(2))
+        client = await consuming(harness, permits=0)
+        _ask_last_id(client)
+        last = (await client.next()).getLastMessageIdResponse.last_message_id
+        assert last.HasField("first_chunk_message_id") == is_found
 
 
 async def test_statistics_of_a_consumer() -> None:

@@ -183,6 +183,22 @@ class StructuredValues:
         return pa.array(values, field.type)
 
 
+class WholeRecord:
+    """One column `value`: a struct of the fields that the query asks for, null without a value."""
+
+    needs_keys = False
+
+    def __init__(self, wanted: StructType, value_schema: ValueSchema) -> None:
+        """
+        Raises:
+            SchemaMismatchError: a definition that cannot be read.
+        """
+        self._values = StructuredValues(wanted, value_schema)
+
+    def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
+        return {VALUE: self._values.struct(stored)}
+
+
 class _Real(float):
     """A number of JSON, and how it is written."""
 

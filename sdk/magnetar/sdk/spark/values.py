@@ -43,6 +43,8 @@ def value_columns(schema: StructType, value_schema: ValueSchema) -> ValueColumns
     for each in wanted:
         if is_stored(each, value_schema, known):
             made.append(StoredColumn(each.dataType))
+        elif is_whole_record(each, value_schema, known):
+            made.append(_whole_record(each, value_schema, known))
         else:
             check_field(each, known, value_schema)
             fields.append(each)
@@ -60,6 +62,12 @@ def is_stored(each: StructField, schema: ValueSchema, known: Mapping[str, DataTy
         return schema.kind in TEXT_KINDS and not is_decoded
     # A record may have a field of this name and type, which it is then.
     return isinstance(each.dataType, BinaryType) and not has_field(schema, each)
+
+
+def is_whole_record(each: StructField, schema: ValueSchema, known: Mapping[str, DataType]) -> bool:
+    """Whether it is all fields as one column, and no column of the schema's."""
+    is_struct = each.name == VALUE and isinstance(each.dataType, StructType)
+    return is_struct and VALUE not in known and schema.kind in ("JSON", "AVRO")
 
 
 def _check_metadata(schema: StructType) -> None:
@@ -89,6 +97,17 @@ def _decoded(wanted: StructType, value_schema: ValueSchema) -> ValueColumns:
     from magnetar.sdk.spark.primitive_values import PrimitiveValues
 
     return PrimitiveValues(value_schema.kind, wanted.fields[0].dataType)
+
+
+def _whole_record(
+    column: StructField, schema: ValueSchema, known: Mapping[str, DataType]
+) -> ValueColumns:
+    from magnetar.sdk.spark.structured_values import WholeRecord
+
+    assert isinstance(column.dataType, StructType)
+    for each in column.dataType.fields:
+        check_field(each, known, schema)
+    return WholeRecord(column.dataType, schema)
 
 
 class _Joined:

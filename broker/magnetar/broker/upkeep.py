@@ -85,6 +85,11 @@ class Upkeep:
         if interval_s > 0:
             self._jobs.append(_Job(name, interval_s, look))
 
+    @property
+    def jobs(self) -> Sequence[str]:
+        """Names of those that are not turned off."""
+        return [job.name for job in self._jobs]
+
     def start(self) -> None:
         """Begin to tick."""
         assert self._task is None, "it ticks already"

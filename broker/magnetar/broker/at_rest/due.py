@@ -1,7 +1,8 @@
 """Whether something is due in a topic that is not loaded, by what is stored of it. Pure.
 
-A look costs reads of the metadata store alone; to load a topic costs about ten writes there, and a
-ledger. So a topic is loaded only if the upkeep of a loaded topic would find something to do.
+A look costs reads of the metadata store alone; to load a topic and to close it again costs three
+writes there, and two for each subscription. So a topic is loaded only if the upkeep of a loaded
+topic would find something to do.
 
 What is stored can be behind what a load would find, in two ways:
 
@@ -14,7 +15,7 @@ What is stored can be behind what a load would find, in two ways:
 The rules are those of `keeping/`, `compaction/` and `inactive_topics.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from magnetar.broker import compaction, deduplication, naming
@@ -28,8 +29,6 @@ from magnetar.ledger.position import Position
 
 _LONG_AGO_MS = 1
 _ENTRY_ID_MAX = (1 << 63) - 1
-_NEXT_LEDGER = LogLedger((1 << 63) - 1)
-"""What a load would append to the list: the ledgers before it can all be trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +68,6 @@ class StoredTopic:
         return min((each.mark_delete for each in self.subscriptions.values()), default=None)
 
 
-def what_is_due(topic: StoredTopic, policies: EffectivePolicies, now_ms: int) -> str | None:
-    """Which upkeep a load would have something to do for; None: for none.
-
-    Args:
-        now_ms: wall clock, as in the times of closing.
-    """
-    if is_marked(topic.log.properties):
-        return "deletion"
-    if _is_expired(topic, policies.ttl_s, now_ms):
-        return "expiry"
-    if _is_over_quota(topic, policies, now_ms):
-        return "quota"
-    if 0 < policies.subscription_expiration_s < topic.rested_s and topic.subscriptions:
-        return "unused subscription"
-    if _is_unused(topic, policies):
-        return "disuse"
-    if _is_to_be_compacted(topic, policies):
-        return "compaction"
-    if _can_be_trimmed(topic, policies, now_ms):
-        return "retention"
-    return None
-
-
 def _is_expired(topic: StoredTopic, age_s: float, now_ms: int) -> bool:
     """Whether a backlog holds a ledger that was closed longer ago than the age."""
     slowest = topic.slowest
@@ -105,6 +81,16 @@ def _is_expired(topic: StoredTopic, age_s: float, now_ms: int) -> bool:
         if Position(ledger.ledger_id, last_entry_id) > slowest:
             return True
     return False
+
+
+def _has_expired(topic: StoredTopic, policies: EffectivePolicies, now_ms: int) -> bool:
+    return _is_expired(topic, policies.ttl_s, now_ms)
+
+
+def _has_unused_subscriptions(
+    topic: StoredTopic, policies: EffectivePolicies, _now_ms: int
+) -> bool:
+    return 0 < policies.subscription_expiration_s < topic.rested_s and bool(topic.subscriptions)
 
 
 def _is_over_quota(topic: StoredTopic, policies: EffectivePolicies, now_ms: int) -> bool:
@@ -121,7 +107,7 @@ def _is_over_quota(topic: StoredTopic, policies: EffectivePolicies, now_ms: int)
     return _is_expired(topic, policies.backlog_quota_s, now_ms)
 
 
-def _is_unused(topic: StoredTopic, policies: EffectivePolicies) -> bool:
+def _is_unused(topic: StoredTopic, policies: EffectivePolicies, _now_ms: int) -> bool:
     retention_s = policies.retention_time_s
     if not policies.inactive_topic_is_on or topic.rested_s < policies.inactive_topic_max_s:
         return False
@@ -136,7 +122,7 @@ def _is_unused(topic: StoredTopic, policies: EffectivePolicies) -> bool:
     return topic.was_left_open or all(each.mark_delete >= last for each in subscriptions.values())
 
 
-def _is_to_be_compacted(topic: StoredTopic, policies: EffectivePolicies) -> bool:
+def _is_to_be_compacted(topic: StoredTopic, policies: EffectivePolicies, _now_ms: int) -> bool:
     threshold = policies.compaction_threshold_bytes
     if threshold <= 0:
         return False
@@ -146,13 +132,43 @@ def _is_to_be_compacted(topic: StoredTopic, policies: EffectivePolicies) -> bool
 
 
 def _can_be_trimmed(topic: StoredTopic, policies: EffectivePolicies, now_ms: int) -> bool:
-    ledgers = topic.ledgers
-    if topic.log.terminated is None:
-        ledgers = (*ledgers, _NEXT_LEDGER)
     # The cursor of deduplication holds nothing: a load leaves it at the end.
     holding = [each for name, each in topic.cursors.items() if name != deduplication.CURSOR]
     if topic.was_left_open:
         holding = [each for each in holding if not each.has_ledger]
     consumed = min((each.mark_delete for each in holding), default=None)
     retention = Retention(policies.retention_time_s, policies.retention_bytes)
-    return trim_point(ledgers, consumed, retention, now_ms=now_ms) is not None
+    return trim_point(topic.ledgers, consumed, retention, now_ms=now_ms) is not None
+
+
+_Check = Callable[[StoredTopic, EffectivePolicies, int], bool]
+
+_CHECKS: Mapping[str, _Check] = {
+    "expiry": _has_expired,
+    "quotas": _is_over_quota,
+    "inactive-subscriptions": _has_unused_subscriptions,
+    "inactive-topics": _is_unused,
+    "compaction": _is_to_be_compacted,
+    "trimming": _can_be_trimmed,
+}
+"""By the names of the ticker's jobs."""
+
+
+def what_is_due(
+    topic: StoredTopic,
+    policies: EffectivePolicies,
+    now_ms: int,
+    jobs: Collection[str] = tuple(_CHECKS),
+) -> str | None:
+    """Which upkeep a load would have something to do for; None: for none.
+
+    Args:
+        now_ms: wall clock, as in the times of closing.
+        jobs: those of the ticker that are not turned off.
+    """
+    if is_marked(topic.log.properties):
+        return "deletion"
+    for job, is_due in _CHECKS.items():
+        if job in jobs and is_due(topic, policies, now_ms):
+            return job
+    return None

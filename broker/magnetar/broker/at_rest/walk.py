@@ -13,7 +13,7 @@ A topic that a client asks for meanwhile stays loaded.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import structlog
@@ -42,6 +42,9 @@ _READS_PER_LOOK = 2
 
 class LooksAfterTopics(Protocol):
     """What of `Upkeep` is needed."""
+
+    @property
+    def jobs(self) -> Collection[str]: ...
 
     async def look_after(self, topic: Topic) -> int: ...
 
@@ -199,7 +202,8 @@ class TopicsAtRest:
                 cursors[cursor] = stored
         self.looks += 1
         rested_s = self._clock.monotonic_s() - since_s
-        return what_is_due(StoredTopic(log, cursors, rested_s), policies, self._clock.wall_ms())
+        found = StoredTopic(log, cursors, rested_s)
+        return what_is_due(found, policies, self._clock.wall_ms(), self._upkeep.jobs)
 
     async def _work(self, name: TopicName, since_s: float, due: str) -> None:
         if not self._topics.has_room(self._settings.topics_at_rest_loaded_max):

@@ -58,12 +58,12 @@ def test_a_deletion_that_was_interrupted_is_due() -> None:
 
 def test_consumed_ledgers_beyond_their_retention_are_due() -> None:
     hour: dict[str, Any] = {"retention_time_s": 3600}
-    assert due(stored({"s": END}), **hour) == "retention"
+    assert due(stored({"s": END}), **hour) == "trimming"
     assert due(stored({"s": END}), retention_time_s=4 * 3600) is None
     assert due(stored({"s": BEGIN}), **hour) is None  # a backlog
     assert due(stored({"s": END, "other": BEGIN}), **hour) is None
-    assert due(stored(), **hour) == "retention"  # nobody is to consume it
-    assert due(stored({"s": END}), retention_bytes=1500) == "retention"
+    assert due(stored(), **hour) == "trimming"  # nobody is to consume it
+    assert due(stored({"s": END}), retention_bytes=1500) == "trimming"
     assert due(stored({"s": END}), retention_bytes=5000) is None
 
 
@@ -72,7 +72,7 @@ def test_the_last_ledger_with_entries_stays() -> None:
 
 
 def test_the_cursor_of_deduplication_holds_nothing_and_that_of_compaction_does() -> None:
-    assert due(stored({"s": END, "pulsar.dedup": BEGIN}), retention_time_s=0) == "retention"
+    assert due(stored({"s": END, "pulsar.dedup": BEGIN}), retention_time_s=0) == "trimming"
     assert due(stored({"s": END, "__compaction": BEGIN}), retention_time_s=0) is None
 
 
@@ -87,11 +87,11 @@ def test_messages_above_their_ttl_are_due_while_somebody_is_to_consume_them() ->
 
 def test_backlogs_above_a_quota_are_due_only_where_messages_are_evicted() -> None:
     evicted: dict[str, Any] = {"backlog_quota_bytes_policy": BacklogPolicy.EVICT}
-    assert due(stored({"s": MIDDLE}), backlog_quota_bytes=1500, **evicted) == "quota"
+    assert due(stored({"s": MIDDLE}), backlog_quota_bytes=1500, **evicted) == "quotas"
     assert due(stored({"s": MIDDLE}), backlog_quota_bytes=1501, **evicted) is None
     assert due(stored({"s": MIDDLE}), backlog_quota_bytes=1500) is None
     by_age: dict[str, Any] = {"backlog_quota_s_policy": BacklogPolicy.EVICT}
-    assert due(stored({"s": MIDDLE}), backlog_quota_s=3600, **by_age) == "quota"
+    assert due(stored({"s": MIDDLE}), backlog_quota_s=3600, **by_age) == "quotas"
     assert due(stored({"s": MIDDLE}), backlog_quota_s=3 * 3600, **by_age) is None
     assert due(stored({"s": MIDDLE}), backlog_quota_s=3600) is None
 
@@ -101,7 +101,7 @@ def test_unused_subscriptions_are_due_when_the_topic_has_rested_for_their_time()
     subscription = {"s": BEGIN}
     assert due(stored(subscription, rested_s=day_s), subscription_expiration_s=day_s) is None
     found = due(stored(subscription, rested_s=day_s + 1), subscription_expiration_s=day_s)
-    assert found == "unused subscription"
+    assert found == "inactive-subscriptions"
     assert due(stored(rested_s=day_s + 1), subscription_expiration_s=day_s) is None
     assert due(stored(subscription, rested_s=1e9), subscription_expiration_s=0) is None
 
@@ -111,10 +111,13 @@ def test_an_unused_topic_is_due_after_its_time_and_that_of_retention() -> None:
     short: dict[str, Any] = {**on, "retention_time_s": 300, "retention_bytes": -1}
     assert due(stored(rested_s=1e9), **on) is None  # retained for ever
     assert due(stored({}, CLOSED[:1], rested_s=299), **short) is None
-    assert due(stored({}, CLOSED[:1], rested_s=300), **short) == "disuse"
+    assert due(stored({}, CLOSED[:1], rested_s=300), **short) == "inactive-topics"
     assert due(stored({"s": END}, CLOSED[:1], rested_s=300), **short) is None
     caught_up: dict[str, Any] = {**short, "inactive_topic_mode": DeleteMode.CAUGHT_UP}
-    assert due(stored({"s": Position(1, 9)}, CLOSED[:1], rested_s=300), **caught_up) == "disuse"
+    assert (
+        due(stored({"s": Position(1, 9)}, CLOSED[:1], rested_s=300), **caught_up)
+        == "inactive-topics"
+    )
     assert due(stored({"s": Position(1, 8)}, CLOSED[:1], rested_s=300), **caught_up) is None
 
 
@@ -126,13 +129,21 @@ def test_a_backlog_of_compaction_above_its_threshold_is_due() -> None:
 
 def test_what_a_crash_left_open_is_due_once_and_then_counts_by_its_close() -> None:
     in_ledger = StoredCursor(BEGIN, has_ledger=True)
-    assert due(stored({"s": in_ledger}, LEFT_OPEN), retention_time_s=0) == "retention"
+    assert due(stored({"s": in_ledger}, LEFT_OPEN), retention_time_s=0) == "trimming"
     assert due(stored({"s": in_ledger}), retention_time_s=0) is None
     assert due(stored({"s": Position(3, 4)}, LEFT_OPEN), ttl_s=9 * 3600) == "expiry"
     assert due(stored({"s": Position(3, 4)}), ttl_s=9 * 3600) is None
 
 
-def test_a_terminated_topic_gets_no_further_ledger_that_would_let_its_last_one_go() -> None:
+def test_what_is_turned_off_is_never_due() -> None:
+    policies = replace(KEPT, ttl_s=3600, retention_time_s=0)
+    for jobs, expected in ((["expiry", "trimming"], "expiry"), (["trimming"], None)):
+        assert what_is_due(stored({"s": BEGIN}), policies, NOW_MS, jobs) == expected
+    assert what_is_due(stored({"s": END}), policies, NOW_MS, ["trimming"]) == "trimming"
+    assert what_is_due(stored({"s": END}), policies, NOW_MS, ["expiry"]) is None
+
+
+def test_the_last_ledger_of_a_terminated_topic_stays() -> None:
     ended = stored({"s": END}, CLOSED[2:], terminated=END)
     assert due(ended, retention_time_s=0) is None
-    assert due(stored({"s": END}, terminated=END), retention_time_s=0) == "retention"
+    assert due(stored({"s": END}, terminated=END), retention_time_s=0) == "trimming"

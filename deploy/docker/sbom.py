@@ -27,9 +27,9 @@ def component(distribution: metadata.Distribution) -> dict[str, object]:
         "version": version,
         "purl": purl,
     }
-    expression = distribution.metadata.get("License-Expression")
-    if expression:
-        found["licenses"] = [{"expression": expression}]
+    expressions = distribution.metadata.get_all("License-Expression", [])
+    if expressions:
+        found["licenses"] = [{"expression": each} for each in expressions]
     else:
         said = [
             each.rpartition("::")[2].strip()

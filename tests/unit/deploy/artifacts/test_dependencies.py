@@ -30,7 +30,7 @@ LOCKS = {"requirements.lock": RUNTIME, "build-requirements.lock": BUILD}
 def locked(name: str) -> dict[str, tuple[str, int]]:
     """Of a lock file: version and number of hashes by package."""
     text = DOCKERFILE.with_name(name).read_text().replace("\\\n", "")
-    found = {}
+    found: dict[str, tuple[str, int]] = {}
     for line in text.splitlines():
         if line and not line[0].isspace() and not line.startswith("#"):
             package, version = re.match(r"([\w.-]+)==([^ ;]+)", line).groups()  # type: ignore[union-attr]

@@ -471,6 +471,7 @@ class Bookie:
             rack=settings.rack,
             zone=settings.zone,
             instance_id=instance_id,
+            frame_bytes_max=settings.frame_bytes_max,
         )
         self._registrar = registrar = Registrar(
             self._registry,

@@ -375,7 +375,8 @@ class BookieSettings(LinkSettings):
         default=FRAME_BYTES_MAX,
         ge=1 << 10,
         le=FRAME_BYTES_MAX,
-        description="A larger request frame ends its connection.",
+        description="A larger request frame ends its connection. Brokers whose largest message "
+        "needs more give the bookie no ledgers, and do not start if too few others are there.",
     )
     connections_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Further connections are closed at once."

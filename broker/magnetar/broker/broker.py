@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from magnetar.broker import publish_policies
+from magnetar.broker.at_rest.walk import TopicsAtRest
 from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
 from magnetar.broker.compaction.compaction import look_at
@@ -37,6 +38,7 @@ from magnetar.broker.security.revoking import IsConcerned, Revoking
 from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topic import Topic
 from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.broker.tracing import Spans
@@ -221,6 +223,16 @@ class Broker:
         self.upkeep.register(
             "transactions", settings.transaction_check_interval_s, topic_transactions.look_at
         )
+        self.at_rest: TopicsAtRest = TopicsAtRest(
+            settings,
+            topics,
+            policies,
+            ownership,
+            store,
+            self.upkeep,
+            note_unused=self._note_unused,
+            clock=clock,
+        )
         self.health = BrokerHealth(
             Heartbeat(
                 open_heartbeat_log(
@@ -300,7 +312,7 @@ class Broker:
         """Among the brokers of the cluster; known once it listens."""
         if self._settings.name:
             return self._settings.name
-        return f"{self._host}:{self.port}" if self.cluster is not None else "standalone"
+        return f"{self.advertised_host}:{self.port}" if self.cluster is not None else "standalone"
 
     @property
     def service_url(self) -> str:
@@ -308,25 +320,30 @@ class Broker:
         if self._listeners:
             default = self._settings.default_listener
             return self._listeners[default] if default else next(iter(self._listeners.values()))
-        return f"pulsar://{_in_url(self._host)}:{self.port}"
+        return f"pulsar://{_in_url(self.advertised_host)}:{self.port}"
 
     @property
     def http_url(self) -> str:
         """Where other brokers and tools find the HTTP service."""
-        return f"http://{_in_url(self._host)}:{self.http_port}"
+        return f"http://{_in_url(self.advertised_host)}:{self.http_port}"
 
     @property
     def service_url_tls(self) -> str:
         """As `service_url`, over TLS; empty: there is none."""
-        return f"pulsar+ssl://{_in_url(self._host)}:{self.tls_port}" if self.tls_port else ""
+        return (
+            f"pulsar+ssl://{_in_url(self.advertised_host)}:{self.tls_port}" if self.tls_port else ""
+        )
 
     @property
     def http_url_tls(self) -> str:
         """As `http_url`, over TLS; empty: there is none."""
-        return f"https://{_in_url(self._host)}:{self.https_port}" if self.https_port else ""
+        return (
+            f"https://{_in_url(self.advertised_host)}:{self.https_port}" if self.https_port else ""
+        )
 
     @property
-    def _host(self) -> str:
+    def advertised_host(self) -> str:
+        """The host that clients and other brokers are told."""
         return self._settings.advertised_host or self._settings.host
 
     @property
@@ -368,6 +385,7 @@ class Broker:
                 await self.cluster.close()
             raise
         self.upkeep.start()
+        self.at_rest.start()
         self.security.start()
         try:
             await self.services.policies.start(
@@ -392,6 +410,7 @@ class Broker:
         Bounded by `shutdown_timeout_ms`; what is not closed by then is recovered by the next owner.
         """
         self._is_stopping = True
+        await self.at_rest.stop()
         await self.upkeep.stop()
         self.services.coordinators.stop_looking()
         until_s = self._clock.monotonic_s() + self._settings.shutdown_timeout_ms / 1000
@@ -413,6 +432,10 @@ class Broker:
         self._server.close_connections()
         await self._stop_http()
         _log.info("broker_stopped", broker=self.name)
+
+    def _note_unused(self, topic: Topic, since_s: float) -> None:
+        topic.loaded_s = since_s
+        self.services.keeping.inactive.note_unused(topic, since_s)
 
     async def _start_https(self) -> None:
         settings = self._settings

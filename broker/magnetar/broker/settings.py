@@ -3,6 +3,7 @@
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from magnetar.broker.at_rest.settings import AtRestSettings
 from magnetar.broker.compaction.settings import CompactionSettings
 from magnetar.broker.health.settings import HealthSettings
 from magnetar.broker.keeping.settings import KeepingSettings
@@ -19,6 +20,7 @@ _MIB = 1 << 20
 
 
 class BrokerSettings(
+    AtRestSettings,
     CompactionSettings,
     HealthSettings,
     KeepingSettings,

@@ -60,7 +60,9 @@ class LedgerClient:
         self.manager = LedgerManager(
             store, random=random, clock=clock, root=root, layout=settings.ledger_manager
         )
-        self.registry = BookieRegistry(store, root=root)
+        self.registry = BookieRegistry(
+            store, root=root, frame_bytes_min=settings.frame_bytes_needed
+        )
         self.channels = ChannelPool(self.registry, network, clock, settings)
         self.repairs = RepairQueue(
             store,

@@ -5,6 +5,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from magnetar.ledger.link_settings import LinkSettings
+from magnetar.ledger.wire import FRAME_BYTES_MAX
+
+PACKET_OVERHEAD_BYTES = 64
+"""What an entry takes in an ADD frame besides its payload: its header, digest and length."""
+ADD_OVERHEAD_BYTES = 4 << 10
+"""What an ADD frame holds besides packets: its header, and keys of ledgers."""
 
 
 class LedgerSettings(LinkSettings):
@@ -249,6 +255,13 @@ class LedgerSettings(LinkSettings):
         description="A new ledger may have a smaller ensemble than asked for, down to its write "
         "quorum, when bookies are short.",
     )
+
+    @property
+    def frame_bytes_needed(self) -> int:
+        """A bookie that takes no request of this size refuses what this client may store."""
+        headers = self.add_frame_entries_max * PACKET_OVERHEAD_BYTES
+        largest = max(self.entry_bytes_max, self.add_frame_bytes_max + headers)
+        return min(largest + ADD_OVERHEAD_BYTES, FRAME_BYTES_MAX)
 
 
 class LogConfig(BaseModel):

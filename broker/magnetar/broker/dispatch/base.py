@@ -166,6 +166,14 @@ class Dispatcher(ABC):
         return False
 
     @property
+    def unreadable(self) -> tuple[Position, str] | None:
+        """The first entry that cannot be read now, of those that come next, and why."""
+        return self.source.unreadable
+
+    def forget(self, position: Position) -> None:  # noqa: B027
+        """An entry that waits here to be sent again is not wanted any more: it was skipped."""
+
+    @property
     def read_after(self) -> Position:
         """Everything at or before it has been sent or skipped."""
         return self.source.after

@@ -311,8 +311,17 @@ class KeySharedDispatcher(AccountedDispatcher):
     def is_reading_again(self) -> bool:
         return self.left.is_reading
 
+    @property
+    def unreadable(self) -> tuple[Position, str] | None:
+        return self.left.unreadable or super().unreadable
+
+    def forget(self, position: Position) -> None:
+        self.left.forget(position)
+
     def _why_waiting(self) -> Reason | None:
         self.book.refresh()
+        if self.left.unreadable is not None:
+            return Reason.UNREADABLE
         if self.left.is_reading:
             return Reason.READING
         is_full = self.left.room(len(self.consumers)) <= 0

@@ -358,7 +358,16 @@ class SharedDispatcher(AccountedDispatcher):
     def is_reading_again(self) -> bool:
         return self._replay.is_reading
 
+    @property
+    def unreadable(self) -> tuple[Position, str] | None:
+        return self._replay.unreadable or super().unreadable
+
+    def forget(self, position: Position) -> None:
+        self._replay.waiting.discard(position)
+
     def _why_waiting(self) -> Reason | None:
+        if self._replay.unreadable is not None:
+            return Reason.UNREADABLE
         return Reason.READING if self._replay.is_reading else None
 
     def check(self) -> None:

@@ -90,6 +90,27 @@ PLAIN: Sequence[tuple[Named, Read]] = (
         ),
         lambda b: b.upkeep.failures,
     ),
+    (
+        counter(
+            "magnetar_broker_topics_at_rest_looks_total",
+            "Topics that nobody uses of which the stored state was read.",
+        ),
+        lambda b: b.at_rest.looks,
+    ),
+    (
+        counter(
+            "magnetar_broker_topics_at_rest_loads_total",
+            "Topics that nobody uses that were loaded, because something was due in them.",
+        ),
+        lambda b: b.at_rest.loads,
+    ),
+    (
+        counter(
+            "magnetar_broker_topics_at_rest_failures_total",
+            "Topics that nobody uses that could not be looked at, or not be loaded.",
+        ),
+        lambda b: b.at_rest.failures,
+    ),
 )
 """Of the broker alone, without labels."""
 

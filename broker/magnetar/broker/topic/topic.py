@@ -122,6 +122,8 @@ class Topic:
         self._is_wake_scheduled = False
         self._is_trim_scheduled = False
         self.last_message = LastMessage(self._full_name, log, cache, self.visibility)
+        self.is_asked_for = False
+        """Somebody but the broker itself has asked for it since it was loaded."""
         self.joined = 0
         """How often a producer or consumer was let in: whoever looks now and then sees by it that
         somebody was here meanwhile."""

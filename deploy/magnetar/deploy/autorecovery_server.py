@@ -16,6 +16,7 @@ from magnetar.deploy.explain import explained
 from magnetar.deploy.links import link_network
 from magnetar.deploy.logs import name_server
 from magnetar.deploy.options import Listen, Sources
+from magnetar.deploy.shared_secret import with_secret_beside
 from magnetar.ledger.autorecovery.auditor import Auditor
 from magnetar.ledger.autorecovery.metrics import AutoRecoveryMetrics
 from magnetar.ledger.autorecovery.settings import AuditorSettings
@@ -165,7 +166,8 @@ class AutoRecoveryServer:
                     settings=self._sources.component(MetadataSettings, "metadata"),
                 )
                 opened.push_async_callback(store.close)
-                recovery = await start_autorecovery(store, self._sources, opened, name=self._name)
+                sources = with_secret_beside(self._sources, settings.metadata_url)
+                recovery = await start_autorecovery(store, sources, opened, name=self._name)
                 if settings.metrics_port is not None:
                     await self._serve_metrics(recovery, settings.metrics_port, opened)
                 self._opened = opened.pop_all()

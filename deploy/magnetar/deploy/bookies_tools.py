@@ -20,6 +20,7 @@ from magnetar.deploy.recovery_tools import (
     check_cluster,
     say,
 )
+from magnetar.deploy.shared_secret import with_secret_beside
 from magnetar.ledger.autorecovery.controls import Controls
 from magnetar.ledger.autorecovery.decommission import Decommission
 from magnetar.ledger.autorecovery.ledger_scan import PacedReads
@@ -151,7 +152,7 @@ def run(metadata_url: str, work: Callable[[BookiesTools], Awaitable[None]]) -> N
     """
 
     async def on_store() -> None:
-        sources = Sources()
+        sources = with_secret_beside(Sources(), metadata_url)
         store = await open_store(
             metadata_url, settings=sources.component(MetadataSettings, "metadata")
         )

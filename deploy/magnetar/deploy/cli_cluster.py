@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from magnetar.deploy.cluster_plan import Kind, Restart
+from magnetar.deploy.config import read_config_file
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import (
     ConfigOption,
@@ -167,6 +168,7 @@ def cluster(
         first_ports=_first_ports(port, http_port, bookie_port, zookeeper_port),
         restart=restart,
         environment=_environment(config, log_level),
+        tables={} if config is None else read_config_file(config),
     )
     run_server(lambda: Cluster(settings))
 

@@ -36,6 +36,7 @@ from tests.integration.ledger.cluster import (
 pytestmark = pytest.mark.timeout(120)
 
 PAYLOADS = [f"entry {number:04} ".encode() * 60 for number in range(40)]
+PASSWORD = b"secret"
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def write(client: LedgerClient, *, digest: DigestType = DigestType.CRC32C) -> int:
     """A closed ledger on all three bookies."""
     writer = await client.create(
-        ensemble_size=3, write_quorum=3, ack_quorum=2, digest_type=digest, password=b"secret"
+        ensemble_size=3, write_quorum=3, ack_quorum=2, digest_type=digest, password=PASSWORD
     )
     await asyncio.gather(*map(writer.add, PAYLOADS))
     await writer.close()
@@ -84,7 +85,8 @@ async def flip_on(cluster: Cluster, name: str, entry_id: int, settings: BookieSe
 
 async def read_at(client: LedgerClient, name: str, ledger_id: int, entry_id: int) -> int:
     """The status of one bookie's answer to a read of one entry."""
-    body = encode_read_body(last_entry_id=entry_id, bytes_max=1 << 20)
+    key = master_key(PASSWORD)
+    body = encode_read_body(last_entry_id=entry_id, bytes_max=1 << 20, master_key=key)
     channels = client.channels
     frame = await ask(channels, name, Op.READ, body, ledger_id=ledger_id, entry_id=entry_id)
     if frame.status == Status.OK:
@@ -106,7 +108,7 @@ async def all_at(client: LedgerClient, name: str, ledger_id: int) -> list[int]:
         client.channels,
         name,
         Op.LIST_ENTRIES,
-        encode_list_entries(1024),
+        encode_list_entries(1024, master_key=master_key(PASSWORD)),
         ledger_id=ledger_id,
         entry_id=0,
     )

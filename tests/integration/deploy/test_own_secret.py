@@ -37,8 +37,8 @@ async def answer_to_a_stranger(metadata_url: str) -> object:
     await registry.start()
     try:
         network: Network = SystemNetwork()
-        (first, *_) = registry.writable()
-        return await ask_bookie(first.bookie_id, registry, network)
+        first = next(iter(registry.registered()))
+        return await ask_bookie(first, registry, network)
     finally:
         await registry.close()
         await store.close()

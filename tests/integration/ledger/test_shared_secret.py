@@ -180,7 +180,8 @@ async def test_a_stranger_who_is_served_may_send_as_slowly_as_he_likes(tmp_path:
             writer.write(bytes([byte]))
             await writer.drain()
             await asyncio.sleep(0)
-        decoder, frames = FrameDecoder(), []
+        decoder = FrameDecoder()
+        frames: list[Frame] = []
         async with asyncio.timeout(20):
             while not frames:
                 frames = decoder.feed(await reader.read(1 << 16))

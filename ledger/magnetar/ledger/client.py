@@ -42,6 +42,9 @@ class LedgerClient:
 
     `await client.start()` before use, `await client.close()` at the end. Closing the client closes
     no ledger: an open ledger is left to be recovered, as after a crash.
+
+    Passwords of ledgers come from `random`: give `random.SystemRandom()`, where others could guess
+    them.
     """
 
     def __init__(

@@ -511,6 +511,7 @@ class Broker:
             network=self.network,
             health=self.health,
             upkeep=self.upkeep,
+            at_rest=self.at_rest,
             audit=self.security.audit,
             collectors=self._collectors,
             certificate_roles=self._certificate_roles,

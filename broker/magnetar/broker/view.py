@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from magnetar.broker.at_rest.walk import TopicsAtRest
 from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
 from magnetar.broker.health.health import BrokerHealth
@@ -44,6 +45,7 @@ class BrokerView:
     """To other brokers."""
     health: BrokerHealth
     upkeep: Upkeep
+    at_rest: TopicsAtRest
     audit: Audit
     collectors: "Sequence[Collector]"
     """What else in this process `/metrics` shows."""

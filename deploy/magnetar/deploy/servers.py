@@ -26,6 +26,7 @@ from magnetar.deploy.links import link_network
 from magnetar.deploy.logs import name_server
 from magnetar.deploy.options import Listen, Quorum, Sources
 from magnetar.deploy.process_usage import process_usage
+from magnetar.deploy.shared_secret import with_secret_beside
 from magnetar.deploy.starting import start_on
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.settings import MetadataSettings
@@ -62,6 +63,8 @@ class BookieServerSettings:
     """Where /metrics and /health are served; 0: any free port; None: nowhere."""
     autorecovery: bool = False
     """Whether a worker and a candidate for auditor run in the bookie's process."""
+    insecure: bool = False
+    """Whether it may listen everywhere without a shared secret and TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,7 @@ class BookieServer:
             bookie_id=settings.bookie_id,
             rack=settings.rack,
             zone=settings.zone,
+            insecure=settings.insecure,
             opened=opened,
         )
         name_server(self._bookie.bookie_id)
@@ -123,7 +127,10 @@ class BookieServer:
         collectors: list[Collector] = [BookieCollector([self._bookie])]
         if settings.autorecovery:
             recovery = await start_autorecovery(
-                store, self._sources, opened, name=self._bookie.bookie_id
+                store,
+                with_secret_beside(self._sources, settings.metadata_url),
+                opened,
+                name=self._bookie.bookie_id,
             )
             collectors.append(recovery.collector())
         if settings.metrics_port is not None:
@@ -212,7 +219,7 @@ class BrokerServer:
 
         self._broker = await start_broker(
             store,
-            self._sources,
+            with_secret_beside(self._sources, settings.metadata_url),
             opened,
             listen=settings.listen,
             port=settings.port,
@@ -319,6 +326,7 @@ def make_bookie(
     bookie_id: str,
     rack: str = "",
     zone: str = "",
+    insecure: bool = False,
     opened: AsyncExitStack | None = None,
 ) -> Bookie:
     """A bookie on the production ports, not started yet. `opened`: what ends with it."""
@@ -332,6 +340,7 @@ def make_bookie(
         "bookie_id": bookie_id,
         "rack": rack,
         "zone": zone,
+        "insecure": insecure,
     }
     options |= {name: value for name, value in given.items() if value}
     settings = sources.component(BookieSettings, "bookie", options)

@@ -24,6 +24,7 @@ import structlog
 from magnetar.broker import replies
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.consuming import Consuming
+from magnetar.broker.consuming.acknowledging import split_ids
 from magnetar.broker.errors import (
     BrokerPersistenceError,
     ProtocolViolationError,
@@ -74,6 +75,11 @@ microseconds."""
 REQUEST_COST_BYTES = 32 << 10
 """What a request counts of a turn that opens, closes, moves or looks up something: some tenths of
 a millisecond."""
+
+IDS_PER_TURN = 500
+"""Message ids of one command that are handled in a turn; the others wait for further ones."""
+ID_COST_BYTES = 512
+"""What one of them counts in the share of a turn, beside its bytes."""
 
 _CHEAP = frozenset(
     {BaseCommand.ACK, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG, BaseCommand.SEND}
@@ -145,6 +151,8 @@ class Connection:
         """The turn of the loop is used up; it waits for a later one."""
         self._frames: list[tuple[bytes, bytes]] = []
         """Received, and not handled in their turn: commands with their payloads."""
+        self._pieces: list[tuple[bytes, bytes]] = []
+        """Of a command with very many ids, what a turn has no room for."""
         self._held_bytes = 0
         """Received when the turn was used up already."""
         limit = services.settings.commands_per_s_max
@@ -214,6 +222,9 @@ class Connection:
             return
         if handled < len(now):
             self._frames = now[handled:] + self._frames
+        if self._pieces:
+            self._frames = self._pieces + self._frames
+            self._pieces = []
         self._shares.use_requests(handled)
         if self._frames or self._shares.is_used_up:
             self._rest()
@@ -236,9 +247,18 @@ class Connection:
                 # How a frame begins says nothing of it: of fields that come twice the last counts.
                 command = parse_command(raw)
                 messages += command.type == BaseCommand.SEND
+                pieces = split_ids(command, IDS_PER_TURN)
                 self._handle_any(command, payload)
                 if self.is_closed:
                     return handled
+                if pieces:
+                    # Before all that comes behind it, in later turns.
+                    self._pieces = [(each.SerializeToString(), b"") for each in pieces]
+                    break
+                if command.type == BaseCommand.ACK:
+                    self._shares.use_bytes(len(command.ack.message_id) * ID_COST_BYTES)
+                    if self._shares.is_used_up:
+                        break
                 if command.type not in _CHEAP:
                     self._shares.use_bytes(REQUEST_COST_BYTES)
                     if self._shares.is_used_up:

@@ -3,11 +3,14 @@
 Clients collect acknowledgements, and most of them are consecutive: they are taken as ranges.
 """
 
+from collections.abc import Sequence
+
 from magnetar.broker.consuming.attaching import Attached
 from magnetar.broker.errors import BrokerMetadataError
 from magnetar.broker.positions import position_of
 from magnetar.broker.transactions.pending_acks import Ack
 from magnetar.ledger.position import Position
+from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.pulsar_pb2 import CommandAck
 
 # A range costs about as much as this many single acknowledgements.
@@ -58,6 +61,34 @@ def acknowledge(attached: Attached, ack: CommandAck) -> None:
         take_range()
     if singles:
         subscription.acknowledge_each(consumer, [each for each in singles if each <= last])
+
+
+def split_ids(command: BaseCommand, count: int) -> Sequence[BaseCommand]:
+    """Leave so many message ids in an acknowledgement that has more. Returns commands with the
+    others, as many in each, which are to be handled next, in this order.
+
+    The answer, if one is asked for, belongs to the last one. What belongs to a transaction stays
+    whole: it is taken as a whole, or refused.
+    """
+    ack = command.ack
+    if command.type != BaseCommand.ACK or len(ack.message_id) <= count:
+        return ()
+    is_of_transaction = ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits")
+    if is_of_transaction or ack.ack_type == CommandAck.Cumulative:
+        return ()
+    every = list(ack.message_id)
+    del ack.message_id[:]
+    pieces = []
+    for start in range(count, len(every), count):
+        piece = BaseCommand()
+        piece.CopyFrom(command)
+        piece.ack.message_id.extend(every[start : start + count])
+        if start + count < len(every):
+            piece.ack.ClearField("request_id")
+        pieces.append(piece)
+    ack.message_id.extend(every[:count])
+    ack.ClearField("request_id")
+    return pieces
 
 
 def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], Ack | None]:

@@ -52,6 +52,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         if not self.consumers:
             self.rewind()
         self.consumers.append(consumer)
+        self.accounts.joined(consumer)
         self.selector.add(consumer)
         self.book.owners_changed()
 
@@ -59,8 +60,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         gone = self._without(consumers)
         if not gone:
             return
-        for consumer in gone:
-            self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
+        self._take_back(gone)
         for consumer in gone:
             self.selector.remove(consumer)
         self.book.owners_changed()

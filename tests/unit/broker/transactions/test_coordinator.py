@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from magnetar.broker.topic import Topic
 from magnetar.broker.transactions.appends import Record
 from magnetar.broker.transactions.coordinator import Coordinator, CoordinatorLimits
+from magnetar.broker.transactions.coordinator_state import Status
 from magnetar.broker.transactions.errors import (
     CoordinatorNotFoundError,
     InvalidTransactionStatusError,
     TransactionNotFoundError,
 )
 from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.turn_gate import TASKS_PER_TURN
 from magnetar.ledger.errors import LogFencedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
@@ -274,3 +277,41 @@ async def test_records_before_a_snapshot_are_not_needed() -> None:
     await second.end(txn, commits=True)
     await second.end(done, commits=True)
     second.close()
+
+
+async def ended(coordinator: Coordinator) -> None:
+    """Close it, and wait until nothing of it is under way."""
+    coordinator.close()
+    await until(lambda: not coordinator._endings, "nothing is being told any more")
+
+
+async def test_many_that_time_out_are_aborted_some_at_a_time_though_nobody_answers() -> None:
+    log, told = Log(), Told(answers=False)
+    limits = replace(LIMITS, open_max=300)
+    coordinator = await owner(log, told, limits=limits)
+    for number in range(300):
+        txn = await coordinator.begin(100)
+        await coordinator.join(txn, [f"t{number}"])
+    await until(lambda: bool(told.ends), "the first is told")
+    assert coordinator.counters.timed_out <= 50
+    assert len(told.ends) <= TASKS_PER_TURN
+    await until(lambda: len(told.ends) == 300, "all are told")
+    assert {commits for _, _, commits in told.ends} == {False}
+    await ended(coordinator)
+
+
+async def test_a_restart_tells_what_was_decided_some_at_a_time() -> None:
+    log, limits = Log(), replace(LIMITS, open_max=300)
+    first = await owner(log, Told(answers=False), limits=limits)
+    for number in range(100):
+        txn = await first.begin(60_000)
+        await first.join(txn, [f"t{number}"])
+        found = first.state.transactions[txn.least]
+        await first._durable(first._write(first.state.status(found.id, Status.COMMITTING)))
+    await ended(first)
+    told = Told(answers=False)
+    second = await owner(log, told, limits=limits)
+    await until(lambda: bool(told.ends), "the first is told")
+    assert len(told.ends) <= 3 * TASKS_PER_TURN
+    await until(lambda: len(told.ends) == 100, "all are told")
+    await ended(second)

@@ -144,7 +144,8 @@ def test_a_snapshot_is_as_good_as_all_records() -> None:
         if number == 3:
             written.change(txn, Status.COMMITTED)
     of_all = written.read_again()
-    of_snapshot = written.read_again([json.dumps(written.state.snapshot())])
+    assert json.loads(written.state.snapshot_text()) == written.state.snapshot()
+    of_snapshot = written.read_again([written.state.snapshot_text()])
     assert of_all.transactions == of_snapshot.transactions == written.state.transactions
     assert of_all.finished == of_snapshot.finished
     assert of_all.next_least == of_snapshot.next_least

@@ -194,20 +194,12 @@ class CoordinatorState:
         """The record of a new status."""
         return {"kind": "status", "id": txn.least, "status": str(status)}
 
-    def snapshot(self) -> Stored:
-        """The record of everything; what is before it is needed no more."""
-        every = [each.dump() for each in self.transactions.values()]
-        return {**self.snapshot_frame(), "transactions": every}
-
     def snapshot_text(self) -> str:
-        """The same as JSON: cheap for transactions whose text is known."""
-        empty = json.dumps({**self.snapshot_frame(), "transactions": []})
+        """The record of everything, as JSON; what is before it is needed no more. Cheap for
+        transactions whose text is known."""
+        frame = {"kind": "snapshot", "next": self._next, "finished": list(self.finished.items())}
         every = ", ".join(each.text() for each in self.transactions.values())
-        return empty.replace('"transactions": []', f'"transactions": [{every}]', 1)
-
-    def snapshot_frame(self) -> Stored:
-        """The record of everything but the transactions that have not ended."""
-        return {"kind": "snapshot", "next": self._next, "finished": list(self.finished.items())}
+        return f'{json.dumps(frame)[:-1]}, "transactions": [{every}]}}'
 
     def apply(self, record: Mapping[str, Any]) -> None:
         """Take a record in: one that was just written, or is being read."""

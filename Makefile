@@ -23,7 +23,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCKED := --quiet --universal --generate-hashes --no-header --python-version 3.11 --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly clients model sim mutations chaos fuzz spark-matrix bench bench-peers fmt proto lock clean
+.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly clients model sim mutations chaos fuzz hostile soak spark-matrix bench bench-peers fmt proto lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -72,6 +72,7 @@ types: $(VENV)/.stamp-test
 
 imports: $(VENV)/.stamp-test
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.structure
 
 unit: $(VENV)/.stamp-test
 	$(BIN)/pytest $(PARALLEL) tests/unit $(ARGS)
@@ -111,9 +112,11 @@ nightly: $(VENV)/.stamp-test bootstrap ## the whole proof: every test, every dri
 	@$(MAKE) --no-print-directory mutations && $(MAKE) --no-print-directory mutations CLUSTER=1
 	@$(MAKE) --no-print-directory mutations STORAGE=1
 	@$(MAKE) --no-print-directory fuzz RUNS=5000
+	$(BIN)/python -m tests.hostile --short
 	@$(MAKE) --no-print-directory chaos KILLS=100 && $(MAKE) --no-print-directory chaos KILLS=30 ARGS=--disk-full
 	@$(MAKE) --no-print-directory chaos CLUSTER=1 FAULTS=5
 	@$(MAKE) --no-print-directory chaos TXN=1 KILLS=30 && $(MAKE) --no-print-directory chaos PIPELINE=1
+	@$(MAKE) --no-print-directory soak
 
 clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust use a server, and run their suites; needs go, java with mvn, npm, cargo
 	$(BIN)/pytest tests/clients $(ARGS)
@@ -138,6 +141,12 @@ spark-matrix: $(VENV)/.stamp-test ## read topics by Spark in all 288 ways of cho
 
 fuzz: $(VENV)/.stamp-test ## odd and spoiled input on every side, as bookie, broker, rest: RUNS=2000 inputs each, from SEED=n on; ARGS='--side rest'
 	$(BIN)/python -m tests.fuzz --runs $(or $(RUNS),2000) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+hostile: $(VENV)/.stamp-test ## a hostile client on loopback: forged tokens, foreign pages, odd requests, crowds; ARGS=--short
+	$(BIN)/python -m tests.hostile $(ARGS)
+
+soak: $(VENV)/.stamp-test ## a server under everything that comes and goes, for MINUTES=60: memory, descriptors, threads and files level off
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60) $(ARGS)
 
 bench: $(VENV)/.stamp-test ## measure this machine: ceiling, ledger, broker, standalone
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -297,7 +297,7 @@ def _started() -> Probe:
     return probe
 
 
-async def measure(broker: Broker, members: int, only: str) -> dict[str, dict[str, float]]:
+async def measure(broker: Broker, members: int, only: str = "") -> dict[str, dict[str, float]]:
     crowds = Crowds(broker, _on(broker, _started), members)
     scenes: dict[str, Callable[[], Awaitable[None]]] = {
         **{name: partial(crowds.consumers, name) for name in _TYPES},

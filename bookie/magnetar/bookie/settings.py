@@ -36,7 +36,17 @@ class BookieSettings(LinkSettings):
         pattern=r"^([A-Za-z0-9.:-]{1,255})?$",
         description="Name of this bookie in ensembles, for its whole life. Empty: host and port.",
     )
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen on. Others than loopback take a shared secret or TLS, or "
+        "insecure.",
+    )
+    insecure: bool = Field(
+        default=False,
+        description="Whether a bookie without a shared secret and TLS may listen on other "
+        "addresses than loopback: anybody who reaches it may then read and write every ledger.",
+    )
     advertised_host: str = Field(
         default="", description="Address that clients are told to connect to. Empty: host."
     )
@@ -489,6 +499,11 @@ class BookieSettings(LinkSettings):
     def recovery_add_free_bytes_used(self) -> int:
         free = self.recovery_add_free_bytes_min
         return self.entry_log_bytes_max * 6 // 5 if free is None else free
+
+    @property
+    def asks_for_proof(self) -> bool:
+        """Whether a stranger is turned away: by the shared secret, or for want of a certificate."""
+        return self.has_tls or (bool(self.shared_secret_file) and not self.shared_secret_optional)
 
     @property
     def effective_bookie_id(self) -> str:

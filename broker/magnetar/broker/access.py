@@ -26,8 +26,7 @@ from magnetar.broker.errors import (
     RequestError,
     ServiceNotReadyError,
 )
-from magnetar.broker.peer import Peer
-from magnetar.broker.producer import Producer
+from magnetar.broker.producer import Producer, ProducerPeer
 from magnetar.broker.termination import check_not_terminated
 from magnetar.ledger.errors import LogClosedError, LogFencedError, MetadataError
 from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
@@ -116,7 +115,7 @@ class ProducerAccess:
     # Joining
 
     async def join(
-        self, peer: Peer, producer_id: int, *, name: str, epoch: int, access: Access
+        self, peer: ProducerPeer, producer_id: int, *, name: str, epoch: int, access: Access
     ) -> Producer:
         """Let a producer in, in the end.
 
@@ -171,7 +170,9 @@ class ProducerAccess:
         topic.joined += 1
         return producer
 
-    async def _wait_for_name(self, peer: Peer, producer_id: int, name: str, epoch: int) -> None:
+    async def _wait_for_name(
+        self, peer: ProducerPeer, producer_id: int, name: str, epoch: int
+    ) -> None:
         """End the producer's former self, and wait until what that has sent is decided.
 
         Returns as well when somebody else has the name.

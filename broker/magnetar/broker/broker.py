@@ -39,13 +39,14 @@ from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
-from magnetar.broker.topic_watch import FollowedLists
+from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.broker.tracing import Spans
 from magnetar.broker.transactions import topic_transactions
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.links import OwnerLinks
 from magnetar.broker.upkeep import Upkeep
+from magnetar.broker.view import BrokerView
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
@@ -70,8 +71,6 @@ def no_files(path: str) -> bytes:
 
 class Broker:
     """One broker. `await start()`, `await stop()`; not to be started again."""
-
-    version = VERSION
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class Broker:
         messages; None: there are none.
         """
         self._settings = settings
-        self.collectors = tuple(collectors)
+        self._collectors = tuple(collectors)
         self._random = random
         # Unique for every start: a producer that reconnects with the name it was given must not
         # meet a newer producer of that name.
@@ -273,14 +272,13 @@ class Broker:
         self.websocket: WebSocketService | None = None
         self._https: HttpServer | None = None
         self._app: Application | None = None
-        self.certificate_roles: dict[tuple[str, int], str] = {}
-        """Names in the certificates of those who are connected to the HTTPS port."""
+        self._certificate_roles: dict[tuple[str, int], str] = {}
         self._clock = clock
-        self.store = store
+        self._store = store
         self._plain_network = network
-        self.usage = usage
-        self.metadata_url = metadata_url
-        self.bookies = client.registry.registered
+        self._usage = usage
+        self._metadata_url = metadata_url
+        self._bookies = client.registry.registered
         self._request_stop = request_stop
         self.is_serving = False
         self._is_stopping = False
@@ -342,11 +340,6 @@ class Broker:
         return (
             f"https://{_in_url(self.advertised_host)}:{self.https_port}" if self.https_port else ""
         )
-
-    @property
-    def metrics_open(self) -> bool:
-        """Whether /metrics asks for no credentials."""
-        return self._settings.metrics_open
 
     @property
     def advertised_host(self) -> str:
@@ -455,7 +448,7 @@ class Broker:
             make_websocket=self._make_websocket,
             tls=self.security.tls.context,
             tls_handshake_timeout_s=settings.tls_handshake_timeout_ms / 1000,
-            certificate_roles=self.certificate_roles,
+            certificate_roles=self._certificate_roles,
             bounds=_http_bounds(settings),
             on_refused=self._count_refused,
         )
@@ -471,7 +464,7 @@ class Broker:
         if self._sampler is not None:
             await self._sampler.stop()
 
-    def request_stop(self) -> None:
+    def _stop_process(self) -> None:
         """Have this process end in order.
 
         Raises:
@@ -493,20 +486,45 @@ class Broker:
             version=VERSION,
         )
 
-    def describe(self) -> BrokerRecord:
-        """How this broker would register."""
-        return self._describe("alone")
-
     def _make_app(self) -> "Application":
         from magnetar.broker.app import make_app
         from magnetar.broker.metrics.page import MetricsPage
 
         if self._app is None:
-            page = MetricsPage(self)
+            view = self._view()
+            page = MetricsPage(view)
             page.sampler.start()
             self._sampler = page.sampler
-            self._app = make_app(self, page)
+            self._app = make_app(view, page)
         return self._app
+
+    def _view(self) -> BrokerView:
+        """What its pages and metrics get of it, once it listens."""
+        return BrokerView(
+            name=self.name,
+            version=VERSION,
+            service_url=self.service_url,
+            metadata_url=self._metadata_url,
+            services=self.services,
+            cluster=self.cluster,
+            store=self._store,
+            network=self.network,
+            health=self.health,
+            upkeep=self.upkeep,
+            at_rest=self.at_rest,
+            audit=self.security.audit,
+            collectors=self._collectors,
+            certificate_roles=self._certificate_roles,
+            status=lambda: self.status,
+            connections=lambda: self.connections,
+            websocket_sessions=lambda: 0 if self.websocket is None else self.websocket.sessions,
+            websocket_stats=lambda: [] if self.websocket is None else self.websocket.stats(),
+            bookies=self._bookies,
+            usage=self._usage,
+            client_token=lambda: self.security.client_token,
+            describe=lambda: self._describe("alone"),
+            request_stop=self._stop_process,
+        )
 
     def _make_websocket(self) -> "Callable[..., asyncio.Protocol] | None":
         return self._take_websocket if self._settings.websocket else None

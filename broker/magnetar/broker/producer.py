@@ -12,7 +12,7 @@ message could be receipted while an earlier one is lost.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -22,7 +22,7 @@ from magnetar.broker.errors import BrokerPersistenceError, NotAllowedError, Requ
 from magnetar.broker.message_checks import EncryptionCheck, MessageCheck
 from magnetar.broker.meter import Meter
 from magnetar.broker.ownership.protocol import Destination
-from magnetar.broker.peer import Peer
+from magnetar.broker.peer import Probed
 from magnetar.ledger.errors import (
     LedgerError,
     LogClosedError,
@@ -148,6 +148,38 @@ class PublishBatch:
         self._producer.batch_failed(self, error)
 
 
+class ProducerPeer(Probed, Protocol):
+    """The publishing side of one client connection, seen from its producers. `Publishing` is the
+    real one."""
+
+    @property
+    def address(self) -> str:
+        """host:port of the client, for logs and statistics."""
+        ...
+
+    @property
+    def client_version(self) -> str:
+        """What the client calls itself."""
+        ...
+
+    @property
+    def is_partial_producer(self) -> bool:
+        """Whether the client makes producers of the partitions it needs only."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; nothing happens if the connection is gone."""
+        ...
+
+    def on_publishes_done(self, batch: PublishBatch) -> None:
+        """Publishes are durable, or have failed: there is room for more."""
+        ...
+
+    def producer_closed(self, producer: "Producer", destination: Destination | None) -> None:
+        """The broker closed the producer: tell the client, and where to go; forget the id."""
+        ...
+
+
 class Producer:
     """One producer of a topic. Not thread safe; everything happens on the event loop."""
 
@@ -175,7 +207,7 @@ class Producer:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: ProducerPeer,
         producer_id: int,
         *,
         topic: "Topic",

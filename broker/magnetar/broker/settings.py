@@ -273,7 +273,8 @@ class BrokerSettings(
     failover_delay_ms: int = Field(
         default=1_000,
         ge=0,
-        description="Wait for the former active consumer's acks before the new one is sent to.",
+        description="Wait before a newly chosen Failover consumer is sent to, the first one "
+        "included: for acks of the former one, and for the others of its group.",
     )
 
     # --- topics

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from magnetar.deploy.cluster_plan import Kind, Restart
+from magnetar.deploy.config import read_config_file
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import (
     ConfigOption,
@@ -189,6 +190,7 @@ def cluster(
         log_file_bytes_max=log_file_bytes_max,
         log_files_max=log_files_max,
         environment=_environment(config, log_level),
+        tables={} if config is None else read_config_file(config),
     )
     run_server(lambda: Cluster(settings))
 

@@ -32,9 +32,11 @@ from magnetar.deploy.cluster_plan import (
     plan_cluster,
 )
 from magnetar.deploy.cluster_ports import choose_ports
+from magnetar.deploy.config import Table
 from magnetar.deploy.errors import DataDirectoryError, DeployError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Quorum, default_quorum
+from magnetar.deploy.shared_secret import secret_variables
 from magnetar.ledger.metadata.url import parse_zookeeper_url
 
 _log = structlog.get_logger(__name__)
@@ -72,6 +74,8 @@ class ClusterSettings:
     """Former logs of a server that are kept."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     """Of all servers."""
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """Of the settings file that they read."""
 
 
 class Cluster:
@@ -116,11 +120,18 @@ class Cluster:
             if self._files.discard_stale():
                 _log.warning("stale_cluster_record_removed", path=str(self._files.cluster_path))
             self._plan = self._make_plan()
+            with explained(data=self._files.directory):
+                environment = {
+                    **self._settings.environment,
+                    **secret_variables(
+                        self._settings.environment, self._settings.tables, self._files.directory
+                    ),
+                }
             self._children = [
                 Child(
                     server,
                     log_path=self._files.logs / f"{server.name}.log",
-                    environment=self._settings.environment,
+                    environment=environment,
                 )
                 for server in self._plan.servers
             ]

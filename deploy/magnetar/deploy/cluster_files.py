@@ -3,6 +3,7 @@
     lock            held by the cluster that runs here
     layout.json     how many servers, and their ports; kept, so that clients find them again
     cluster.json    who runs, with process ids; there from `ready` to the orderly end
+    shared-secret   what its bookies ask for, and whoever uses them proves to know
     logs/NAME.log   what each server said, over all its starts
     NAME/           what a server keeps
 

@@ -312,7 +312,12 @@ class LogConfig(BaseModel):
         description="How long appends wait while a broken ledger is recovered and replaced. Well "
         "below the 30 s after which clients give up a message, so that they hear the reason.",
     )
-    password: bytes = b""
+    password: bytes | None = Field(
+        default=None,
+        repr=False,
+        description="Of the log's ledgers. None: each has a random one of its own, and whoever may "
+        "read the metadata opens them.",
+    )
     properties: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ from magnetar.broker.security.composition import Security
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
-from magnetar.broker.topic_watch import FollowedLists
+from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.links import OwnerLinks

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.connection import IDS_PER_TURN
-from magnetar.broker.consuming.acknowledging import split_ids
+from magnetar.broker.consuming.acknowledging import LongAcknowledgement
+from magnetar.broker.topic import last_message
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -353,6 +354,68 @@ async def test_the_last_message_id_points_into_a_batch(last: bytes, index: int) 
     assert len(harness.log.reads) == 1
 
 
+def _chunk(number: int, *, of: int = 3, uuid: str = "u", at_ms: int = 5) -> bytes:
+    return entry(
+        uuid=uuid,
+        chunk_id=number,
+        num_chunks_from_msg=of,
+        total_chunk_msg_size=of,
+        publish_time=at_ms,
+    )
+
+
+@pytest.mark.parametrize(
+    ("stored", "first"),
+    [
+        ([entry(), _chunk(0), _chunk(1), _chunk(2)], 1),
+        ([_chunk(0), entry(), _chunk(0, uuid="v"), _chunk(1), _chunk(2)], 0),
+        ([_chunk(0), _chunk(1)], 0),  # its end is yet to come
+        ([_chunk(0), _chunk(1), _chunk(2), _chunk(2)], 0),  # sent twice
+        ([_chunk(0), entry()], None),
+        ([entry(), _chunk(0)], None),  # the id itself says it
+        ([_chunk(0, at_ms=4), _chunk(1, at_ms=4), _chunk(2, at_ms=4), _chunk(2)], None),
+        ([_chunk(2)], None),  # the others were trimmed
+    ],
+)
+async def test_the_last_message_id_of_a_message_in_chunks_tells_where_it_begins(
+    stored: list[bytes], first: int | None
+) -> None:
+    harness = Harness()
+    harness.log.store(*stored)
+    client = await consuming(harness, permits=0)
+    reads = 0
+    for _ in range(2):  # looked for, then remembered
+        _ask_last_id(client)
+        last = (await client.next()).getLastMessageIdResponse.last_message_id
+        assert (last.ledgerId, last.entryId) == (7, len(stored) - 1)
+        assert last.HasField("first_chunk_message_id") == (first is not None)
+        if first is not None:
+            assert last.first_chunk_message_id.ledgerId == 7
+            assert last.first_chunk_message_id.entryId == first
+        reads = reads or len(harness.log.reads)
+    assert len(harness.log.reads) == reads
+
+
+async def test_the_beginning_of_a_message_in_chunks_is_looked_for_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bytes_each = len(entry())
+    for entries_max, bytes_max, is_found in (
+        (4, 1_000_000, True),
+        (3, 1_000_000, False),
+        (1_000, 3 * bytes_each, True),
+        (1_000, 3 * bytes_each - 1, False),
+    ):
+        monkeypatch.setattr(last_message, "LOOK_BACK_ENTRIES_MAX", entries_max)
+        monkeypatch.setattr(last_message, "LOOK_BACK_BYTES_MAX", bytes_max)
+        harness = Harness()
+        harness.log.store(_chunk(0), entry(), entry(), entry(), _chunk(2))
+        client = await consuming(harness, permits=0)
+        _ask_last_id(client)
+        last = (await client.next()).getLastMessageIdResponse.last_message_id
+        assert last.HasField("first_chunk_message_id") == is_found
+
+
 async def test_statistics_of_a_consumer() -> None:
     harness = Harness()
     harness.log.store(entry(), entry(), entry())
@@ -372,7 +435,7 @@ async def test_statistics_of_a_consumer() -> None:
     assert ask(5).error_code == pb.ServerError.ConsumerNotFound
 
 
-@given(st.integers(0, 23), st.booleans())
+@given(st.integers(1, 23), st.booleans())
 def test_an_acknowledgement_of_many_ids_is_split_and_nothing_of_it_is_lost(
     count: int, is_answered: bool
 ) -> None:
@@ -381,8 +444,10 @@ def test_an_acknowledgement_of_many_ids_is_split_and_nothing_of_it_is_lost(
     if is_answered:
         ack.request_id = 9
     command = pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack)
-    pieces = [command, *split_ids(command, 5)]
-    assert len(pieces) == max(1, -(-count // 5))
+    assert LongAcknowledgement.is_one(command, 5) == (count > 5)
+    long, pieces = LongAcknowledgement(command), []
+    while not long.is_done:
+        pieces.append(long.take(5))
     assert [each for piece in pieces for each in piece.ack.message_id] == ids
     assert all(len(piece.ack.message_id) <= 5 for piece in pieces)
     answered = [piece.ack.HasField("request_id") for piece in pieces]
@@ -419,4 +484,5 @@ def test_an_acknowledgement_in_a_transaction_stays_whole() -> None:
         txnid_most_bits=0,
         txnid_least_bits=1,
     )
-    assert split_ids(pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack), 5) == ()
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack)
+    assert not LongAcknowledgement.is_one(command, 5)

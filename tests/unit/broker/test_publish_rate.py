@@ -161,7 +161,7 @@ async def test_a_connection_that_waits_is_alive() -> None:
     client = await _producing(harness, producer_name="p")
     _limit(harness, messages=1)
     client.publish(0, 1)
-    assert await client.connection.is_alive()
+    assert await client.connection.link.is_alive()
     client.received()
     client.connection.on_tick()
     client.connection.on_tick()

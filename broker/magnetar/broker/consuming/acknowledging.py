@@ -3,8 +3,6 @@
 Clients collect acknowledgements, and most of them are consecutive: they are taken as ranges.
 """
 
-from collections.abc import Sequence
-
 from magnetar.broker.consuming.attaching import Attached
 from magnetar.broker.errors import BrokerMetadataError
 from magnetar.broker.positions import position_of
@@ -63,32 +61,40 @@ def acknowledge(attached: Attached, ack: CommandAck) -> None:
         subscription.acknowledge_each(consumer, [each for each in singles if each <= last])
 
 
-def split_ids(command: BaseCommand, count: int) -> Sequence[BaseCommand]:
-    """Leave so many message ids in an acknowledgement that has more. Returns commands with the
-    others, as many in each, which are to be handled next, in this order.
+class LongAcknowledgement:
+    """An acknowledgement of very many ids, which is handled in pieces.
 
-    The answer, if one is asked for, belongs to the last one. What belongs to a transaction stays
-    whole: it is taken as a whole, or refused.
+    The answer, if one is asked for, belongs to the last piece.
     """
-    ack = command.ack
-    if command.type != BaseCommand.ACK or len(ack.message_id) <= count:
-        return ()
-    is_of_transaction = ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits")
-    if is_of_transaction or ack.ack_type == CommandAck.Cumulative:
-        return ()
-    every = list(ack.message_id)
-    del ack.message_id[:]
-    pieces = []
-    for start in range(count, len(every), count):
-        piece = BaseCommand()
-        piece.CopyFrom(command)
-        piece.ack.message_id.extend(every[start : start + count])
-        if start + count < len(every):
-            piece.ack.ClearField("request_id")
-        pieces.append(piece)
-    ack.message_id.extend(every[:count])
-    ack.ClearField("request_id")
-    return pieces
+
+    def __init__(self, command: BaseCommand) -> None:
+        self._command = command
+        self._taken = 0
+
+    @staticmethod
+    def is_one(command: BaseCommand, count: int) -> bool:
+        """Whether a command has more ids than that, and may be handled in pieces. What belongs to a
+        transaction stays whole: it is taken as a whole, or refused."""
+        ack = command.ack
+        if command.type != BaseCommand.ACK or len(ack.message_id) <= count:
+            return False
+        is_of_transaction = ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits")
+        return not is_of_transaction and ack.ack_type == CommandAck.Individual
+
+    @property
+    def is_done(self) -> bool:
+        """No ids are left."""
+        return self._taken >= len(self._command.ack.message_id)
+
+    def take(self, count: int) -> BaseCommand:
+        """The next piece, of at most so many ids."""
+        whole = self._command.ack
+        ids = whole.message_id[self._taken : self._taken + count]
+        self._taken += len(ids)
+        ack = CommandAck(consumer_id=whole.consumer_id, ack_type=whole.ack_type, message_id=ids)
+        if self.is_done and whole.HasField("request_id"):
+            ack.request_id = whole.request_id
+        return BaseCommand(type=BaseCommand.ACK, ack=ack)
 
 
 def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], Ack | None]:

@@ -12,6 +12,8 @@ from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, split_payl
 
 _TAG = b"\x98\x01"
 """The protobuf tag of deliver_at_time (field 19, a varint)."""
+_TAG_FIRST = _TAG[0]
+"""A byte that is found among bytes several times as fast."""
 
 _parse = MessageMetadata.FromString
 
@@ -21,7 +23,7 @@ def deliver_at_ms_of(entry: bytes) -> int:
     try:
         if entry[:2] == b"\x0e\x01":
             raw = entry[10 : 10 + int.from_bytes(entry[6:10], "big")]
-            if _TAG not in raw:
+            if _TAG_FIRST not in raw or _TAG not in raw:
                 return 0  # a field that is there has its tag there
             metadata = _parse(raw)
         else:

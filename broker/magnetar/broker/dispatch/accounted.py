@@ -81,6 +81,7 @@ class AccountedDispatcher(Dispatcher):
         consumer.pending[position] = key_hash << HASH_SHIFT | messages
         self.accounts.charge(consumer, messages, size_bytes, entries=1, chunks=is_chunk)
         turn.spend(messages, size_bytes)
+        turn.single_entries -= 1
         return messages
 
     def _append(

@@ -98,7 +98,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         if book.waiting:
             for consumer in self.consumers:
                 allowed = min(accounts.allowance(consumer), turn.messages)
-                while allowed > 0 and turn.room > 0:
+                while allowed > 0 and not turn.is_over:
                     found = left.next_for(consumer)
                     if found is None:
                         break

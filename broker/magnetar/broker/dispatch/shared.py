@@ -144,7 +144,7 @@ class SharedDispatcher(AccountedDispatcher):
         cursor = self.context.cursor
         last = turn.messages - credit
         before = turn.messages
-        while turn.messages > last and turn.room > 0 and len(waiting):
+        while turn.messages > last and not turn.is_over and len(waiting):
             loaded = self._replay.next_entry()
             if loaded is None:
                 return turn.messages != before or not self._replay.is_reading

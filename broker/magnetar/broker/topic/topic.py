@@ -22,9 +22,9 @@ from magnetar.broker.message_checks import MessageCheck, checks_of
 from magnetar.broker.meter import Meter, Sampled
 from magnetar.broker.ownership.protocol import Destination, Tenure
 from magnetar.broker.ownership.sole_owner import ALWAYS
-from magnetar.broker.peer import Peer, probe
+from magnetar.broker.peer import probe
 from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies
-from magnetar.broker.producer import Producer, PublishBatch
+from magnetar.broker.producer import Producer, ProducerPeer, PublishBatch
 from magnetar.broker.publish_policies import PublishPolicies
 from magnetar.broker.run import Run
 from magnetar.broker.tail_cache import TailCache
@@ -283,7 +283,7 @@ class Topic:
 
     # Producers
 
-    async def admit_producer(self, peer: Peer, name: str) -> None:
+    async def admit_producer(self, peer: ProducerPeer, name: str) -> None:
         """Refuse a producer if there are as many as may be; dead connections do not count.
 
         Raises:
@@ -307,7 +307,7 @@ class Topic:
 
     async def add_producer(
         self,
-        peer: Peer,
+        peer: ProducerPeer,
         producer_id: int,
         *,
         name: str,

@@ -1,7 +1,11 @@
 """Credit, MESSAGE, acknowledgements and questions, through the whole core."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from magnetar.broker.connection import IDS_PER_TURN
+from magnetar.broker.consuming.acknowledging import LongAcknowledgement
 from magnetar.broker.topic import last_message
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
@@ -429,3 +433,56 @@ async def test_statistics_of_a_consumer() -> None:
     assert (stats.consumerName, stats.type) == ("me", "Shared")
     assert (stats.availablePermits, stats.unackedMessages, stats.msgBacklog) == (0, 2, 3)
     assert ask(5).error_code == pb.ServerError.ConsumerNotFound
+
+
+@given(st.integers(1, 23), st.booleans())
+def test_an_acknowledgement_of_many_ids_is_split_and_nothing_of_it_is_lost(
+    count: int, is_answered: bool
+) -> None:
+    ids = [pb.MessageIdData(ledgerId=1, entryId=each) for each in range(count)]
+    ack = pb.CommandAck(consumer_id=3, ack_type=pb.CommandAck.Individual, message_id=ids)
+    if is_answered:
+        ack.request_id = 9
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack)
+    assert LongAcknowledgement.is_one(command, 5) == (count > 5)
+    long, pieces = LongAcknowledgement(command), []
+    while not long.is_done:
+        pieces.append(long.take(5))
+    assert [each for piece in pieces for each in piece.ack.message_id] == ids
+    assert all(len(piece.ack.message_id) <= 5 for piece in pieces)
+    answered = [piece.ack.HasField("request_id") for piece in pieces]
+    assert answered == [False] * (len(pieces) - 1) + [is_answered]
+    assert {piece.ack.consumer_id for piece in pieces} == {3}
+
+
+async def test_many_ids_are_acknowledged_in_turns_and_before_what_comes_behind_them() -> None:
+    harness = Harness()
+    harness.log.store(*(entry() for _ in range(3 * IDS_PER_TURN)))
+    client = harness.client()
+    await client.subscribe(subType=_SHARED)
+    client.flow(3 * IDS_PER_TURN)
+    await client.messages(3 * IDS_PER_TURN)
+    cursor = harness.topic.subscriptions["s"].cursor
+    # Every second one first: neighbours would be one range.
+    order = [*range(0, 3 * IDS_PER_TURN, 2), *range(1, 3 * IDS_PER_TURN, 2)]
+    client.ack(*(Position(7, each) for each in order))
+    assert cursor.backlog_entries == 2 * IDS_PER_TURN
+    client.send(
+        BaseCommand.CLOSE_CONSUMER,
+        close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=6),
+    )
+    await client.next(BaseCommand.SUCCESS)
+    assert cursor.backlog_entries == 0
+
+
+def test_an_acknowledgement_in_a_transaction_stays_whole() -> None:
+    ids = [pb.MessageIdData(ledgerId=1, entryId=each) for each in range(20)]
+    ack = pb.CommandAck(
+        consumer_id=3,
+        ack_type=pb.CommandAck.Individual,
+        message_id=ids,
+        txnid_most_bits=0,
+        txnid_least_bits=1,
+    )
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack)
+    assert not LongAcknowledgement.is_one(command, 5)

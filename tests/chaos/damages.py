@@ -102,6 +102,7 @@ class Original:
 
     def make(self) -> None:
         """Publish, end in order, copy; publish more, kill, copy."""
+        self.directory.mkdir(parents=True, exist_ok=True)
         server = Standalone(self.directory / "data", settings=_SETTINGS)
         for end, count in (("orderly", _MESSAGES), ("killed", _MORE_MESSAGES)):
             with server:

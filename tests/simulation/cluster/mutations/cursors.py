@@ -58,7 +58,6 @@ MUTATIONS: list[Mutation] = [
         name="undecided_counts_as_stored",
         rule="3.2",
         defects=("M19",),
-        invariants=("C1",),
         description="what is sent again while its write is under way is answered as a duplicate",
         tests=("tests/unit/broker/test_deduplication.py::test_what_is_being_stored_is_undecided",),
         apply=lambda: edited(
@@ -69,7 +68,6 @@ MUTATIONS: list[Mutation] = [
         name="producers_are_told_what_is_under_way",
         rule="3.2",
         defects=("M19",),
-        invariants=("C14",),
         description="a producer that comes back is let in while its own writes are under way",
         tests=(
             "tests/unit/broker/test_deduplication.py::"
@@ -109,12 +107,14 @@ MUTATIONS: list[Mutation] = [
         name="cursors_taken_over_without_a_new_epoch",
         rule="5.3",
         defects=(),
-        description="whoever takes a cursor over leaves its epoch as it was",
+        invariants=("C5",),
+        description="whoever takes a cursor over leaves its node, and the epoch, as they were",
         tests=(
             f"{_CURSOR}test_whoever_opens_a_cursor_fences_the_owner_before",
+            f"{_CURSOR}test_an_owner_that_wakes_up_without_a_ledger_is_fenced_by_the_node",
             f"{_SAVER}test_recovery_folds_a_small_state_into_the_node",
         ),
-        apply=lambda: edited(CursorSaver, "own", ("self.node.epoch + 1", "self.node.epoch")),
+        apply=lambda: edited(Cursor, "_try_open", ("await saver.own(", "(lambda record: None)(")),
     ),
     Mutation(
         name="positions_count_as_stored_at_once",

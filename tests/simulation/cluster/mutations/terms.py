@@ -51,7 +51,6 @@ MUTATIONS: list[Mutation] = [
         name="proofs_from_before_the_end_count",
         rule="10, self-fencing",
         defects=("M13",),
-        invariants=("C8",),
         description="an answer to a question from before the end of a term begins the next one",
         tests=(f"{_GUARD}test_an_answer_to_a_question_from_before_the_pause_proves_nothing",),
         apply=lambda: edited(

@@ -45,7 +45,6 @@ MUTATIONS: list[Mutation] = [
         name="trimmed_before_all_cursors_are_open",
         rule="6.2",
         defects=(),
-        invariants=("C6", "C13"),
         description="a topic is trimmed while subscriptions of it are still being opened",
         tests=(
             "tests/unit/broker/keeping/test_trimming.py::"

@@ -19,8 +19,11 @@ CHANGED := $(if $(ALL),,--changed)
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# For every platform; of Python 3.11, as the image.
+LOCKED := --quiet --universal --generate-hashes --no-header --python-version 3.11 --upgrade
+
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly clients model sim mutations chaos fuzz spark-matrix bench bench-peers fmt proto clean
+.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly clients model sim mutations chaos fuzz hostile soak spark-matrix bench bench-peers fmt proto lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -69,6 +72,7 @@ types: $(VENV)/.stamp-test
 
 imports: $(VENV)/.stamp-test
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.structure
 
 unit: $(VENV)/.stamp-test
 	$(BIN)/pytest $(PARALLEL) tests/unit $(ARGS)
@@ -108,9 +112,11 @@ nightly: $(VENV)/.stamp-test bootstrap ## the whole proof: every test, every dri
 	@$(MAKE) --no-print-directory mutations && $(MAKE) --no-print-directory mutations CLUSTER=1
 	@$(MAKE) --no-print-directory mutations STORAGE=1
 	@$(MAKE) --no-print-directory fuzz RUNS=5000
+	$(BIN)/python -m tests.hostile --short
 	@$(MAKE) --no-print-directory chaos KILLS=100 && $(MAKE) --no-print-directory chaos KILLS=30 ARGS=--disk-full
 	@$(MAKE) --no-print-directory chaos CLUSTER=1 FAULTS=5
 	@$(MAKE) --no-print-directory chaos TXN=1 KILLS=30 && $(MAKE) --no-print-directory chaos PIPELINE=1
+	@$(MAKE) --no-print-directory soak
 
 clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust use a server, and run their suites; needs go, java with mvn, npm, cargo
 	$(BIN)/pytest tests/clients $(ARGS)
@@ -136,6 +142,12 @@ spark-matrix: $(VENV)/.stamp-test ## read topics by Spark in all 288 ways of cho
 fuzz: $(VENV)/.stamp-test ## odd and spoiled input on every side, as bookie, broker, rest: RUNS=2000 inputs each, from SEED=n on; ARGS='--side rest'
 	$(BIN)/python -m tests.fuzz --runs $(or $(RUNS),2000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+hostile: $(VENV)/.stamp-test ## a hostile client on loopback: forged tokens, foreign pages, odd requests, crowds; ARGS=--short
+	$(BIN)/python -m tests.hostile $(ARGS)
+
+soak: $(VENV)/.stamp-test ## a server under everything that comes and goes, for MINUTES=60: memory, descriptors, threads and files level off
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60) $(ARGS)
+
 bench: $(VENV)/.stamp-test ## measure this machine: ceiling, ledger, broker, standalone
 	$(BIN)/python -m tests.bench $(ARGS)
 
@@ -151,6 +163,11 @@ fmt: $(VENV)/.stamp-test ## format the code and fix what can be fixed by itself
 WIRE := sdk/magnetar/sdk/wire
 proto: $(VENV)/.stamp-test ## generate the Pulsar protocol classes from pulsar.proto
 	$(BIN)/python -m grpc_tools.protoc --proto_path=sdk --python_out=sdk --pyi_out=sdk $(WIRE)/pulsar.proto
+
+lock: $(VENV)/.stamp-run ## resolve what the image holds anew, within the bounds of pyproject.toml, with hashes
+	@$(PIP) 'uv>=0.9,<1'
+	$(BIN)/uv pip compile pyproject.toml $(LOCKED) --output-file deploy/docker/requirements.lock
+	echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile - $(LOCKED) --output-file deploy/docker/build-requirements.lock
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

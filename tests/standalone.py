@@ -32,10 +32,12 @@ class Standalone:
         *,
         arguments: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
         command_prefix: Sequence[str] = (),
         ports: tuple[int, int] | None = None,
     ) -> None:
-        """`settings` of the broker, by their names in the environment behind `MAGNETAR_BROKER_`.
+        """`settings` of the broker, by their names in the environment behind `MAGNETAR_BROKER_`;
+        `environment`: further variables, by their whole names.
         `command_prefix` runs the server some other way, as in a namespace (small_disk.py).
         `ports`: binary and HTTP, for clients that know no others; else free ones."""
         self.directory = directory
@@ -45,6 +47,7 @@ class Standalone:
         self._settings = {
             f"MAGNETAR_BROKER_{name}": value for name, value in (settings or {}).items()
         }
+        self._environment = dict(environment or {})
         self._command_prefix = list(command_prefix)
         self._process: ServerProcess | None = None
         self.ready_s = 0.0
@@ -92,7 +95,12 @@ class Standalone:
             ],
             log_path=self.log_path,
             is_ready=is_ready_line,
-            environment={**_PATIENCE, **magnetar_environment(), **self._settings},
+            environment={
+                **_PATIENCE,
+                **magnetar_environment(),
+                **self._settings,
+                **self._environment,
+            },
         )
         self.ready_s = self._process.wait_ready(timeout_s)
         return self.ready_s

@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.drawing import draw
+from tests.simulation.mutations.elsewhere import failing_elsewhere
 from tests.simulation.mutations.mutation import Mutation
 from tests.simulation.mutations.registry import MUTATIONS, mutation
 from tests.simulation.plan import Plan
@@ -60,7 +61,7 @@ class Catch:
 def search(name: str, runs_max: int) -> Catch:
     """Run plans with the rule off until one fails."""
     found = mutation(name)
-    tests = failing_stories(found)
+    tests = failing_stories(found) + failing_elsewhere(found)
     if not found.invariants:
         runs_max = min(runs_max, _HOPELESS_RUNS)
     by_error: Catch | None = None

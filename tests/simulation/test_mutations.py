@@ -4,6 +4,7 @@ import pytest
 
 from tests import proven
 from tests.simulation.mutate import load, stories
+from tests.simulation.mutations.elsewhere import failing_elsewhere
 from tests.simulation.mutations.registry import MUTATIONS, mutation
 from tests.simulation.run import execute
 
@@ -17,6 +18,11 @@ _BY_TEST = [
     pytest.param(name, marks=pytest.mark.replay(f"{proven.LEDGERS}/{name}"))
     for name, catch in _CAUGHT.items()
     if catch.plan is None
+]
+_ELSEWHERE = [
+    pytest.param(name, marks=pytest.mark.replay(f"{proven.LEDGERS}/{name}"))
+    for name, catch in _CAUGHT.items()
+    if catch.plan is None and mutation(name).tests
 ]
 
 
@@ -44,3 +50,8 @@ def test_a_scripted_test_fails_with_the_rule_off(name: str) -> None:
             if story.__name__ in wanted:
                 with pytest.raises((Exception, pytest.fail.Exception)):
                     story()
+
+
+@pytest.mark.parametrize("name", _ELSEWHERE)
+def test_a_test_outside_of_the_simulators_fails_with_the_rule_off(name: str) -> None:
+    assert failing_elsewhere(mutation(name))

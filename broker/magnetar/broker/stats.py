@@ -190,7 +190,7 @@ def _producer_stats(producer: Producer, now_ms: int) -> Stats:
 
 def _words_of(reason: Reason | None, subscription: Subscription) -> str | None:
     """Why a subscription is idle, with the entries that cannot be read and why."""
-    found = None if subscription.dispatcher is None else subscription.dispatcher.source.unreadable
+    found = None if subscription.dispatcher is None else subscription.dispatcher.unreadable
     if reason is not Reason.UNREADABLE or found is None:
         return None if reason is None else reason.value
     (ledger_id, entry_id), error = found

@@ -473,20 +473,29 @@ class Subscription:
         self, consumer: Consumer, position: Position, words: Sequence[int], batch_size: int
     ) -> None:
         """Acknowledge cumulatively; Shared and Key_Shared subscriptions ignore that."""
+        context = self.context
+        assert context is not None
         assert self.dispatcher is not None
-        if isinstance(self.dispatcher, SingleActiveDispatcher):
-            cursor = self.cursor
-            before, singly = cursor.mark_delete, cursor.individual_count
-            cursor.ack_cumulative(position, words, max(batch_size, 0))
-            assert self.context is not None
-            passed = self.context.log.entries_between(before, cursor.mark_delete)
-            consumer.messages_acked += max(0, passed - (singly - cursor.individual_count))
-            consumer.acked_ms = consumer.peer.heard_ms
-            if self.context.trace is not None:
-                self.context.trace.acked_through(_before(position) if words else position)
-            early = self.context.early
-            if early is not None and early.after is not None:
-                early.acked_through(_before(position) if words else position)
+        if not isinstance(self.dispatcher, SingleActiveDispatcher):
+            return
+        cursor = context.cursor
+        before, singly = cursor.mark_delete, cursor.individual_count
+        cursor.ack_cumulative(position, words, max(batch_size, 0))
+        after = cursor.mark_delete
+        if after.ledger_id == before.ledger_id:  # as nearly always
+            passed = after.entry_id - before.entry_id
+        else:
+            passed = context.log.entries_between(before, after)
+        if singly:
+            passed -= min(passed, singly - cursor.individual_count)
+        consumer.messages_acked += passed
+        consumer.acked_ms = consumer.peer.heard_ms
+        if context.trace is not None:
+            context.trace.acked_through(_before(position) if words else position)
+        early = context.early
+        if early is not None and early.after is not None:
+            early.acked_through(_before(position) if words else position)
+        if context.log.terminated is not None:
             self.tell_end()
 
     def redeliver(

@@ -16,6 +16,7 @@ from magnetar.deploy.explain import explained
 from magnetar.deploy.links import link_network
 from magnetar.deploy.logs import name_server
 from magnetar.deploy.options import Listen, Sources
+from magnetar.deploy.shared_secret import with_secret_beside
 from magnetar.deploy.starting import start_on
 from magnetar.ledger.autorecovery.auditor import Auditor
 from magnetar.ledger.autorecovery.metrics import AutoRecoveryMetrics
@@ -169,7 +170,8 @@ class AutoRecoveryServer:
             )
 
     async def _start_on(self, store: MetadataStore, opened: AsyncExitStack) -> None:
-        recovery = await start_autorecovery(store, self._sources, opened, name=self._name)
+        sources = with_secret_beside(self._sources, self._settings.metadata_url)
+        recovery = await start_autorecovery(store, sources, opened, name=self._name)
         if self._settings.metrics_port is not None:
             await self._serve_metrics(recovery, self._settings.metrics_port, opened)
 

@@ -285,11 +285,12 @@ class SimBroker:
     # Looking into it
 
     def topic(self, name: str) -> Topic | None:
-        """The topic as it is loaded here, by the last part of its name."""
+        """The topic as it is loaded here; without a namespace, that of `public/default`."""
         if self.broker is None:
             return None
+        wanted = parse_topic_name(name)
         for topic in self.broker.services.topics.loaded:
-            if topic.name.local_name == name:
+            if topic.name == wanted:
                 return topic
         return None
 

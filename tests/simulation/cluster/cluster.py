@@ -26,6 +26,7 @@ from tests.simulation.cluster.checks import judge_cluster
 from tests.simulation.cluster.clients import SimUser, full_name
 from tests.simulation.cluster.events import Backlog, Kept, Unreadable
 from tests.simulation.cluster.front import Front
+from tests.simulation.cluster.plan import NAMESPACES
 from tests.simulation.cluster.recovery import AUDITOR, WORKER, SimRecovery
 from tests.simulation.cluster.sessions import SessionServer
 from tests.simulation.record import Record
@@ -48,6 +49,7 @@ BROKER_SETTINGS = {
     "load_sample_interval_ms": 5_000,
     # Nothing is trimmed unless a story or a plan says so: at the end everything is looked at.
     "retention_check_interval_s": 0.0,
+    "topics_at_rest_interval_s": 0.0,
 }
 """Times so short that a story stays short."""
 
@@ -238,10 +240,13 @@ class Cluster(Simulation):
 
     def topics(self) -> list[str]:
         """Full names of all topics that there are."""
-        root = naming.topics_path("public/default")
-        if self.store.tree.version(root) is None:
-            return []
-        return [naming.topic_at("public/default", each) for each in self.store.tree.children(root)]
+        found: list[str] = []
+        for namespace in NAMESPACES:
+            root = naming.topics_path(namespace)
+            if self.store.tree.version(root) is not None:
+                children = self.store.tree.children(root)
+                found += [naming.topic_at(namespace, each) for each in children]
+        return found
 
     # The end
 

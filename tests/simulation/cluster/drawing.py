@@ -42,6 +42,7 @@ def _draw_busy(seed: int) -> ClusterPlan:
     random = Random(f"cluster/busy/{seed}")
     plan = _draw(seed % DEDUPLICATING_SEEDS_FROM)
     is_calm, deduplicates = seed % 3 == 0, seed % 3 == 1
+    topics = plan.topics
     settings: tuple[tuple[str, Setting], ...] = _TRIMMED
     if deduplicates:
         entries = random.choice((2, 100, 100))
@@ -52,14 +53,22 @@ def _draw_busy(seed: int) -> ClusterPlan:
         messages=random.randint(6, 16),
         think_s=random.choice((0.05, 0.2, 0.5)),
         ledger_entries=random.choice((1, 2, 4)),
-        ack_persist_ms=random.choice((0, 300, 5000)),
+        ack_persist_ms=random.choice((0, 300, 5000) if seed % 3 != 2 else (0, 0, 50)),
         recoveries=random.choice((0, 0, 1)) if not is_calm else 0,
         steps=(),
         settings=settings,
         is_calm=is_calm,
+        namespaces=random.choice((1, 2)) if topics > 1 else 1,
+        has_leavers=deduplicates and random.random() < 0.7,
     )
     drawer = _Drawer(random, plan)
     steps = drawer.moves()
+    if is_calm:
+        steps += drawer.slow_answers(steps)
+    elif deduplicates:
+        steps += drawer.unanswered()
+    else:
+        steps += drawer.unreadable_cursor()
     if not is_calm:
         steps += drawer.draw()
     if plan.recoveries:
@@ -147,6 +156,54 @@ class _Drawer:
                     steps.append(Step(round(at_s, 6), "crash_consumer", self._topic(), "", for_s))
             at_s += random.uniform(0.2, 1.0)
         return steps
+
+    def slow_answers(self, moves: list[Step]) -> list[Step]:
+        """Publishes are under way when a topic moves, for a time that a move waits for."""
+        random, steps = self._random, list[Step]()
+        for move in moves:
+            if move.what == "crash_consumer" or random.random() < 0.3:
+                continue
+            topic = move.who.removeprefix("^")
+            at_s = max(0.0, move.at_s - random.uniform(0.01, 0.15))
+            for_s = round(random.uniform(0.2, 0.4), 6)
+            steps.append(Step(round(at_s, 6), "slow_answers", f"^{topic}", "", for_s))
+            steps.append(self._more(topic, at_s + 0.001))
+        return steps
+
+    def unanswered(self) -> list[Step]:
+        """Receipts are on their way when the owner of a topic crashes, stops or gives it up."""
+        random, steps = self._random, list[Step]()
+        receipts = COMMANDS.index("SEND_RECEIPT")
+        for _ in range(random.choice((1, 2, 3))):
+            topic, owner = (named := self._topic()), f"^{named}"
+            at_s = self._begin_s + random.random() * self._horizon_s
+            for_s = round(random.uniform(0.5, 1.5), 6)
+            steps.append(Step(round(at_s, 6), "slow_frames", owner, "", for_s, number=receipts))
+            steps.append(self._more(topic, at_s + 0.001))
+            ends_s = round(at_s + for_s * random.uniform(0.3, 0.9), 6)
+            end = random.choice(("crash_broker", "crash_broker", "stop_broker", "unload"))
+            if end == "unload":
+                steps.append(Step(ends_s, end, topic, number=2))
+            else:
+                steps.append(Step(ends_s, end, owner, "", self._short()))
+        return steps
+
+    def unreadable_cursor(self) -> list[Step]:
+        """The owner crashes, and what it stored of a subscription cannot be read for a while."""
+        random, steps = self._random, list[Step]()
+        topic = self._topic()
+        at_s = self._begin_s + random.random() * self._horizon_s
+        for _ in range(3):  # acknowledged and stored one after the other
+            steps.append(self._more(topic, at_s))
+            at_s += random.uniform(0.05, 0.2)
+        # Its session ends after two seconds.
+        steps.append(Step(round(at_s, 6), "refuse_cursor", topic, "", 4.0))
+        steps.append(Step(round(at_s + 0.001, 6), "crash_broker", f"^{topic}", "", self._short()))
+        steps.append(self._more(topic, at_s + random.uniform(2.5, 3.5)))
+        return steps
+
+    def _more(self, topic: str, at_s: float) -> Step:
+        return Step(round(at_s, 6), "publish", topic, number=self._random.choice((1, 2, 3)))
 
     def refused_copies(self) -> list[Step]:
         """A bookie is lost, and some that are given its copies refuse them."""

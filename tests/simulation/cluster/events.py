@@ -35,8 +35,10 @@ class Spoke(NamedTuple):
 
 
 def short(topic: str) -> str:
-    """The last part of a topic's name."""
-    return topic.rpartition("/")[2]
+    """The last part of a topic's name; with its namespace, if that is not the usual one."""
+    namespace, _, name = topic.rpartition("/")
+    _, _, namespace = namespace.rpartition("/")
+    return name if namespace in ("", "default") else f"{namespace}/{name}"
 
 
 class Detached(NamedTuple):

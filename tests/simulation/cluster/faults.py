@@ -1,9 +1,11 @@
 """The troubles of a cluster's plan: those of `tests/simulation/faults.py`, and those of brokers."""
 
-from magnetar.ledger.wire import Flag, Op
+from magnetar.cursors.node import NO_LEDGER, decode_node
+from magnetar.ledger.wire import Flag, Op, Status
 from tests.simulation.cluster.broker import SimBroker
 from tests.simulation.cluster.cluster import Cluster
 from tests.simulation.cluster.drawing import COMMANDS
+from tests.simulation.cluster.plan import ClusterPlan
 from tests.simulation.cluster.recovery import SimRecovery
 from tests.simulation.faults import REFUSALS, Faults
 from tests.simulation.plan import Step
@@ -28,15 +30,16 @@ _LOST = (
 class ClusterFaults(Faults):
     """Does what the steps of a plan say that goes wrong."""
 
-    def __init__(self, sim: Cluster) -> None:
+    def __init__(self, sim: Cluster, plan: ClusterPlan) -> None:
         super().__init__(sim)
         self._cluster = sim
+        self._plan = plan
 
     def _resolve(self, name: str) -> str:
         """The owner of a topic: "^t1"; otherwise as before."""
         if not name.startswith("^"):
             return super()._resolve(name)
-        owner = self._cluster.owner(name[1:])
+        owner = self._cluster.owner(self._plan.topic(name[1:]))
         return owner.name if owner is not None else "br1"
 
     def _broker(self, step: Step) -> SimBroker:
@@ -103,9 +106,38 @@ class ClusterFaults(Faults):
         self._later(step, lambda: self._cluster.front.join(step.who))
 
     def _unload(self, step: Step) -> None:
-        owner = self._cluster.owner(step.who)
+        topic = self._plan.topic(step.who)
+        owner = self._cluster.owner(topic)
         if owner is not None:
-            owner.unload_soon(step.who, step.number)
+            owner.unload_soon(topic, step.number)
+
+    def _slow_answers(self, step: Step) -> None:
+        """Bookies have what the broker appends, and their answers take their time."""
+        hold = self._cluster.net.hold(client=step.who, op=Op.ADD, reply=True)
+        self._later(step, hold.release)
+
+    # Cursors
+
+    def _refuse_cursor(self, step: Step) -> None:
+        """For a while nobody can read what the topic's subscription has stored on bookies."""
+        sim = self._cluster
+        path = sim.cursor_path(self._plan.topic(step.who))
+        if sim.store.tree.version(path) is None:
+            return
+        ledger_id = decode_node(sim.store.tree.get(path).value).cursor_ledger_id
+        if ledger_id == NO_LEDGER:
+            return
+        sim.net.say("net", f"nobody can read the cursor ledger L{ledger_id}")
+        refusals = [
+            sim.net.refuse(Status.IO_ERROR, ledger_id=ledger_id, op=op)
+            for op in (Op.READ, Op.READ_LAC)
+        ]
+
+        def undo() -> None:
+            for refusal in refusals:
+                refusal.count = 0
+
+        self._later(step, undo)
 
     # Auto-recovery
 

@@ -23,6 +23,7 @@ from tests.simulation.cluster.drawing import draw, searched
 from tests.simulation.cluster.mutations.registry import MUTATIONS, mutation
 from tests.simulation.cluster.plan import ClusterPlan
 from tests.simulation.cluster.run import ClusterOutcome, execute
+from tests.simulation.mutations.elsewhere import failing_elsewhere
 from tests.simulation.mutations.mutation import Mutation
 
 RUNS_MAX = 200
@@ -52,7 +53,7 @@ class Catch:
 def search(name: str, runs_max: int) -> Catch:
     """Tell stories and run plans with the rule off until one fails."""
     found = mutation(name)
-    tests = failing_stories(found)
+    tests = failing_stories(found) + failing_elsewhere(found)
     if not found.invariants:
         runs_max = 0
     by_error: Catch | None = None

@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass, replace
 
 from tests.simulation.plan import Setting, Step
 
+NAMESPACES = ("public/default", "public/second")
+"""Those that topics may lie in."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
@@ -50,6 +53,10 @@ class ClusterPlan:
     """Settings of the brokers that are not as usual."""
     is_calm: bool = False
     """Nothing goes wrong; what is done is done in order."""
+    namespaces: int = 1
+    """Topics lie in so many, in turn, and have the same local names there."""
+    has_leavers: bool = False
+    """Each topic has a second producer that publishes a little in the beginning, and no more."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -63,6 +70,11 @@ class ClusterPlan:
         value["steps"] = tuple(Step(*step) for step in value["steps"])
         return cls(**value)
 
+    def topic(self, name: str) -> str:
+        """Full name of the topic that steps call "t1", "t2", ..."""
+        place, namespace = divmod(int(name[1:]) - 1, self.namespaces)
+        return f"persistent://{NAMESPACES[namespace]}/t{place + 1}"
+
     def without(self, *dropped: int) -> "ClusterPlan":
         """The plan without some of its steps."""
         steps = tuple(step for at, step in enumerate(self.steps) if at not in dropped)
@@ -75,5 +87,6 @@ class ClusterPlan:
             f"{self.messages} messages every {self.think_s:.4f} s, ledgers of "
             f"{self.ledger_entries}"
             + (f", {self.recoveries} recoveries" if self.recoveries else "")
+            + (f", {self.namespaces} namespaces" if self.namespaces > 1 else "")
         )
         return "\n".join([head, *(f"  {step}" for step in self.steps)])

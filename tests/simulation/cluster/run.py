@@ -18,7 +18,7 @@ from tests.simulation.cluster.clients import SimConsumer, SimProducer, SimUser
 from tests.simulation.cluster.cluster import Cluster
 from tests.simulation.cluster.events import Calm
 from tests.simulation.cluster.faults import ClusterFaults
-from tests.simulation.cluster.plan import ClusterPlan
+from tests.simulation.cluster.plan import NAMESPACES, ClusterPlan
 from tests.simulation.history import History, Said
 from tests.simulation.loop import SimulationStuckError
 from tests.simulation.plan import Step
@@ -32,6 +32,7 @@ STEPS_MAX = 600_000
 _SETTLING_S = 1.5
 _RETRY_S = 0.1
 _REPAIRED_S_MAX = 120.0
+_MESSAGES_OF_LEAVERS = 2
 
 _KINDS = {
     "exclusive": SubscriptionType.EXCLUSIVE,
@@ -100,6 +101,7 @@ class ClusterRunner:
             broker_settings={
                 "ledger_entries_max": plan.ledger_entries,
                 "ack_persist_interval_ms": plan.ack_persist_ms,
+                "namespaces": NAMESPACES[: plan.namespaces],
                 **dict(plan.settings),
             },
         )
@@ -112,6 +114,7 @@ class ClusterRunner:
         self.is_healing = False
         self.is_over = False
         self._producers: dict[str, SimProducer] = {}
+        """By the name of their process: "p1" is that of "t1"."""
         self._publishing: list[asyncio.Task[None]] = []
         self._consumers: dict[str, list[tuple[SimUser, asyncio.Task[None]]]] = {}
         self._users_made = 0
@@ -125,7 +128,7 @@ class ClusterRunner:
             await sim.recovery(f"ar{number}").start()
         for bookie in sim.bookies.values():
             bookie.journal_jitter_s = self.plan.disk_jitter_s
-        faults = ClusterFaults(sim)
+        faults = ClusterFaults(sim, self.plan)
         await self._trouble(faults)
         self.is_healing = True
         sim.say("everything is healed")
@@ -146,7 +149,14 @@ class ClusterRunner:
                 reader = self._user(f"r{number}")
                 reader.spawn(self._read(reader, topic), "read")
             producer = self._user(f"p{number}")
-            self._publishing.append(producer.spawn(self._publish(producer, topic), "publish"))
+            self._publishing.append(
+                producer.spawn(self._publish(producer, topic, plan.messages), "publish")
+            )
+            if plan.has_leavers:
+                leaver = self._user(f"q{number}")
+                self._publishing.append(
+                    leaver.spawn(self._publish(leaver, topic, _MESSAGES_OF_LEAVERS), "publish")
+                )
         if plan.is_calm:
             sim.history.add(sim.loop.time(), "plan", Calm())
         begin_s = sim.loop.time()
@@ -154,6 +164,8 @@ class ClusterRunner:
             await sim.sleep(max(0.0, begin_s + step.at_s - sim.loop.time()))
             if step.what == "crash_consumer":
                 self._crash_consumer(step)
+            elif step.what == "publish":
+                self._publish_more(step)
             else:
                 faults.do(step)
         try:
@@ -164,20 +176,26 @@ class ClusterRunner:
         except SimulationStuckError:
             pass  # healing may help
 
-    async def _publish(self, user: SimUser, topic: str) -> None:
+    async def _publish(self, user: SimUser, topic: str, messages: int) -> None:
         plan, random = self.plan, Random(f"cluster/{self.plan.seed}/{topic}")
         producer = None
         while producer is None:
             try:
-                producer = await user.producer_here(topic, batching=plan.batching)
+                producer = await user.producer_here(plan.topic(topic), batching=plan.batching)
             except SdkError as error:
                 user.record(Said(f"no producer: {type(error).__name__}: {error}"))
                 await asyncio.sleep(_RETRY_S)
-        self._producers[topic] = producer
-        while producer.published < plan.messages:
-            count = min(plan.messages - producer.published, random.choice((1, 1, 2, 4)))
+        self._producers[user.name] = producer
+        while producer.published < messages:
+            count = min(messages - producer.published, random.choice((1, 1, 2, 4)))
             producer.send_here(count)
             await asyncio.sleep(plan.think_s * random.random())
+
+    def _publish_more(self, step: Step) -> None:
+        """So many messages more, at this moment."""
+        producer = self._producers.get(step.who.replace("t", "p"))
+        if producer is not None:
+            producer.send(step.number)
 
     def _user(self, name: str) -> SimUser:
         """A client process. Each asks another broker first, so that no broker's trouble stays
@@ -218,7 +236,7 @@ class ClusterRunner:
             try:
                 if consumer is None:
                     consumer = await user.consumer_here(
-                        topic, kind=kind, queue=random.choice((1, 5, 100))
+                        plan.topic(topic), kind=kind, queue=random.choice((1, 5, 100))
                     )
                 message = await consumer.consumer.receive(timeout_s=1.0)
             except TimeoutError:
@@ -244,7 +262,7 @@ class ClusterRunner:
         while not self.is_over:
             try:
                 if reader is None:
-                    reader = await user.reader_here(topic)
+                    reader = await user.reader_here(self.plan.topic(topic))
                 await reader.take_here(timeout_s=1.0)
             except TimeoutError:
                 continue
@@ -283,8 +301,9 @@ class ClusterRunner:
         return self._backlog(topic) == 0
 
     def _backlog(self, topic: str) -> int | None:
-        owner = self.sim.owner(topic)
-        loaded = owner.topic(topic) if owner is not None else None
+        name = self.plan.topic(topic)
+        owner = self.sim.owner(name)
+        loaded = owner.topic(name) if owner is not None else None
         if loaded is None or "s" not in loaded.subscriptions:
             return None
         subscription = loaded.subscriptions["s"]

@@ -6,6 +6,7 @@ from tests import proven
 from tests.simulation.cluster.mutate import load, stories
 from tests.simulation.cluster.mutations.registry import MUTATIONS, mutation
 from tests.simulation.cluster.run import execute
+from tests.simulation.mutations.elsewhere import failing_elsewhere
 
 _CAUGHT = load()
 _BY_PLAN = [
@@ -17,6 +18,11 @@ _BY_STORY = [
     pytest.param(name, marks=pytest.mark.replay(f"{proven.CLUSTERS}/{name}"))
     for name, catch in _CAUGHT.items()
     if catch.plan is None
+]
+_ELSEWHERE = [
+    pytest.param(name, marks=pytest.mark.replay(f"{proven.CLUSTERS}/{name}"))
+    for name, catch in _CAUGHT.items()
+    if catch.plan is None and mutation(name).tests
 ]
 
 
@@ -44,3 +50,8 @@ def test_a_story_fails_with_the_rule_off(name: str) -> None:
             if told.__name__ in wanted:
                 with pytest.raises((Exception, pytest.fail.Exception)):
                     told()
+
+
+@pytest.mark.parametrize("name", _ELSEWHERE)
+def test_a_test_outside_of_the_simulators_fails_with_the_rule_off(name: str) -> None:
+    assert failing_elsewhere(mutation(name))

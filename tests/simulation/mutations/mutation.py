@@ -37,6 +37,8 @@ class Mutation:
     description: str
     apply: Callable[[], AbstractContextManager[None]]
     invariants: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+    """Tests outside of the simulators that notice it, as `path::name` (`elsewhere.py`)."""
 
 
 _changed_files: list[set[Path]] = []

@@ -7,6 +7,7 @@ from tests.simulation.mutations import (
     bookie,
     bounds,
     conflicts,
+    counts,
     fences,
     log,
     reader,
@@ -26,6 +27,7 @@ MUTATIONS: list[Mutation] = [
     *fences.MUTATIONS,
     *reader.MUTATIONS,
     *log.MUTATIONS,
+    *counts.MUTATIONS,
 ]
 
 

@@ -6,6 +6,7 @@ from tests.simulation.mutations import (
     storage_gc,
     storage_integrity,
     storage_journal,
+    storage_records,
 )
 from tests.simulation.mutations.mutation import Mutation
 from tests.simulation.mutations.registry import mutation
@@ -30,11 +31,13 @@ STORAGE_MUTATIONS: list[Mutation] = [
     *storage_gc.MUTATIONS,
     *storage_bookie.MUTATIONS,
     *storage_integrity.MUTATIONS,
+    *storage_records.MUTATIONS,
 ]
 
 TESTS_ONLY = {
     "emptied_bookie_starts",
     *(each.name for each in (*storage_bookie.MUTATIONS, *storage_integrity.MUTATIONS)),
+    *(each.name for each in storage_records.MUTATIONS if each.tests),
 }
 """What no life of one bookie meets: the tests of their defects must notice them."""
 

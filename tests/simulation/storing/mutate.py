@@ -26,6 +26,7 @@ import pytest
 
 from tests.simulation.inode import Survival
 from tests.simulation.mutations import storage_integrity
+from tests.simulation.mutations.elsewhere import failing_elsewhere
 from tests.simulation.mutations.mutation import Mutation
 from tests.simulation.mutations.storage_registry import (
     STORAGE_MUTATIONS,
@@ -219,14 +220,15 @@ def failing_tests(found: Mutation) -> tuple[str, ...]:
         wanted += _tests_named(rf"test_(?:rule_)?{found.rule.replace('.', '_')}_")
     if found in storage_integrity.MUTATIONS:
         wanted.append("tests/simulation/test_loss_pass.py")  # their stories
+    elsewhere = failing_elsewhere(found)
     if not wanted:
-        return ()
+        return elsewhere
     failures = _Failures()
     with found.apply(), contextlib.redirect_stdout(io.StringIO()):
         # A rule that is off may leave somebody waiting for ever.
         options = ["-q", "-p", "no:cacheprovider", "--timeout=30", "--deselect", _OF_MUTATIONS]
         pytest.main([*options, *wanted], plugins=[failures])
-    return tuple(dict.fromkeys(failures.failed))
+    return tuple(dict.fromkeys([*failures.failed, *elsewhere]))
 
 
 # Command line
@@ -307,7 +309,8 @@ def _replace(name: str, table: str) -> None:
     DOCUMENT.write_text(f"{before}{begin}\n{table}{end}{after}")
 
 
-def _how(catch: Catch | None) -> str:
+def how(catch: Catch | None) -> str:
+    """Who noticed, in words."""
     if catch is None:
         return "**not searched**"
     if catch.by == "cut":
@@ -336,7 +339,7 @@ def mutation_table(catches: dict[str, Catch]) -> str:
     for each in STORAGE_MUTATIONS:
         lines.append(
             f"| `{each.name}`: {each.description} | {each.rule} | "
-            f"{', '.join(defects_of(each)) or '-'} | {_how(catches.get(each.name))} |"
+            f"{', '.join(defects_of(each)) or '-'} | {how(catches.get(each.name))} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -348,7 +351,7 @@ def defect_table(catches: dict[str, Catch]) -> str:
     for defect, found in tests.items():
         names = sorted({each.rpartition("::")[2] for each in found})
         mutations = [each for each in STORAGE_MUTATIONS if defect in defects_of(each)]
-        caught = "; ".join(f"`{each.name}`: {_how(catches.get(each.name))}" for each in mutations)
+        caught = "; ".join(f"`{each.name}`: {how(catches.get(each.name))}" for each in mutations)
         shown = ", ".join(f"`{name}`" for name in names)
         lines.append(f"| {defect} | {shown or '-'} | {caught or '-'} |")
     return "\n".join(lines) + "\n"

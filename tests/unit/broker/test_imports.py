@@ -1,8 +1,7 @@
-"""Which modules of the broker import which, for types alone or not."""
+"""What a topic stands on, by the imports of the broker, for types alone or not."""
 
 import ast
 from collections.abc import Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import magnetar.broker
@@ -26,30 +25,6 @@ _UNKNOWN = (
     "transactions",
     "websocket",
 )
-
-
-_CIRCLES = {
-    "the whole broker is shown by its pages, which its application makes": {
-        "app",
-        "broker",
-        "http.application",
-        "http.broker_stats",
-        "http.composition",
-        "metrics.broker_values",
-        "metrics.page",
-        "metrics.transaction_values",
-    },
-    "sessions of web sockets, their sockets and the service know each other": {
-        "websocket.connection",
-        "websocket.consuming",
-        "websocket.dead_letters",
-        "websocket.producing",
-        "websocket.proxy_stats",
-        "websocket.service",
-        "websocket.session",
-    },
-}
-"""What is tied together by imports, and why. Nothing is to be added."""
 
 
 def _modules() -> Mapping[str, Path]:
@@ -87,17 +62,3 @@ def test_neither_a_topic_nor_what_it_stands_on_imports_a_feature_or_a_door() -> 
             if found not in seen:
                 seen.add(found)
                 left.append(found)
-
-
-def test_imports_make_no_circles_but_for_those_that_are_named() -> None:
-    modules = _modules()
-    circle_of = {name: why for why, names in _CIRCLES.items() for name in names}
-    sorter: TopologicalSorter[str] = TopologicalSorter()
-    for module in modules:
-        node = circle_of.get(module, module)
-        others = {circle_of.get(each, each) for each in _imports(modules, module)}
-        sorter.add(node, *(others - {node}))
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        raise AssertionError(" imports ".join(reversed(error.args[1]))) from error

@@ -1,6 +1,6 @@
 """Every field of Pulsar's statistics is computed, or is a named constant with a reason.
 
-`PULSAR` has the fields that Pulsar 4.0 answers (and those that 4.2 has added), by level. The
+`pulsar_stats.py` has the fields that Pulsar answers, by level. The
 scenarios below use topics in all the ways that statistics tell of; whatever has the same value
 before, during and after all of them is a constant, and must be named as one in `stats.py`.
 """
@@ -26,65 +26,11 @@ from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, batch, entry, send_frame, settle
 from tests.unit.broker.memory_log import ManualClock
+from tests.unit.broker.pulsar_stats import BEYOND, PULSAR
 
 VOLATILE = "non-persistent://public/default/volatile"
 _TYPES = pb.CommandSubscribe
 _MODES = pb.ProducerAccessMode
-
-PULSAR: Mapping[str, frozenset[str]] = {
-    level: frozenset(fields.split())
-    for level, fields in {
-        "topic": """
-            msgRateIn msgThroughputIn msgRateOut msgThroughputOut bytesInCounter msgInCounter
-            systemTopicBytesInCounter bytesOutCounter msgOutCounter bytesOutInternalCounter
-            averageMsgSize msgChunkPublished storageSize backlogSize backlogQuotaLimitSize
-            backlogQuotaLimitTime oldestBacklogMessageAgeSeconds
-            oldestBacklogMessageSubscriptionName publishRateLimitedTimes
-            earliestMsgPublishTimeInBacklogs offloadedStorageSize lastOffloadLedgerId
-            lastOffloadSuccessTimeStamp lastOffloadFailureTimeStamp ongoingTxnCount
-            abortedTxnCount committedTxnCount publishers waitingPublishers subscriptions
-            replication deduplicationStatus topicEpoch nonContiguousDeletedMessagesRanges
-            nonContiguousDeletedMessagesRangesSerializedSize delayedMessageIndexSizeInBytes
-            compaction ownerBroker topicCreationTimeStamp lastPublishTimeStamp msgDropRate""",
-        "compaction": """
-            lastCompactionRemovedEventCount lastCompactionSucceedTimestamp
-            lastCompactionFailedTimestamp lastCompactionDurationTimeInMills""",
-        "publisher": """
-            accessMode msgRateIn msgThroughputIn averageMsgSize chunkedMessageRate producerId
-            supportsPartialProducer producerName address connectedSince clientVersion metadata
-            msgDropRate""",
-        "subscription": """
-            msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver
-            messageAckRate chunkedMessageRate msgBacklog backlogSize
-            earliestMsgPublishTimeInBacklog msgBacklogNoDelayed blockedSubscriptionOnUnackedMsgs
-            msgDelayed msgInReplay unackedMessages type activeConsumerName msgRateExpired
-            totalMsgExpired lastExpireTimestamp lastConsumedFlowTimestamp lastConsumedTimestamp
-            lastAckedTimestamp lastMarkDeleteAdvancedTimestamp consumers isDurable isReplicated
-            allowOutOfOrderDelivery keySharedMode consumersAfterMarkDeletePosition
-            drainingHashesCount drainingHashesClearedTotal drainingHashesUnackedMessages
-            nonContiguousDeletedMessagesRanges nonContiguousDeletedMessagesRangesSerializedSize
-            delayedMessageIndexSizeInBytes subscriptionProperties filterProcessedMsgCount
-            filterAcceptedMsgCount filterRejectedMsgCount filterRescheduledMsgCount
-            dispatchThrottledMsgEventsBySubscriptionLimit
-            dispatchThrottledBytesEventsBySubscriptionLimit
-            dispatchThrottledMsgEventsByTopicLimit dispatchThrottledBytesEventsByTopicLimit
-            dispatchThrottledMsgEventsByBrokerLimit dispatchThrottledBytesEventsByBrokerLimit
-            durable replicated msgDropRate""",
-        "consumer": """
-            appId msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver
-            messageAckRate chunkedMessageRate consumerName availablePermits unackedMessages
-            avgMessagesPerEntry blockedConsumerOnUnackedMsgs readPositionWhenJoining
-            drainingHashesCount drainingHashesClearedTotal drainingHashesUnackedMessages
-            drainingHashes address connectedSince clientVersion lastAckedTimestamp
-            lastConsumedTimestamp lastConsumedFlowTimestamp firstMessagesSentTimestamp
-            firstConsumedFlowTimestamp keyHashRangeArrays keyHashRanges metadata lastAckedTime
-            lastConsumedTime""",
-        "draining": "hash unackMsgs blockedAttempts",
-    }.items()
-}
-
-BEYOND = frozenset({"whyIdle", "whyIdleText", "msgExpired"})
-"""Fields that Pulsar 4.0 does not have."""
 
 CONSTANTS = {"topic": TOPIC_CONSTANTS, "subscription": SUBSCRIPTION_CONSTANTS}
 

@@ -135,6 +135,19 @@ async def test_a_full_ledger_is_used_on_while_the_metadata_store_is_away(world: 
     assert (await world.open()).mark_delete == Position(3, 2)
 
 
+async def test_a_node_names_a_ledger_only_when_the_state_is_in_it(world: World) -> None:
+    cursor = await world.open()
+    world.ledgers.hold_adds()
+    cursor.ack(Position(3, 0))
+    saving = asyncio.create_task(cursor.persist())
+    await world.ledgers.add_waits.wait()
+    (ledger,) = world.ledgers.ledgers.values()
+    assert world.node["cursor_ledger_id"] != ledger.ledger_id
+    world.ledgers.gate.set()
+    await saving
+    assert world.node["cursor_ledger_id"] == ledger.ledger_id
+
+
 async def test_a_failed_write_moves_to_a_new_ledger(world: World) -> None:
     cursor = await world.open()
     cursor.ack(Position(3, 0))

@@ -216,6 +216,10 @@ class Compaction(Feature):
         if self._task is not None:
             await asyncio.wait([self._task])
 
+    @property
+    def is_working(self) -> bool:
+        return self.status is Status.RUNNING
+
     async def stopped(self) -> None:
         await self.finished()
 

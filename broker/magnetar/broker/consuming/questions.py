@@ -24,12 +24,15 @@ async def last_message_id(request_id: int, attached: Attached) -> bytes:
     if compaction is not None:
         last = await compaction.last_message()
     position, batch_index = last if last is not None else await topic.last_message.find()
+    first_chunk = await topic.last_message.first_chunk(position)
     if not topic.tenure.holds():
         raise ServiceNotReadyError(f"{topic.name} has moved")  # and may have grown
     mark_delete = attached.subscription.cursor.mark_delete
     return replies.last_message_id(
         request_id,
-        last=replies.message_id(position, partition=partition, batch_index=batch_index),
+        last=replies.message_id(
+            position, partition=partition, batch_index=batch_index, first_chunk=first_chunk
+        ),
         mark_delete=(
             replies.message_id(mark_delete, partition=partition)
             if mark_delete.ledger_id >= 0

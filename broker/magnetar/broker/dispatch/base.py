@@ -131,10 +131,14 @@ class DispatchContext:
         return f"{self.topic}:{self.subscription}"
 
 
+SINGLE_ENTRIES_PER_TURN = 200
+"""Entries that one wake sends one by one, as those that come again: each takes tens of us."""
+
+
 class Turn:
     """What one wake may send: a share of the loop's time, within the bounds on the rate."""
 
-    __slots__ = ("_messages", "_room", "messages", "room")
+    __slots__ = ("_messages", "_room", "messages", "room", "single_entries")
 
     def __init__(self, messages: int, room: int) -> None:
         self._messages = messages
@@ -143,6 +147,8 @@ class Turn:
         """Messages left."""
         self.room = room
         """Bytes left."""
+        self.single_entries = SINGLE_ENTRIES_PER_TURN
+        """Entries left of those that go one by one, which costs more than their bytes."""
 
     def spend(self, messages: int, size_bytes: int) -> None:
         self.messages -= messages
@@ -150,7 +156,7 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        return self.messages <= 0 or self.room <= 0
+        return self.messages <= 0 or self.room <= 0 or self.single_entries <= 0
 
     @property
     def spent(self) -> tuple[int, int]:
@@ -191,6 +197,14 @@ class Dispatcher(ABC):
     def is_reading_again(self) -> bool:
         """Whether entries that were sent before, or left behind, are being read."""
         return False
+
+    @property
+    def unreadable(self) -> tuple[Position, str] | None:
+        """The first entry that cannot be read now, of those that come next, and why."""
+        return self.source.unreadable
+
+    def forget(self, position: Position) -> None:  # noqa: B027
+        """An entry that waits here to be sent again is not wanted any more: it was skipped."""
 
     @property
     def read_after(self) -> Position:

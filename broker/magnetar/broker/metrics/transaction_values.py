@@ -1,14 +1,11 @@
 """What is shown of transactions: of the coordinators of a broker, and of its topics."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from magnetar.broker.metrics.text import Table, counter, gauge, labels_of
+from magnetar.broker.services import Services
 from magnetar.broker.transactions.buffer_state import BufferState
 from magnetar.broker.transactions.topic_transactions import state_of
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
 
 COORDINATOR = (
     gauge("pulsar_txn_active_count", "Transactions that have not ended everywhere."),
@@ -53,10 +50,9 @@ class EndsHere:
 
 
 def transaction_tables(
-    broker: "Broker", ends: EndsHere, cluster: Mapping[str, str]
+    services: Services, ends: EndsHere, cluster: Mapping[str, str]
 ) -> Iterator[Table]:
     """Nothing while nobody has used transactions."""
-    services = broker.services
     coordinators = services.coordinators.served
     if coordinators:
         rows = Table(COORDINATOR)

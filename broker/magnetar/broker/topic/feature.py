@@ -131,6 +131,11 @@ class Feature:
     """What the topic is, if its log is the feature's own: clients may not use it, and neither
     trimming nor disuse takes anything away. Empty: it is a topic like others."""
 
+    @property
+    def is_working(self) -> bool:
+        """Whether it does something that takes long, beside looks and requests."""
+        return False
+
     # Its life
 
     async def restore(self) -> None:

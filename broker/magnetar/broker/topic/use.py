@@ -11,6 +11,8 @@ class TopicUse:
     def __init__(self, loaded_s: float) -> None:
         self.loaded_s = loaded_s
         """When the topic was loaded, monotonic."""
+        self.is_asked_for = False
+        """Somebody but the broker itself has asked for it since it was loaded."""
         self.joined = 0
         """How often a producer or consumer was let in: whoever looks now and then sees by it that
         somebody was here meanwhile."""

@@ -37,6 +37,8 @@ class TopicEnds:
         self._hand_overs_at_once = asyncio.Semaphore(_HAND_OVERS_AT_ONCE)
         self._given_up: set[Topic] = set()
         """Topics that are being dropped and are still ours."""
+        self.on_closing: list[Callable[[Topic], None]] = []
+        """Called with each topic that begins to be closed, however that comes."""
         self.fenced = 0
         """Topics that were dropped because somebody else has them, or may have."""
 
@@ -107,6 +109,14 @@ class TopicEnds:
         if (closing := table.closing.get(name)) is not None:
             await asyncio.wait([closing.task])
 
+    def put_to_rest(self, topic: Topic) -> asyncio.Task[None] | None:
+        """Begin to close a topic that the broker loaded for itself; returns the task of that.
+        None: somebody has asked for it meanwhile, or it is closed already."""
+        if topic.use.is_asked_for or not self._table.is_served(topic):
+            return None
+        self._start_closing(topic)
+        return self._table.closing[topic.name].task
+
     def _reopen(self, topic: Topic, reason: str) -> None:
         """Close a topic in order; its clients come back and have it loaded again."""
         _log.info("topic_reopened", topic=str(topic.name), reason=reason)
@@ -156,6 +166,8 @@ class TopicEnds:
 
     def _start_closing(self, topic: Topic, destination: Destination | None = None) -> None:
         table = self._table
+        for callback in self.on_closing:
+            callback(topic)
         closing = Closing(topic, table.take_out(topic), topic.durable_cursors())
         topic.disconnect_all(destination)
         table.closing[topic.name] = closing

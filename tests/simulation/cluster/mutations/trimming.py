@@ -42,6 +42,19 @@ MUTATIONS: list[Mutation] = [
         ),
     ),
     Mutation(
+        name="trimmed_before_all_cursors_are_open",
+        rule="6.2",
+        defects=(),
+        description="a topic is trimmed while subscriptions of it are still being opened",
+        tests=(
+            "tests/unit/broker/keeping/test_trimming.py::"
+            "test_nothing_is_trimmed_while_a_subscription_is_being_opened",
+        ),
+        apply=lambda: edited(
+            trimming, "trim_point", (" or not topic.subscriptions.has_all_cursors:", ":")
+        ),
+    ),
+    Mutation(
         name="cursors_stay_in_what_goes",
         rule="section 6, step 4",
         defects=("M7",),

@@ -19,8 +19,11 @@ CHANGED := $(if $(ALL),,--changed)
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# For every platform; of Python 3.11, as the image.
+LOCKED := --quiet --universal --generate-hashes --no-header --python-version 3.11 --upgrade
+
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly clients model sim mutations chaos fuzz hostile soak spark-matrix bench bench-peers fmt proto clean
+.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly clients model sim mutations chaos fuzz hostile soak spark-matrix bench bench-peers fmt proto lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -69,6 +72,7 @@ types: $(VENV)/.stamp-test
 
 imports: $(VENV)/.stamp-test
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.structure
 
 unit: $(VENV)/.stamp-test
 	$(BIN)/pytest $(PARALLEL) tests/unit $(ARGS)
@@ -159,6 +163,11 @@ fmt: $(VENV)/.stamp-test ## format the code and fix what can be fixed by itself
 WIRE := sdk/magnetar/sdk/wire
 proto: $(VENV)/.stamp-test ## generate the Pulsar protocol classes from pulsar.proto
 	$(BIN)/python -m grpc_tools.protoc --proto_path=sdk --python_out=sdk --pyi_out=sdk $(WIRE)/pulsar.proto
+
+lock: $(VENV)/.stamp-run ## resolve what the image holds anew, within the bounds of pyproject.toml, with hashes
+	@$(PIP) 'uv>=0.9,<1'
+	$(BIN)/uv pip compile pyproject.toml $(LOCKED) --output-file deploy/docker/requirements.lock
+	echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile - $(LOCKED) --output-file deploy/docker/build-requirements.lock
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -21,6 +21,7 @@ from magnetar.deploy.cli import app
 from magnetar.deploy.config import component_settings
 from magnetar.ledger.autorecovery.settings import AuditorSettings
 from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
+from magnetar.ledger.link_settings import LinkSettings
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.settings import LedgerSettings
 from tests.processes import ROOT
@@ -207,3 +208,21 @@ def stop_bound_s(server: str) -> float:
         bookie = BookieSettings(data_directory=Path("/data"))
         return bookie.stop_timeout_s
     return 30.0
+
+
+def servers_secret(server: str, environment: Mapping[str, str]) -> tuple[str, LinkSettings]:
+    """Where a server with this environment has the secret of the bookies from, and how it uses
+    it; a bookie has to ask strangers for it."""
+    uses = component_settings(LedgerSettings, "ledger", tables={}, environment=environment)
+    if server != "bookie":
+        return uses.shared_secret_file, uses
+    serves = component_settings(
+        BookieSettings,
+        "bookie",
+        tables={},
+        environment=environment,
+        options={"data_directory": "/data"},
+    )
+    assert serves.asks_for_proof or serves.insecure, "it would not start"
+    assert serves.shared_secret_file == uses.shared_secret_file
+    return serves.shared_secret_file, serves

@@ -64,21 +64,25 @@ def read_request(
     first: int,
     last: int | None = None,
     *,
+    key: bytes = KEY,
     fence_key: bytes | None = None,
     bytes_max: int = 1 << 20,
 ) -> Frame:
     body = encode_read_body(
         last_entry_id=first if last is None else last,
         bytes_max=bytes_max,
-        master_key=fence_key or b"",
+        master_key=key if fence_key is None else fence_key,
     )
     flags = 0 if fence_key is None else Flag.FENCE
     return Frame(Op.READ, False, flags, 0, request_id, ledger_id, first, body)
 
 
-def read_lac_request(request_id: int, ledger_id: int, *, fence_key: bytes | None = None) -> Frame:
+def read_lac_request(
+    request_id: int, ledger_id: int, *, key: bytes = KEY, fence_key: bytes | None = None
+) -> Frame:
     flags = 0 if fence_key is None else Flag.FENCE
-    return Frame(Op.READ_LAC, False, flags, 0, request_id, ledger_id, -1, fence_key or b"")
+    body = key if fence_key is None else fence_key
+    return Frame(Op.READ_LAC, False, flags, 0, request_id, ledger_id, -1, body)
 
 
 def encode_request(frame: Frame) -> bytes:

@@ -49,7 +49,7 @@ def strace(trace: Path, command: Iterable[str]) -> list[str]:
     program = shutil.which("strace")
     if program is None:
         pytest.fail(ADVICE)
-    options = ["-D", "-f", "-yy", "-s", "0", "-e", f"trace={_CALLS}", "-e", "signal=none"]
+    options = ["-D", "-f", "-yy", "-s", "0", "-e", f"trace={_CALLS}", "-e", "signal=SIGKILL"]
     return [program, *options, "-o", str(trace), *command]
 
 

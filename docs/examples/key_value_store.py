@@ -128,7 +128,7 @@ async def main() -> None:
     config = LogConfig(ensemble_size=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum)
     metadata = await open_store(arguments.metadata)
     client = LedgerClient(
-        metadata, network=SystemNetwork(), clock=SystemClock(), random=random.Random()
+        metadata, network=SystemNetwork(), clock=SystemClock(), random=random.SystemRandom()
     )
     await client.start()
     try:

@@ -245,7 +245,7 @@ async def read_at_random(
 
 
 def read_request(request_id: int, ledger_id: int, first: int, last: int, bytes_max: int) -> bytes:
-    body = encode_read_body(last_entry_id=last, bytes_max=bytes_max)
+    body = encode_read_body(last_entry_id=last, bytes_max=bytes_max, master_key=_KEY)
     return encode_frame(
         Op.READ, request_id=request_id, ledger_id=ledger_id, entry_id=first, body=body
     )

@@ -41,6 +41,7 @@ from magnetar.ledger.wire_adds import (
 from magnetar.ledger.wire_bodies import LongPoll, encode_long_poll
 from tests.bookie_parts import (
     KEY,
+    OTHER_KEY,
     BookieClient,
     add_request,
     encode_request,
@@ -60,6 +61,8 @@ _STATUSES = frozenset(Status)
 _CONNECTIONS_KEPT_MAX = 70
 """In memory: the open one, and those whose long polls left early (`long_polls.py` keeps some)."""
 
+_KEYS = (KEY, KEY, KEY, b"", OTHER_KEY)
+"""Of reads: as a rule the ledgers'."""
 Make = Callable[[random.Random, int], Frame]
 
 
@@ -92,6 +95,7 @@ def _read(source: random.Random, number: int) -> Frame:
         source.choice(_LEDGERS),
         first,
         first + source.randrange(20),
+        key=source.choice(_KEYS),
         fence_key=source.choice((None, None, KEY)),
         bytes_max=source.choice((0, 1, 100, 1 << 20, (1 << 32) - 1)),
     )
@@ -99,13 +103,21 @@ def _read(source: random.Random, number: int) -> Frame:
 
 def _read_lac(source: random.Random, number: int) -> Frame:
     return read_lac_request(
-        number, source.choice(_LEDGERS), fence_key=source.choice((None, None, KEY))
+        number,
+        source.choice(_LEDGERS),
+        key=source.choice(_KEYS),
+        fence_key=source.choice((None, None, KEY)),
     )
 
 
 def _long_poll(source: random.Random, number: int) -> Frame:
     body = encode_long_poll(
-        LongPoll(source.randrange(-1, 30), source.randrange(_LONG_POLL_MS_MAX), 1000)
+        LongPoll(
+            source.randrange(-1, 30),
+            source.randrange(_LONG_POLL_MS_MAX),
+            1000,
+            source.choice(_KEYS),
+        )
     )
     ledger_id = source.choice(_LEDGERS)
     return Frame(Op.READ_LAC, False, Flag.LONG_POLL, 0, number, ledger_id, -1, body)
@@ -119,6 +131,7 @@ def _write_lac(source: random.Random, number: int) -> Frame:
 
 def _list_entries(source: random.Random, number: int) -> Frame:
     body = source.choice((0, 1, 8, 1 << 16, (1 << 32) - 1)).to_bytes(4, "big")
+    body += source.choice(_KEYS)
     ledger_id = source.choice(_LEDGERS)
     return Frame(Op.LIST_ENTRIES, False, 0, 0, number, ledger_id, source.randrange(20), body)
 

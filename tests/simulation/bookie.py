@@ -135,6 +135,7 @@ class SimBookie:
             data_directory=Path(f"/{bookie_id}"),
             bookie_id=bookie_id,
             host=bookie_id,
+            insecure=True,  # in a network without strangers
             port=PORT,
             journal_file_bytes_max=journal_file_bytes_max,
             journal_preallocate_bytes=1024,

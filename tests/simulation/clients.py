@@ -178,7 +178,7 @@ class SimClient:
         ack_quorum: int,
         *,
         ensemble: tuple[str, ...] | None = None,
-        password: bytes = b"",
+        password: bytes | None = None,
         digest_type: DigestType = DigestType.CRC32C,
     ) -> "SimWriter":
         """Create a ledger, on these bookies in this order if `ensemble` is given."""

@@ -210,7 +210,7 @@ async def open_log(
 
 
 async def open_reader(
-    sim: Simulation, name: str = "r", start: Position = EARLIEST, *, password: bytes = b""
+    sim: Simulation, name: str = "r", start: Position = EARLIEST, *, password: bytes | None = None
 ) -> SimLogReader:
     client = await client_of(sim, name)
     opening = LogReader.open(

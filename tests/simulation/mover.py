@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import OpenedEntry, codec_for, master_key
+from magnetar.ledger.digest import OpenedEntry, codec_for, master_key, read_key
 from magnetar.ledger.errors import (
     BadVersionError,
     BookieUnavailableError,
@@ -98,7 +98,11 @@ class Mover:
                     self._channels,
                     bookie_id,
                     Op.READ,
-                    encode_read_body(last_entry_id=entry_id, bytes_max=1 << 20),
+                    encode_read_body(
+                        last_entry_id=entry_id,
+                        bytes_max=1 << 20,
+                        master_key=read_key(metadata.password),
+                    ),
                     ledger_id=metadata.ledger_id,
                     entry_id=entry_id,
                 )

@@ -28,6 +28,7 @@ from magnetar.bookie.engine.sharded_storage import ShardedStorage
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import (
     DirectoryUnusableError,
+    OpenToAllError,
     StorageError,
 )
 from magnetar.bookie.gc.garbage_collector import GarbageCollector
@@ -51,6 +52,7 @@ from magnetar.bookie.serving import Serving
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ledger_manager import LedgerManager
+from magnetar.ledger.link_settings import is_loopback
 from magnetar.ledger.metadata.store import MetadataStore, SessionState
 from magnetar.ledger.ports import Clock, Disk, Network, Worker
 from magnetar.ledger.registration import BookieInfo, BookieRegistry
@@ -159,11 +161,13 @@ class Bookie:
         """Start serving. On an error nothing is left running.
 
         Raises:
-            StartError: directory locked, wrong cookie, port taken, id in use: one line each.
+            StartError: directory locked, wrong cookie, port taken, id in use, open to strangers:
+                one line each.
             DiskError: a directory cannot be used, or is full and read-only mode is forbidden.
             JournalError, StorageError: the data cannot be trusted or read.
             MetadataError: as the store.
         """
+        self._check_address()
         async with AsyncExitStack() as opened:
             started_s = self._clock.monotonic_s()
             opened.callback(lock_directories(self._disk, self._directories).close)
@@ -206,6 +210,22 @@ class Bookie:
             replayed_records=replayed.records,
             skipped_records=replayed.skipped,
             seconds=round(self._clock.monotonic_s() - started_s, 3),
+        )
+
+    def _check_address(self) -> None:
+        """Refuse to serve everybody when nobody has to prove who they are.
+
+        Raises:
+            OpenToAllError
+        """
+        settings = self._settings
+        if is_loopback(settings.host) or settings.asks_for_proof or settings.insecure:
+            return
+        asked = "with shared_secret_optional and" if settings.shared_secret_file else "without"
+        raise OpenToAllError(
+            f"refusing to listen on {settings.host} {asked} a shared secret or TLS: anybody who "
+            f"reaches it could read and write every ledger. Set up shared_secret_file or the tls_ "
+            f"files (docs/security.md), listen on 127.0.0.1, or say --insecure"
         )
 
     async def drain(self) -> None:
@@ -471,6 +491,7 @@ class Bookie:
             rack=settings.rack,
             zone=settings.zone,
             instance_id=instance_id,
+            frame_bytes_max=settings.frame_bytes_max,
         )
         self._registrar = registrar = Registrar(
             self._registry,

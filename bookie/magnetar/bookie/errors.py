@@ -33,6 +33,7 @@ BookieServiceError                    root; `status` is its code on the wire, `r
     ├── DirectoryLockedError          another process uses a directory of the bookie
     ├── DirectoryUnusableError        a directory cannot be made or written
     ├── PortTakenError                another process listens on the port
+    ├── OpenToAllError                it would serve strangers: neither a shared secret nor TLS
     ├── WrongEngineError              the index on disk is of another kind than the settings say
     ├── CookieError                   data directory, cluster and bookie id do not belong together
     ├── HorizonDamagedError           what a loss left to remember cannot be read
@@ -210,6 +211,10 @@ class DirectoryUnusableError(StartError):
 
 class PortTakenError(StartError):
     """The address to listen on is taken, or is none of this machine."""
+
+
+class OpenToAllError(StartError):
+    """It would listen beyond loopback and ask nobody for proof, and was not told that it may."""
 
 
 class WrongEngineError(StartError):

@@ -36,7 +36,17 @@ class BookieSettings(LinkSettings):
         pattern=r"^([A-Za-z0-9.:-]{1,255})?$",
         description="Name of this bookie in ensembles, for its whole life. Empty: host and port.",
     )
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen on. Others than loopback take a shared secret or TLS, or "
+        "insecure.",
+    )
+    insecure: bool = Field(
+        default=False,
+        description="Whether a bookie without a shared secret and TLS may listen on other "
+        "addresses than loopback: anybody who reaches it may then read and write every ledger.",
+    )
     advertised_host: str = Field(
         default="", description="Address that clients are told to connect to. Empty: host."
     )
@@ -375,7 +385,8 @@ class BookieSettings(LinkSettings):
         default=FRAME_BYTES_MAX,
         ge=1 << 10,
         le=FRAME_BYTES_MAX,
-        description="A larger request frame ends its connection.",
+        description="A larger request frame ends its connection. Brokers whose largest message "
+        "needs more give the bookie no ledgers, and do not start if too few others are there.",
     )
     connections_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Further connections are closed at once."
@@ -488,6 +499,11 @@ class BookieSettings(LinkSettings):
     def recovery_add_free_bytes_used(self) -> int:
         free = self.recovery_add_free_bytes_min
         return self.entry_log_bytes_max * 6 // 5 if free is None else free
+
+    @property
+    def asks_for_proof(self) -> bool:
+        """Whether a stranger is turned away: by the shared secret, or for want of a certificate."""
+        return self.has_tls or (bool(self.shared_secret_file) and not self.shared_secret_optional)
 
     @property
     def effective_bookie_id(self) -> str:

@@ -7,7 +7,6 @@ who asks.
 """
 
 import json
-from typing import TYPE_CHECKING
 
 from magnetar.broker.body_limit import BodyLimit
 from magnetar.broker.console.forwarding import Forwarding
@@ -18,10 +17,8 @@ from magnetar.broker.metrics.page import MetricsPage
 from magnetar.broker.security import Action, Cluster
 from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
 from magnetar.broker.security.http import Application, Authentication, Receive, Scope, Send
+from magnetar.broker.view import BrokerView
 from magnetar.broker.websocket.origins import is_allowed
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
@@ -33,7 +30,7 @@ _HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 class BrokerApplication:
     """Answers probes, and hands everything else on."""
 
-    def __init__(self, broker: "Broker", page: MetricsPage, interface: Application) -> None:
+    def __init__(self, broker: BrokerView, page: MetricsPage, interface: Application) -> None:
         self._broker = broker
         self._page = page
         self._interface = interface
@@ -81,7 +78,7 @@ class BrokerApplication:
             "version": broker.version,
             "service_url": broker.service_url,
             "topics": len(broker.services.topics.loaded),
-            "connections": broker.connections,
+            "connections": broker.connections(),
         }
         await _begin(send, 200 if status == "ok" else 503, _JSON)
         await _end(send, _json(values))
@@ -89,7 +86,7 @@ class BrokerApplication:
     async def _metrics(self, scope: Scope, send: Send) -> None:
         """Prometheus' text format. With authorization it takes a super user, or a setting."""
         broker = self._broker
-        if not broker.metrics_open:
+        if not broker.services.settings.metrics_open:
             identity = scope["state"]["identity"]
             try:
                 await broker.services.authorizer.check(identity, Action.ADMINISTER, Cluster())
@@ -106,8 +103,9 @@ class BrokerApplication:
         await _end(send, b"")
 
 
-def make_app(broker: "Broker", page: MetricsPage) -> Application:
+def make_app(broker: BrokerView, page: MetricsPage) -> Application:
     """The application of one broker."""
+    settings = broker.services.settings
 
     def make_interface() -> Application:
         from magnetar.broker.http.application import make_interface
@@ -115,21 +113,22 @@ def make_app(broker: "Broker", page: MetricsPage) -> Application:
         return make_interface(broker, page)
 
     console = ConsoleFiles()
-    timeout_s = broker.services.settings.console_forward_timeout_ms / 1000
-    has_tls = broker.services.settings.broker_client_tls
+    timeout_s = settings.console_forward_timeout_ms / 1000
+    has_tls = settings.broker_client_tls
     interface = Forwarding(
         LateApplication(make_interface),
         broker.network,
         timeout_s=timeout_s,
         tls_network=lambda: broker.network if has_tls else None,
     )
-    open_paths = {"/health", "/status.html", *(_METRICS if broker.metrics_open else ())}
-    names = own_names(broker.services.settings)
-    bytes_max = broker.services.settings.http_body_bytes_max
+    open_paths = {"/health", "/status.html", *(_METRICS if settings.metrics_open else ())}
+    names = own_names(settings)
     application = Authentication(
-        BodyLimit(BrokerApplication(broker, page, interface), bytes_max=bytes_max),
+        BodyLimit(
+            BrokerApplication(broker, page, interface), bytes_max=settings.http_body_bytes_max
+        ),
         authenticator=broker.services.authenticator,
-        audit=broker.security.audit,
+        audit=broker.audit,
         certificate_roles=broker.certificate_roles,
         open_paths=frozenset(open_paths),
     )

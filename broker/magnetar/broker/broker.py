@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from magnetar.broker import publish_policies
+from magnetar.broker.at_rest.walk import TopicsAtRest
 from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
-from magnetar.broker.compaction.compaction import look_at
+from magnetar.broker.compaction import Compaction
 from magnetar.broker.connection import COMMAND_COST_BYTES
-from magnetar.broker.delayed.delayed_delivery import look_at as look_at_delayed
+from magnetar.broker.deduplication import Deduplication
+from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.health.health import BrokerHealth
 from magnetar.broker.health.heartbeat import Heartbeat, open_heartbeat_log
@@ -37,13 +38,15 @@ from magnetar.broker.security.revoking import IsConcerned, Revoking
 from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic_watch import FollowedLists
+from magnetar.broker.topic import Topic, looking_at
+from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.broker.tracing import Spans
-from magnetar.broker.transactions import topic_transactions
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.links import OwnerLinks
+from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.upkeep import Upkeep
+from magnetar.broker.view import BrokerView
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
@@ -68,8 +71,6 @@ def no_files(path: str) -> bytes:
 
 class Broker:
     """One broker. `await start()`, `await stop()`; not to be started again."""
-
-    version = VERSION
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Broker:
         messages; None: there are none.
         """
         self._settings = settings
-        self.collectors = tuple(collectors)
+        self._collectors = tuple(collectors)
         self._random = random
         # Unique for every start: a producer that reconnects with the name it was given must not
         # meet a newer producer of that name.
@@ -202,7 +203,9 @@ class Broker:
             )
         self.upkeep: Upkeep = Upkeep(clock, lambda: self.services.topics.loaded)
         self.services.keeping.register(self.upkeep, settings)
-        self.upkeep.register("delayed-index", settings.retention_check_interval_s, look_at_delayed)
+        self.upkeep.register(
+            "delayed-index", settings.retention_check_interval_s, looking_at(DelayedDelivery)
+        )
         self.upkeep.register(
             "inactive-topics",
             settings.inactive_topic_check_interval_s,
@@ -211,16 +214,28 @@ class Broker:
         self.upkeep.register(
             "deduplication",
             settings.dedup_snapshot_check_interval_s,
-            publish_policies.take_due_snapshot,
+            looking_at(Deduplication),
         )
         self.upkeep.register(
             "rates",
             settings.stats_rate_interval_s,
             lambda topic: topic.sample(clock.wall_ms()),
         )
-        self.upkeep.register("compaction", settings.compaction_check_interval_s, look_at)
         self.upkeep.register(
-            "transactions", settings.transaction_check_interval_s, topic_transactions.look_at
+            "compaction", settings.compaction_check_interval_s, looking_at(Compaction)
+        )
+        self.upkeep.register(
+            "transactions", settings.transaction_check_interval_s, looking_at(TopicTransactions)
+        )
+        self.at_rest: TopicsAtRest = TopicsAtRest(
+            settings,
+            topics,
+            policies,
+            ownership,
+            store,
+            self.upkeep,
+            note_unused=self._note_unused,
+            clock=clock,
         )
         self.health = BrokerHealth(
             Heartbeat(
@@ -261,14 +276,13 @@ class Broker:
         self.websocket: WebSocketService | None = None
         self._https: HttpServer | None = None
         self._app: Application | None = None
-        self.certificate_roles: dict[tuple[str, int], str] = {}
-        """Names in the certificates of those who are connected to the HTTPS port."""
+        self._certificate_roles: dict[tuple[str, int], str] = {}
         self._clock = clock
-        self.store = store
+        self._store = store
         self._plain_network = network
-        self.usage = usage
-        self.metadata_url = metadata_url
-        self.bookies = client.registry.registered
+        self._usage = usage
+        self._metadata_url = metadata_url
+        self._bookies = client.registry.registered
         self._request_stop = request_stop
         self.is_serving = False
         self._is_stopping = False
@@ -302,7 +316,7 @@ class Broker:
         """Among the brokers of the cluster; known once it listens."""
         if self._settings.name:
             return self._settings.name
-        return f"{self._host}:{self.port}" if self.cluster is not None else "standalone"
+        return f"{self.advertised_host}:{self.port}" if self.cluster is not None else "standalone"
 
     @property
     def service_url(self) -> str:
@@ -310,30 +324,30 @@ class Broker:
         if self._listeners:
             default = self._settings.default_listener
             return self._listeners[default] if default else next(iter(self._listeners.values()))
-        return f"pulsar://{_in_url(self._host)}:{self.port}"
+        return f"pulsar://{_in_url(self.advertised_host)}:{self.port}"
 
     @property
     def http_url(self) -> str:
         """Where other brokers and tools find the HTTP service."""
-        return f"http://{_in_url(self._host)}:{self.http_port}"
+        return f"http://{_in_url(self.advertised_host)}:{self.http_port}"
 
     @property
     def service_url_tls(self) -> str:
         """As `service_url`, over TLS; empty: there is none."""
-        return f"pulsar+ssl://{_in_url(self._host)}:{self.tls_port}" if self.tls_port else ""
+        return (
+            f"pulsar+ssl://{_in_url(self.advertised_host)}:{self.tls_port}" if self.tls_port else ""
+        )
 
     @property
     def http_url_tls(self) -> str:
         """As `http_url`, over TLS; empty: there is none."""
-        return f"https://{_in_url(self._host)}:{self.https_port}" if self.https_port else ""
+        return (
+            f"https://{_in_url(self.advertised_host)}:{self.https_port}" if self.https_port else ""
+        )
 
     @property
-    def metrics_open(self) -> bool:
-        """Whether /metrics asks for no credentials."""
-        return self._settings.metrics_open
-
-    @property
-    def _host(self) -> str:
+    def advertised_host(self) -> str:
+        """The host that clients and other brokers are told."""
         return self._settings.advertised_host or self._settings.host
 
     @property
@@ -375,6 +389,7 @@ class Broker:
                 await self.cluster.close()
             raise
         self.upkeep.start()
+        self.at_rest.start()
         self.security.start()
         try:
             await self.services.policies.start(
@@ -399,6 +414,7 @@ class Broker:
         Bounded by `shutdown_timeout_ms`; what is not closed by then is recovered by the next owner.
         """
         self._is_stopping = True
+        await self.at_rest.stop()
         await self.upkeep.stop()
         self.services.coordinators.stop_looking()
         until_s = self._clock.monotonic_s() + self._settings.shutdown_timeout_ms / 1000
@@ -421,6 +437,10 @@ class Broker:
         await self._stop_http()
         _log.info("broker_stopped", broker=self.name)
 
+    def _note_unused(self, topic: Topic, since_s: float) -> None:
+        topic.use.loaded_s = since_s
+        self.services.keeping.inactive.note_unused(topic, since_s)
+
     async def _start_https(self) -> None:
         settings = self._settings
         if settings.https_port is None or self.security.tls is None:
@@ -432,7 +452,7 @@ class Broker:
             make_websocket=self._make_websocket,
             tls=self.security.tls.context,
             tls_handshake_timeout_s=settings.tls_handshake_timeout_ms / 1000,
-            certificate_roles=self.certificate_roles,
+            certificate_roles=self._certificate_roles,
             bounds=_http_bounds(settings),
             on_refused=self._count_refused,
         )
@@ -448,7 +468,7 @@ class Broker:
         if self._sampler is not None:
             await self._sampler.stop()
 
-    def request_stop(self) -> None:
+    def _stop_process(self) -> None:
         """Have this process end in order.
 
         Raises:
@@ -470,20 +490,45 @@ class Broker:
             version=VERSION,
         )
 
-    def describe(self) -> BrokerRecord:
-        """How this broker would register."""
-        return self._describe("alone")
-
     def _make_app(self) -> "Application":
         from magnetar.broker.app import make_app
         from magnetar.broker.metrics.page import MetricsPage
 
         if self._app is None:
-            page = MetricsPage(self)
+            view = self._view()
+            page = MetricsPage(view)
             page.sampler.start()
             self._sampler = page.sampler
-            self._app = make_app(self, page)
+            self._app = make_app(view, page)
         return self._app
+
+    def _view(self) -> BrokerView:
+        """What its pages and metrics get of it, once it listens."""
+        return BrokerView(
+            name=self.name,
+            version=VERSION,
+            service_url=self.service_url,
+            metadata_url=self._metadata_url,
+            services=self.services,
+            cluster=self.cluster,
+            store=self._store,
+            network=self.network,
+            health=self.health,
+            upkeep=self.upkeep,
+            at_rest=self.at_rest,
+            audit=self.security.audit,
+            collectors=self._collectors,
+            certificate_roles=self._certificate_roles,
+            status=lambda: self.status,
+            connections=lambda: self.connections,
+            websocket_sessions=lambda: 0 if self.websocket is None else self.websocket.sessions,
+            websocket_stats=lambda: [] if self.websocket is None else self.websocket.stats(),
+            bookies=self._bookies,
+            usage=self._usage,
+            client_token=lambda: self.security.client_token,
+            describe=lambda: self._describe("alone"),
+            request_stop=self._stop_process,
+        )
 
     def _make_websocket(self) -> "Callable[..., asyncio.Protocol] | None":
         return self._take_websocket if self._settings.websocket else None

@@ -13,6 +13,8 @@ from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, split_payl
 
 CHUNKS_TAG = b"\xd8\x01"
 """The protobuf tag of num_chunks_from_msg (field 27, a varint)."""
+CHUNKS_FIRST = CHUNKS_TAG[0]
+"""A byte that is found among bytes several times as fast."""
 
 _parse = MessageMetadata.FromString
 
@@ -27,18 +29,23 @@ class ChunkOf(NamedTuple):
 
 def chunk_of(entry: bytes) -> ChunkOf | None:
     """None: the entry is no chunk, or cannot be read."""
+    metadata = chunk_metadata(entry)
+    if metadata is None:
+        return None
+    return ChunkOf(metadata.uuid, metadata.chunk_id >= metadata.num_chunks_from_msg - 1)
+
+
+def chunk_metadata(entry: bytes) -> MessageMetadata | None:
+    """None: the entry is no chunk, or cannot be read."""
     try:
         if entry[:2] == b"\x0e\x01":
             raw = entry[10 : 10 + int.from_bytes(entry[6:10], "big")]
-            if CHUNKS_TAG not in raw:
+            if CHUNKS_FIRST not in raw or CHUNKS_TAG not in raw:
                 return None  # a field that is there has its tag there
             metadata = _parse(raw)
         else:
             metadata, _ = split_payload(entry)
-        chunks = metadata.num_chunks_from_msg
-        if chunks <= 1 or not metadata.uuid:
-            return None
-        return ChunkOf(metadata.uuid, metadata.chunk_id >= chunks - 1)
+        return metadata if metadata.num_chunks_from_msg > 1 and metadata.uuid else None
     except (DecodeError, MalformedPayloadError, UnicodeError):
         return None
 

@@ -1,10 +1,11 @@
 """A consumer: one client's place in a subscription, its credit and what it has not acknowledged."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from magnetar.broker.dispatch.pending import PendingEntries
 from magnetar.broker.meter import Meter
+from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.peer import Peer
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe
@@ -45,6 +46,14 @@ class KeySharedMode(NamedTuple):
         return f"{self.name}, {'out of order' if self.is_unordered else 'in order'}"
 
 
+OnClosed = Callable[["Consumer", Destination | None], None]
+"""The broker closed a consumer: its client is told, and where to go; its id is free."""
+
+
+def _nobody(_consumer: "Consumer", _destination: Destination | None) -> None:
+    """Nobody is to be told."""
+
+
 class Consumer:
     """State of one consumer on one connection. Dispatchers and the subscription change it.
 
@@ -76,6 +85,7 @@ class Consumer:
         "metadata",
         "meter",
         "name",
+        "on_closed",
         "peer",
         "pending",
         "permits",
@@ -102,9 +112,11 @@ class Consumer:
         reads_compacted: bool = False,
         is_auto_consume: bool = False,
         metadata: Mapping[str, str] | None = None,
+        on_closed: OnClosed = _nobody,
     ) -> None:
         """`hash_ranges`: of STICKY, or what an Exclusive consumer wants to see; else empty."""
         self.peer = peer
+        self.on_closed = on_closed
         self.consumer_id = consumer_id
         self.name = name
         self.sub_type = sub_type

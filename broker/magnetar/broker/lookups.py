@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 
 from magnetar.broker import naming, replies, topic_lists
-from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.errors import RequestError, TopicNotFoundError
+from magnetar.broker.link import Link
 from magnetar.broker.schemas.model import (
     SchemaType,
     schema_of_wire,
@@ -19,6 +19,8 @@ from magnetar.broker.schemas.model import (
 )
 from magnetar.broker.schemas.record import schema_id
 from magnetar.broker.security import Action, Namespace, Topic
+from magnetar.broker.security.login import Login
+from magnetar.broker.services import Services
 from magnetar.broker.transactions.ids import COORDINATORS, is_coordinator
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.pulsar_pb2 import (
@@ -31,8 +33,13 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 )
 
 
-class Lookups(ConnectionPart):
+class Lookups:
     """Answers of one connection to requests that concern no producer or consumer."""
+
+    def __init__(self, link: Link, services: Services, login: Login) -> None:
+        self._link = link
+        self._services = services
+        self._login = login
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         return {
@@ -45,36 +52,34 @@ class Lookups(ConnectionPart):
 
     def _on_partition_metadata(self, command: BaseCommand) -> None:
         request = command.partitionMetadata
-        self._connection.start(
+        self._link.start(
             self._partition_metadata(request),
             partial(_refuse_partition_metadata, request.request_id),
         )
 
     async def _partition_metadata(self, request: CommandPartitionedTopicMetadata) -> None:
-        topics = self._connection.services.topics
+        topics = self._services.topics
         name = naming.topic_of(request.topic)
-        if name == COORDINATORS and self._connection.services.coordinators.is_enabled:
+        if name == COORDINATORS and self._services.coordinators.is_enabled:
             # Whoever may connect may have transactions: what is in them is checked.
-            partitions = await self._connection.services.coordinators.prepare()
-            self._connection.write(replies.partition_metadata(request.request_id, partitions))
+            partitions = await self._services.coordinators.prepare()
+            self._link.write(replies.partition_metadata(request.request_id, partitions))
             return
-        await self._connection.login.check(
-            Action.LOOKUP, Topic(name), principal=request.original_principal
-        )
+        await self._login.check(Action.LOOKUP, Topic(name), principal=request.original_principal)
         partitions = await topics.creation.partitions_of(
             name, may_create=request.metadata_auto_creation_enabled
         )
-        self._connection.write(replies.partition_metadata(request.request_id, partitions))
+        self._link.write(replies.partition_metadata(request.request_id, partitions))
 
     def _on_lookup(self, command: BaseCommand) -> None:
         request = command.lookupTopic
-        self._connection.start(self._lookup(request), partial(_refuse_lookup, request.request_id))
+        self._link.start(self._lookup(request), partial(_refuse_lookup, request.request_id))
 
     async def _lookup(self, request: CommandLookupTopic) -> None:
-        services = self._connection.services
+        services = self._services
         name = naming.topic_of(request.topic)
         if not is_coordinator(name):
-            await self._connection.login.check(
+            await self._login.check(
                 Action.LOOKUP, Topic(name), principal=request.original_principal
             )
         await services.topics.check_namespace(name.namespace_name)
@@ -83,9 +88,9 @@ class Lookups(ConnectionPart):
         owner = await services.ownership.owner_of(
             name, is_authoritative=request.authoritative, listener=listener
         )
-        self._connection.listener = listener
+        self._link.listener = listener
         answer = replies.lookup_redirect if owner.is_redirect else replies.lookup_connect
-        self._connection.write(
+        self._link.write(
             answer(
                 request.request_id,
                 service_url=owner.service_url,
@@ -96,19 +101,19 @@ class Lookups(ConnectionPart):
 
     def _on_topics(self, command: BaseCommand) -> None:
         request = command.getTopicsOfNamespace
-        self._connection.start(self._topics(request), partial(_refuse, request.request_id))
+        self._link.start(self._topics(request), partial(_refuse, request.request_id))
 
     async def _topics(self, request: CommandGetTopicsOfNamespace) -> None:
-        services = self._connection.services
+        services = self._services
         naming.check_text(request.namespace)
-        await self._connection.login.check(Action.LIST_TOPICS, Namespace(request.namespace))
+        await self._login.check(Action.LIST_TOPICS, Namespace(request.namespace))
         names = await topic_lists.names_of(
             services.topics, request.namespace, request.mode, services.settings.message_bytes_max
         )
         current = topic_lists.topics_hash(names)
         # Not filtered by the pattern: the client does that itself.
         is_changed = not request.topics_hash or request.topics_hash != current
-        self._connection.write(
+        self._link.write(
             replies.topics_of_namespace(
                 request.request_id,
                 names if is_changed else [],
@@ -120,12 +125,12 @@ class Lookups(ConnectionPart):
     def _on_schema(self, command: BaseCommand) -> None:
         request = command.getSchema
         refuse = partial(_refuse_schema, request.request_id)
-        self._connection.start(self._schema(request), refuse)
+        self._link.start(self._schema(request), refuse)
 
     async def _schema(self, request: CommandGetSchema) -> None:
-        services = self._connection.services
+        services = self._services
         name = naming.topic_of(request.topic)
-        await self._connection.login.check(Action.LOOKUP, Topic(name))
+        await self._login.check(Action.LOOKUP, Topic(name))
         await services.topics.check_namespace(name.namespace_name)
         if request.HasField("schema_version"):
             version = version_of_bytes(request.schema_version)
@@ -134,18 +139,18 @@ class Lookups(ConnectionPart):
             found = await services.schemas.latest(name)
         schema = wire_of_schema(found.schema, schema_id(name))
         answer = replies.schema(request.request_id, schema, version_to_bytes(found.version))
-        self._connection.write(answer)
+        self._link.write(answer)
 
     def _on_create_schema(self, command: BaseCommand) -> None:
         request = command.getOrCreateSchema
         refuse = partial(_refuse_create_schema, request.request_id)
-        self._connection.start(self._create_schema(request), refuse)
+        self._link.start(self._create_schema(request), refuse)
 
     async def _create_schema(self, request: CommandGetOrCreateSchema) -> None:
         """Register a schema of a topic that is loaded here: one of its producers has several."""
-        services = self._connection.services
+        services = self._services
         name = naming.topic_of(request.topic)
-        await self._connection.login.check(Action.PRODUCE, Topic(name))
+        await self._login.check(Action.PRODUCE, Topic(name))
         topic = services.topics.served(name)
         if topic is None:
             raise TopicNotFoundError(f"Topic {name} not found: it is not in use here")
@@ -157,7 +162,7 @@ class Lookups(ConnectionPart):
                 name, schema, policies, may_add=policies.allows_schema_update
             )
             version = version_to_bytes(number)
-        self._connection.write(replies.get_or_create_schema(request.request_id, version))
+        self._link.write(replies.get_or_create_schema(request.request_id, version))
 
 
 def _refuse(request_id: int, error: RequestError) -> bytes:

@@ -8,12 +8,10 @@ awaited. What a SEND may be refused for is answered in the order of the SENDs.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from magnetar.broker import naming, replies
 from magnetar.broker.access import SHARED, Access
 from magnetar.broker.admission import check_initial_subscription
-from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.entry import MARKER, admit, messages_in, metadata_of
 from magnetar.broker.errors import (
     BrokerMetadataError,
@@ -23,13 +21,17 @@ from magnetar.broker.errors import (
     RequestError,
     ServiceNotReadyError,
 )
-from magnetar.broker.producer import Producer, PublishBatch
+from magnetar.broker.link import Link
+from magnetar.broker.ownership.protocol import Destination
+from magnetar.broker.producer import Producer
 from magnetar.broker.publish_rate import PublishRate
 from magnetar.broker.schemas.admission import version_for_producer
 from magnetar.broker.security import Action, Subscription
 from magnetar.broker.security import Topic as TopicResource
+from magnetar.broker.security.login import Login
+from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import PublishBatch, Topic
 from magnetar.broker.transactions.errors import AlreadyStoredError
 from magnetar.broker.transactions.ids import TransactionId
 from magnetar.broker.transactions.markers import id_in, with_transaction
@@ -39,10 +41,6 @@ from magnetar.sdk.wire.pulsar_pb2 import (
     CommandCloseProducer,
     CommandProducer,
 )
-
-if TYPE_CHECKING:
-    from magnetar.broker.connection import Connection
-
 
 PRODUCER_NAME_BYTES_MAX = 1024
 """In UTF-8. It is in every message, and a topic with deduplication keeps it."""
@@ -63,19 +61,21 @@ class _Pending:
         """Of one that waits for its turn: ends the waiting."""
 
 
-class Publishing(ConnectionPart):
+class Publishing:
     """Producers of one connection, and their unpersisted publishes."""
 
-    def __init__(self, connection: "Connection") -> None:
-        super().__init__(connection)
-        self._settings = connection.services.settings
+    def __init__(self, link: Link, services: Services, login: Login) -> None:
+        self.write = link.write
+        """For its producers, which know the connection as this."""
+        self._link = link
+        self._services = services
+        self._login = login
+        self._settings = services.settings
         self._message_bytes_max = self._settings.message_bytes_max
-        self._budget = connection.services.budget
-        self._clock = connection.services.clock
-        self._latency = connection.services.counters.publish_latency
-        self._sizes = connection.services.counters.entry_sizes
-        self.is_partial = False
-        """The client makes producers of the partitions it needs only."""
+        self._budget = services.budget
+        self._clock = services.clock
+        self._latency = services.counters.publish_latency
+        self._sizes = services.counters.entry_sizes
         self._producers: dict[int, Producer] = {}
         self._creating: dict[int, _Pending] = {}
         self._batches: dict[int, PublishBatch] = {}
@@ -91,6 +91,29 @@ class Publishing(ConnectionPart):
     def producers(self) -> Sequence[Producer]:
         """Those that are there now."""
         return list(self._producers.values())
+
+    # What its producers see of the connection
+
+    @property
+    def address(self) -> str:
+        """host:port of the client."""
+        return self._link.address
+
+    @property
+    def client_version(self) -> str:
+        """What the client calls itself."""
+        return self._link.client_version
+
+    @property
+    def is_partial_producer(self) -> bool:
+        """Whether the client makes producers of the partitions it needs only."""
+        return self._link.is_partial_producer
+
+    async def is_alive(self) -> bool:
+        """Probe the client with a PING. A client that does not answer is disconnected."""
+        return await self._link.is_alive()
+
+    # Commands
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         return {
@@ -115,7 +138,9 @@ class Publishing(ConnectionPart):
             if producer is None:
                 self._unknown_producer(producer_id)
                 return
-            batch = self._batches[producer_id] = PublishBatch(producer)
+            batch = self._batches[producer_id] = PublishBatch(
+                producer_id, producer.name, producer.checks, producer
+            )
         size = len(payload)
         try:
             metadata = admit(payload)
@@ -139,6 +164,7 @@ class Publishing(ConnectionPart):
             self._producers[producer_id].receipt_again(sequence_id, highest_id)
             return
         except RequestError as error:
+            batch.forget_next()
             self._reject(producer_id, max(sequence_id, highest_id), error)
             return
         if metadata is None:
@@ -167,12 +193,8 @@ class Publishing(ConnectionPart):
             NotAllowedError: the topic takes part in no transactions.
         """
         producer = self._producers[producer_id]
-        transactions = producer.topic.transactions
-        if transactions is None:
-            raise NotAllowedError(f"{producer.topic.name} takes part in no transactions")
-        if transactions.is_enabled:
+        if producer.line.takes_transactions():
             return True
-        transactions.want()
         self._flush_one(producer_id)
         self._close_when_answered(producer_id, producer)
         return False
@@ -199,15 +221,15 @@ class Publishing(ConnectionPart):
 
     def _reject(self, producer_id: int, sequence_id: int, error: RequestError) -> None:
         if isinstance(error, MessageChecksumError):
-            self._connection.services.counters.checksum_errors += 1
+            self._services.counters.checksum_errors += 1
         self._flush_one(producer_id)
         producer = self._producers.get(producer_id)
         if producer is None:
             return
         producer.reject(sequence_id, error)
-        if producer.topic.deduplication is not None:
-            # Its client may send the message again. Were those behind it taken, that would be
-            # answered as a duplicate of a message that nobody has.
+        if producer.line.closes_after_refusal:
+            # Its client may send the message again. Were those behind it taken, a topic that
+            # deduplicates would answer that as a duplicate of a message that nobody has.
             self._close_when_answered(producer_id, producer)
 
     def _unknown_producer(self, producer_id: int) -> None:
@@ -236,7 +258,7 @@ class Publishing(ConnectionPart):
         self._pending_messages += len(batch.payloads)
         self._pending_bytes += batch.size_bytes
         self._budget.take(batch.size_bytes)
-        rate = producer.topic.publish_policies.rate
+        rate = producer.line.rate
         if rate.is_limited:
             rate.spend(batch.messages, batch.size_bytes)
             self._rates[rate] = None
@@ -253,13 +275,19 @@ class Publishing(ConnectionPart):
         if batch.error is None:
             self._latency.observe(self._clock.monotonic_s() - batch.arrived_s, entries)
             self._sizes.observe(batch.size_bytes / entries, entries)
+        if self._link.is_full:
+            self._link.on_room()
+
+    def resume_publishing(self) -> None:
+        """The broker, or a topic, has room for publishes again."""
+        self._link.on_room()
 
     def is_full(self, *, was_paused: bool) -> bool:
         """Whether the connection must not be read; once paused, it waits for half to be free."""
         settings = self._settings
         share = 2 if was_paused else 1
         if self._budget.is_exhausted and self._pending_bytes:
-            self._budget.wait(self._connection)
+            self._budget.wait(self)
             return True
         if self._rates and self._is_over_a_rate():
             return True
@@ -272,37 +300,35 @@ class Publishing(ConnectionPart):
         """Whether a topic that was published to here is over its rate; it is waited for then."""
         for rate in list(self._rates):
             if rate.wait_s() > 0:
-                rate.wait(self._connection)
+                rate.wait(self)
                 return True
-            rate.forget(self._connection)
+            rate.forget(self)
             del self._rates[rate]
         return False
 
     # PRODUCER
 
     def _on_producer(self, request: CommandProducer) -> None:
-        connection = self._connection
+        link = self._link
         request_id, producer_id = request.request_id, request.producer_id
         existing = self._producers.get(producer_id)
         refuse = partial(_refuse, request_id)
         if existing is not None:
-            connection.write(_success(request_id, existing))
+            link.write(_success(request_id, existing))
         elif producer_id in self._creating:
-            connection.write(
-                refuse(ServiceNotReadyError(f"producer {producer_id} is being created"))
-            )
+            link.write(refuse(ServiceNotReadyError(f"producer {producer_id} is being created")))
         elif (
             len(self._producers) + len(self._creating)
             >= self._settings.producers_per_connection_max
         ):
-            connection.write(refuse(NotAllowedError("too many producers on this connection")))
+            link.write(refuse(NotAllowedError("too many producers on this connection")))
         else:
             pending = self._creating[producer_id] = _Pending()
-            if not connection.start(self._create(request, pending), refuse):
+            if not link.start(self._create(request, pending), refuse):
                 del self._creating[producer_id]
 
     async def _create(self, request: CommandProducer, pending: _Pending) -> None:
-        services = self._connection.services
+        services = self._services
         producer_id = request.producer_id
         try:
             name = naming.topic_of(request.topic)
@@ -317,20 +343,16 @@ class Publishing(ConnectionPart):
             producer_name = request.producer_name or services.next_producer_name()
             topic = await services.topics.get(name)
             await services.gate.enter()
-            if topic.coordinator is not None:
-                raise NotAllowedError(f"{name} is the log of a coordinator of transactions")
-            if topic.transactions is not None:
-                if request.txn_enabled:
-                    await topic.transactions.enable()
-                await topic.transactions.settled()
+            topic.check_open_to_clients()
+            await topic.line.admit_producer(is_transactional=request.txn_enabled)
             if request.producer_access_mode == SHARED:  # Others may have to wait for room.
-                await topic.admit_producer(self._connection, producer_name)
+                await topic.access.admit(self, producer_name)
             await services.keeping.quotas.check_producer(topic)
             schema_version = await version_for_producer(services.schemas, topic, request)
             if request.initial_subscription_name:
                 await self._ensure_subscription(topic, request.initial_subscription_name)
-            producer = await topic.add_producer(
-                self._connection,
+            producer = await topic.access.join(
+                self,
                 producer_id,
                 name=producer_name,
                 epoch=request.epoch,
@@ -354,15 +376,15 @@ class Publishing(ConnectionPart):
         finally:
             if self._creating.get(producer_id) is pending:
                 del self._creating[producer_id]
-        if self._connection.is_closed or pending.is_cancelled:
+        if self._link.is_closed or pending.is_cancelled:
             producer.close()
             return
         self._closed_until_s.pop(producer_id, None)
         self._producers[producer_id] = producer
-        self._connection.write(_success(request.request_id, producer))
+        self._link.write(_success(request.request_id, producer))
 
     async def _check_rights(self, name: TopicName, request: CommandProducer) -> None:
-        login = self._connection.login
+        login = self._login
         await login.check(Action.PRODUCE, TopicResource(name))
         if request.initial_subscription_name:
             wanted = Subscription(name, request.initial_subscription_name)
@@ -377,7 +399,7 @@ class Publishing(ConnectionPart):
     ) -> None:
         """It has to wait for its turn: the client hears that now, and of its turn later."""
         pending.cancel = cancel
-        self._connection.write(
+        self._link.write(
             replies.producer_success(
                 request.request_id, producer_name=producer_name, is_ready=False
             )
@@ -393,7 +415,7 @@ class Publishing(ConnectionPart):
             return
         if subscription not in topic.subscriptions:
             check_initial_subscription(str(topic.name), topic.policies, subscription)
-        topics = self._connection.services.topics
+        topics = self._services.topics
         open_cursor = partial(
             topics.open_cursor, topic, topics.log_of(topic), subscription, EARLIEST, {}
         )
@@ -411,19 +433,16 @@ class Publishing(ConnectionPart):
         producer = self._producers.pop(request.producer_id, None)
         self._leaving.discard(request.producer_id)
         if producer is None:
-            self._connection.write(answer)
+            self._link.write(answer)
             return
         producer.close_by_client(partial(self._closed, producer, answer))
 
     def _closed(self, producer: Producer, answer: bytes) -> None:
         producer.close()
-        self._connection.write(answer)
+        self._link.write(answer)
 
-    def closed_by_broker(self, producer: Producer, url: str) -> None:
-        """The producer was closed: tell the client, ignore what it has sent already.
-
-        `url`: where the topic is now; empty: the client looks that up.
-        """
+    def producer_closed(self, producer: Producer, destination: Destination | None) -> None:
+        """The producer was closed: tell the client, ignore what it has sent already."""
         if self._producers.get(producer.producer_id) is not producer:
             return
         del self._producers[producer.producer_id]
@@ -432,7 +451,8 @@ class Publishing(ConnectionPart):
         self._closed_until_s[producer.producer_id] = (
             self._clock.monotonic_s() + self._settings.keep_alive_interval_ms / 1000
         )
-        self._connection.write(replies.close_producer(producer.producer_id, url))
+        url = self._link.url_of(destination)
+        self._link.write(replies.close_producer(producer.producer_id, url))
 
     def on_tick(self) -> None:
         """Forget closed producers whose last SENDs must have arrived."""
@@ -442,9 +462,10 @@ class Publishing(ConnectionPart):
 
     def lost(self) -> None:
         """The connection is gone."""
+        self._budget.forget(self)
         self._batches.clear()
         for rate in self._rates:
-            rate.forget(self._connection)
+            rate.forget(self)
         producers, self._producers = self._producers, {}
         _leave(list(producers.values()))
 
@@ -466,19 +487,10 @@ def _success(request_id: int, producer: Producer) -> bytes:
     return replies.producer_success(
         request_id,
         producer_name=producer.name,
-        last_sequence_id=_last_sequence_id(producer),
+        last_sequence_id=producer.line.last_sequence_id(producer.name),
         topic_epoch=producer.topic_epoch,
         schema_version=producer.schema_version,
     )
-
-
-def _last_sequence_id(producer: Producer) -> int:
-    """From which a new producer of that name goes on: what is sent again below it is not stored."""
-    topic, name = producer.topic, producer.name
-    last = -1 if topic.deduplication is None else topic.deduplication.last_sequence_id(name)
-    if topic.transactions is None:
-        return last
-    return max(last, topic.transactions.buffer.last_sequence_id(name))
 
 
 def _check_producer(request: CommandProducer, settings: BrokerSettings) -> None:

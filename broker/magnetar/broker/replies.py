@@ -244,7 +244,11 @@ def active_consumer_change(consumer_id: int, *, is_active: bool) -> bytes:
 
 
 def message_id(
-    position: Position, *, partition: int = -1, batch_index: int | None = None
+    position: Position,
+    *,
+    partition: int = -1,
+    batch_index: int | None = None,
+    first_chunk: Position | None = None,
 ) -> pb.MessageIdData:
     """A message id; negative ledger and entry ids travel as 2^64 minus something (trap 2)."""
     return pb.MessageIdData(
@@ -252,6 +256,9 @@ def message_id(
         entryId=position.entry_id & _MASK_64,
         partition=partition,
         batch_index=batch_index,
+        first_chunk_message_id=(
+            None if first_chunk is None else message_id(first_chunk, partition=partition)
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from magnetar.broker.at_rest.settings import AtRestSettings
 from magnetar.broker.compaction.settings import CompactionSettings
 from magnetar.broker.health.settings import HealthSettings
 from magnetar.broker.keeping.settings import KeepingSettings
@@ -19,6 +20,7 @@ _MIB = 1 << 20
 
 
 class BrokerSettings(
+    AtRestSettings,
     CompactionSettings,
     HealthSettings,
     KeepingSettings,
@@ -271,7 +273,8 @@ class BrokerSettings(
     failover_delay_ms: int = Field(
         default=1_000,
         ge=0,
-        description="Wait for the former active consumer's acks before the new one is sent to.",
+        description="Wait before a newly chosen Failover consumer is sent to, the first one "
+        "included: for acks of the former one, and for the others of its group.",
     )
 
     # --- topics

@@ -1,58 +1,230 @@
-"""The statistics of a partitioned topic: those of its partitions, summed. Pure.
+"""The statistics of a partitioned topic: those of its partitions, joined field by field. Pure.
 
-Numbers are added, lists joined, subscriptions summed by their names; of text the first one counts.
-What is an age or a time is the largest; of when the oldest message in a backlog was published the
-smallest that is there. Source: HTTP sheet, section 9.2.
+Each field has a rule in the tables below: most are added, of ages and times the latest or the
+earliest counts, of what all partitions have in common the first. A producer or consumer that a
+client has in several partitions is one here, told by its name, as in Pulsar.
+
+Source: HTTP sheet, section 9.2.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 Stats = dict[str, Any]
+Rule = Callable[[Sequence[Any]], Any]
+"""From what the partitions have to the one value."""
 
-_LARGEST = ("Timestamp", "TimeStamp", "AgeSeconds", "Epoch", "Limit", "LimitSize", "LimitTime")
-_EARLIEST = ("earliestMsgPublishTime", "topicCreationTimeStamp")
-"""0: there is none."""
-_OLDEST = "oldestBacklogMessageAgeSeconds"
-_WHOSE_OLDEST = "oldestBacklogMessageSubscriptionName"
-_NOT_SUMMED = ("ownerBroker", "whyIdle", "whyIdleText", "producerId", "priority")
-_AVERAGES = ("averageMsgSize", "avgMessagesPerEntry")
+SUMMED_ABSENT: Final[Mapping[str, str]] = {
+    "ownerBroker": "each partition has an owner of its own",
+}
+"""Fields of a topic that a partitioned one does not have, and why."""
+
+_UNKNOWN = -1
+"""What stands for a number that nobody has asked for."""
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    return sum(values)
+
+
+def _size(values: Sequence[int]) -> int:
+    return _UNKNOWN if _UNKNOWN in values else sum(values)
+
+
+def _earliest(values: Sequence[int]) -> int:
+    """0: there is none."""
+    return min((each for each in values if each), default=0)
+
+
+def _largest(values: Sequence[Any]) -> Any:
+    """None: there is none anywhere."""
+    return max((each for each in values if each is not None), default=None)
+
+
+def _first(values: Sequence[Any]) -> Any:
+    return values[0]
+
+
+def _first_known(values: Sequence[str | None]) -> str | None:
+    """The first that says something: a partition without consumers has no type, nor a mode."""
+    return next((each for each in values if each not in (None, "None")), values[0])
+
+
+def _common(values: Sequence[Any]) -> Any:
+    """What is the same in all; else nothing."""
+    return values[0] if all(each == values[0] for each in values) else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _whole_mean(values: Sequence[float]) -> int:
+    return round(_mean(values))
+
+
+def _united(values: Sequence[Mapping[str, Any]]) -> Stats:
+    return {name: each for value in reversed(values) for name, each in value.items()}
+
+
+def _listed(values: Sequence[Iterable[Any]]) -> list[Any]:
+    return [each for value in values for each in value]
+
+
+def _rules(rules: Mapping[Rule, str]) -> Mapping[str, Rule]:
+    return {field: rule for rule, fields in rules.items() for field in fields.split()}
+
+
+def _joined(rules: Mapping[str, Rule], parts: Sequence[Mapping[str, Any]]) -> Stats:
+    """Fields without a rule are those of a newer release: numbers are added."""
+    values: dict[str, list[Any]] = {}
+    for part in parts:
+        for name, value in part.items():
+            values.setdefault(name, []).append(value)
+    return {
+        name: rules.get(name, _sum if _are_numbers(found) else _first)(found)
+        for name, found in values.items()
+    }
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+
+
+def _by_name(rules: Mapping[str, Rule]) -> Rule:
+    """Joins what has the same name."""
+
+    def join(values: Sequence[Mapping[str, Any]]) -> Stats:
+        parts: dict[str, list[Any]] = {}
+        for value in values:
+            for name, each in value.items():
+                parts.setdefault(name, []).append(each)
+        return {name: _joined(rules, each) for name, each in parts.items()}
+
+    return join
+
+
+def _of_clients(rules: Mapping[str, Rule], *key: str) -> Rule:
+    """Joins what a client has in several partitions; two of one partition stay two."""
+
+    def join(values: Sequence[Iterable[Mapping[str, Any]]]) -> list[Stats]:
+        parts: dict[tuple[Any, ...], list[Any]] = {}
+        for value in values:
+            seen: dict[tuple[Any, ...], int] = {}
+            for each in value:
+                who = tuple(each.get(field) for field in key)
+                seen[who] = seen.get(who, 0) + 1
+                parts.setdefault((*who, seen[who]), []).append(each)
+        return [_joined(rules, each) for each in parts.values()]
+
+    return join
+
+
+PUBLISHER_RULES: Final = _rules(
+    {
+        _sum: "msgRateIn msgThroughputIn chunkedMessageRate msgDropRate",
+        _mean: "averageMsgSize",
+        any: "supportsPartialProducer",
+        min: "connectedSince",
+        _first: "accessMode producerId producerName address clientVersion metadata",
+    }
+)
+CONSUMER_RULES: Final = _rules(
+    {
+        _sum: """
+            msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver
+            messageAckRate chunkedMessageRate availablePermits unackedMessages
+            drainingHashesCount drainingHashesClearedTotal drainingHashesUnackedMessages""",
+        _whole_mean: "avgMessagesPerEntry",
+        any: "blockedConsumerOnUnackedMsgs",
+        min: "connectedSince",
+        _largest: """
+            lastAckedTimestamp lastConsumedTimestamp lastConsumedFlowTimestamp lastAckedTime
+            lastConsumedTime""",
+        _earliest: "firstMessagesSentTimestamp firstConsumedFlowTimestamp",
+        _first: """
+            appId consumerName address clientVersion metadata keyHashRangeArrays keyHashRanges""",
+        _listed: "drainingHashes",
+    }
+)
+SUBSCRIPTION_RULES: Final = {
+    **_rules(
+        {
+            _sum: """
+                msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver
+                messageAckRate chunkedMessageRate msgBacklog msgBacklogNoDelayed msgDelayed
+                msgInReplay unackedMessages msgRateExpired msgExpired totalMsgExpired
+                drainingHashesCount drainingHashesClearedTotal drainingHashesUnackedMessages
+                nonContiguousDeletedMessagesRanges nonContiguousDeletedMessagesRangesSerializedSize
+                delayedMessageIndexSizeInBytes filterProcessedMsgCount filterAcceptedMsgCount
+                filterRejectedMsgCount filterRescheduledMsgCount
+                dispatchThrottledMsgEventsBySubscriptionLimit
+                dispatchThrottledBytesEventsBySubscriptionLimit
+                dispatchThrottledMsgEventsByTopicLimit dispatchThrottledBytesEventsByTopicLimit
+                dispatchThrottledMsgEventsByBrokerLimit dispatchThrottledBytesEventsByBrokerLimit
+                msgDropRate""",
+            _size: "backlogSize",
+            _earliest: "earliestMsgPublishTimeInBacklog",
+            _largest: """
+                lastExpireTimestamp lastConsumedFlowTimestamp lastConsumedTimestamp
+                lastAckedTimestamp lastMarkDeleteAdvancedTimestamp""",
+            any: """
+                blockedSubscriptionOnUnackedMsgs isDurable durable isReplicated replicated
+                allowOutOfOrderDelivery""",
+            _first_known: "type keySharedMode",
+            _common: "activeConsumerName",
+            _first: "whyIdle whyIdleText",
+            _united: "subscriptionProperties consumersAfterMarkDeletePosition",
+        }
+    ),
+    "consumers": _of_clients(CONSUMER_RULES, "consumerName", "address"),
+}
+COMPACTION_RULES: Final = _rules(
+    {
+        _sum: "lastCompactionRemovedEventCount",
+        _largest: """
+            lastCompactionSucceedTimestamp lastCompactionFailedTimestamp
+            lastCompactionDurationTimeInMills""",
+    }
+)
+TOPIC_RULES: Final = {
+    **_rules(
+        {
+            _sum: """
+                msgRateIn msgThroughputIn msgRateOut msgThroughputOut bytesInCounter msgInCounter
+                systemTopicBytesInCounter bytesOutCounter msgOutCounter bytesOutInternalCounter
+                storageSize backlogSize publishRateLimitedTimes offloadedStorageSize
+                ongoingTxnCount abortedTxnCount committedTxnCount waitingPublishers
+                nonContiguousDeletedMessagesRanges nonContiguousDeletedMessagesRangesSerializedSize
+                delayedMessageIndexSizeInBytes msgDropRate""",
+            _earliest: "earliestMsgPublishTimeInBacklogs topicCreationTimeStamp",
+            _largest: """
+                backlogQuotaLimitSize backlogQuotaLimitTime oldestBacklogMessageAgeSeconds
+                lastOffloadLedgerId lastOffloadSuccessTimeStamp lastOffloadFailureTimeStamp
+                topicEpoch lastPublishTimeStamp""",
+            any: "msgChunkPublished",
+            _first: "deduplicationStatus oldestBacklogMessageSubscriptionName averageMsgSize",
+            _united: "replication",
+        }
+    ),
+    "publishers": _of_clients(PUBLISHER_RULES, "producerName"),
+    "subscriptions": _by_name(SUBSCRIPTION_RULES),
+    "compaction": lambda parts: _joined(COMPACTION_RULES, parts),
+}
+"""Two more fields look at others: see `summed`."""
 
 
 def summed(parts: Iterable[Mapping[str, Any]]) -> Stats:
     """One value for all of the partitions."""
-    total: Stats = {}
-    for part in parts:
-        if total.get(_OLDEST, -1) < part.get(_OLDEST, -1):
-            total[_WHOSE_OLDEST] = part.get(_WHOSE_OLDEST)
-        for name, value in part.items():
-            total[name] = _joined(name, total[name], value) if name in total else _copied(value)
-    if "msgInCounter" in total:
-        messages = total["msgInCounter"]
-        total["averageMsgSize"] = total["bytesInCounter"] / messages if messages else 0.0
-        total.pop("ownerBroker", None)
+    parts = [part for part in parts if part]
+    total = _joined(TOPIC_RULES, parts)
+    for field in SUMMED_ABSENT:
+        total.pop(field, None)
+    if total.get("msgInCounter"):
+        total["averageMsgSize"] = total["bytesInCounter"] / total["msgInCounter"]
+    oldest = max(parts, key=lambda part: part.get("oldestBacklogMessageAgeSeconds", -1), default={})
+    if "oldestBacklogMessageSubscriptionName" in total:
+        total["oldestBacklogMessageSubscriptionName"] = oldest.get(
+            "oldestBacklogMessageSubscriptionName"
+        )
     return total
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _copied(each) for name, each in value.items()}
-    return list(value) if isinstance(value, list) else value
-
-
-def _joined(name: str, before: Any, value: Any) -> Any:
-    if isinstance(before, bool) or isinstance(value, bool):
-        return before or value
-    if name in _NOT_SUMMED or name in _AVERAGES:
-        return before
-    if name.startswith(_EARLIEST):
-        return min(before or value, value or before)
-    if isinstance(before, int | float) and isinstance(value, int | float):
-        return max(before, value) if name.endswith(_LARGEST) else before + value
-    if isinstance(before, dict) and isinstance(value, Mapping):
-        for key, each in value.items():
-            before[key] = _joined(key, before[key], each) if key in before else _copied(each)
-        return before
-    if isinstance(before, list) and isinstance(value, list):
-        return before + value
-    return before

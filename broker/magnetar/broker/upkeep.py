@@ -32,6 +32,8 @@ Look = Callable[[Topic], Work | None]
 _TICK_S_MAX = 1.0
 _WORKS_AT_ONCE = 16
 """Of one job: enough that one slow topic holds up nobody, few enough to spare the store."""
+_ROUNDS_MAX = 5
+"""Of all jobs for one topic: what one job leaves to be done, the next round does."""
 _WORK_S_MAX = 60.0
 """Longer than any request to bookies or the store takes: what hangs must not keep its place."""
 
@@ -82,6 +84,11 @@ class Upkeep:
         if interval_s > 0:
             self._jobs.append(_Job(name, interval_s, look))
 
+    @property
+    def jobs(self) -> Sequence[str]:
+        """Names of those that are not turned off."""
+        return [job.name for job in self._jobs]
+
     def start(self) -> None:
         """Begin to tick."""
         assert self._task is None, "it ticks already"
@@ -104,6 +111,34 @@ class Upkeep:
             self.tick(tick_s)
             await asyncio.sleep(tick_s)
 
+    async def look_after(self, topic: Topic) -> int:
+        """Have every job done for one topic at once, again and again until nothing is left to do.
+
+        What is done in one round is saved before the next one: expired messages let ledgers go,
+        and with its last subscription a topic may go as a whole. Returns how much work there was.
+
+        Raises:
+            CursorError: what was done cannot be saved now.
+        """
+        total = 0
+        for _ in range(_ROUNDS_MAX):
+            works = 0
+            for job in self._jobs:
+                self._look(job, topic)
+                if (working := job.working.get(topic)) is not None:
+                    works += 1
+                    await asyncio.wait([working])
+            for feature in topic.features:
+                if feature.is_working:
+                    works += 1
+                    await feature.stopped()
+            total += works
+            if topic.is_closed or not works:
+                break
+            for cursor in topic.durable_cursors():
+                await cursor.persist()
+        return total
+
     def tick(self, tick_s: float = _TICK_S_MAX) -> None:
         """Look at what is due within the next `tick_s`."""
         now_s = self._clock.monotonic_s()
@@ -114,7 +149,7 @@ class Upkeep:
                 self._look(job, job.left.popleft())
 
     def _look(self, job: _Job, topic: Topic) -> None:
-        if topic.is_closed or topic.is_draining or topic in job.working:
+        if topic.is_leaving or topic in job.working:
             return
         if not topic.tenure.holds():
             return

@@ -24,7 +24,7 @@ from magnetar.cursors.errors import (
     UnsupportedCursorRecordError,
 )
 from magnetar.cursors.ledgers import CursorLedgers, CursorLog
-from magnetar.cursors.node import cursor_path, list_cursors
+from magnetar.cursors.node import StoredCursor, cursor_path, list_cursors, read_stored
 from magnetar.cursors.non_durable import NonDurableCursor
 from magnetar.cursors.settings import CursorSettings
 from magnetar.cursors.subscription_cursor import SubscriptionCursor
@@ -52,6 +52,7 @@ __all__ = [
     "LogShape",
     "NoSuchCursorError",
     "NonDurableCursor",
+    "StoredCursor",
     "SubscriptionCursor",
     "UnsupportedCursorRecordError",
     "bits_from_words",
@@ -59,5 +60,6 @@ __all__ = [
     "cursor_path",
     "delete_unopened",
     "list_cursors",
+    "read_stored",
     "words_from_bits",
 ]

@@ -52,7 +52,7 @@ class CursorLedgers(Protocol):
         ensemble_size: int,
         write_quorum: int,
         ack_quorum: int,
-        password: bytes = b"",
+        password: bytes | None = None,
         custom_metadata: dict[str, str] | None = None,
     ) -> RecordWriter: ...
 

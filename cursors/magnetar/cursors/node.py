@@ -5,6 +5,7 @@ cursor raises the node's `epoch` by compare-and-set; from then on the owner befo
 and that is how it learns that it is fenced.
 """
 
+from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -123,6 +124,32 @@ async def list_cursors(store: MetadataStore, log_path: str) -> list[str]:
     except NoNodeError:
         return []
     return sorted(unquote(child) for child in children)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCursor:
+    """Where a cursor that nobody has open stands, by its node alone."""
+
+    mark_delete: Position
+    """A lower bound if `has_ledger`."""
+    has_ledger: bool = False
+    """Its state lies in a ledger, all of it or a part."""
+
+
+async def read_stored(store: MetadataStore, log_path: str, name: str) -> StoredCursor | None:
+    """Where a cursor stands, without opening it; None: there is no such cursor.
+
+    Raises:
+        InvalidCursorNodeError
+        MetadataError: the store cannot be reached.
+    """
+    path = cursor_path(log_path, name)
+    try:
+        stored = await store.get(path)
+    except NoNodeError:
+        return None
+    node = decode_node(stored.value, path=path)
+    return StoredCursor(Position(*node.mark_delete), node.cursor_ledger_id != NO_LEDGER)
 
 
 class OwnedNode:

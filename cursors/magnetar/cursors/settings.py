@@ -11,7 +11,11 @@ class CursorSettings(BaseModel):
     ensemble_size: int = Field(default=3, ge=1, description="Bookies of a cursor ledger.")
     write_quorum: int = Field(default=3, ge=1, description="Copies of each record.")
     ack_quorum: int = Field(default=2, ge=1, description="Copies to wait for.")
-    password: bytes = Field(default=b"", description="Password of cursor ledgers.")
+    password: bytes | None = Field(
+        default=None,
+        repr=False,
+        description="Password of cursor ledgers. None: each has a random one of its own.",
+    )
     ack_persist_interval_ms: int = Field(
         default=1000,
         ge=0,

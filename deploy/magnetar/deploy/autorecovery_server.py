@@ -16,6 +16,8 @@ from magnetar.deploy.explain import explained
 from magnetar.deploy.links import link_network
 from magnetar.deploy.logs import name_server
 from magnetar.deploy.options import Listen, Sources
+from magnetar.deploy.shared_secret import with_secret_beside
+from magnetar.deploy.starting import start_on
 from magnetar.ledger.autorecovery.auditor import Auditor
 from magnetar.ledger.autorecovery.metrics import AutoRecoveryMetrics
 from magnetar.ledger.autorecovery.settings import AuditorSettings
@@ -159,16 +161,19 @@ class AutoRecoveryServer:
         settings = self._settings
         name_server(self._name)
         with explained(metadata_url=settings.metadata_url):
-            async with AsyncExitStack() as opened:
-                store = await open_store(
+            self._opened = await start_on(
+                lambda: open_store(
                     settings.metadata_url,
                     settings=self._sources.component(MetadataSettings, "metadata"),
-                )
-                opened.push_async_callback(store.close)
-                recovery = await start_autorecovery(store, self._sources, opened, name=self._name)
-                if settings.metrics_port is not None:
-                    await self._serve_metrics(recovery, settings.metrics_port, opened)
-                self._opened = opened.pop_all()
+                ),
+                self._start_on,
+            )
+
+    async def _start_on(self, store: MetadataStore, opened: AsyncExitStack) -> None:
+        sources = with_secret_beside(self._sources, self._settings.metadata_url)
+        recovery = await start_autorecovery(store, sources, opened, name=self._name)
+        if self._settings.metrics_port is not None:
+            await self._serve_metrics(recovery, self._settings.metrics_port, opened)
 
     def addresses(self) -> list[str]:
         addresses = [f"autorecovery://{self._name}"]

@@ -20,6 +20,7 @@ from magnetar.deploy.recovery_tools import (
     check_cluster,
     say,
 )
+from magnetar.deploy.shared_secret import with_secret_beside
 from magnetar.ledger.autorecovery.controls import Controls
 from magnetar.ledger.autorecovery.decommission import Decommission
 from magnetar.ledger.autorecovery.ledger_scan import PacedReads
@@ -27,12 +28,19 @@ from magnetar.ledger.autorecovery.recover import ManualRecovery, Recovered
 from magnetar.ledger.autorecovery.status import report_bookies
 from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.layouts.ledger_layout import layout_name_of
+from magnetar.ledger.hello import READS_TAKE_KEYS
+from magnetar.ledger.layouts.ledger_layout import (
+    layout_name_of,
+    passwords_are_on,
+    turn_passwords_on,
+)
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.reading.bookie_requests import ask, check_status
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock
+from magnetar.ledger.wire import Op
 
 
 class BookiesTools:
@@ -142,6 +150,46 @@ class BookiesTools:
         ).run(bookie_id)
         say(f"{bookie_id} is decommissioned; {moved} ledgers were moved")
 
+    async def ledger_passwords(self, *, turns_on: bool) -> None:
+        """Print whether new ledgers have passwords, or have them so from now on.
+
+        Raises:
+            DeployError: a bookie would not understand its readers.
+            LedgerError
+        """
+        are_on = await passwords_are_on(self._store, ROOT)
+        if not turns_on:
+            words = {
+                True: "on: new ledgers have passwords, and reads take them",
+                False: "off: new ledgers have no passwords; --turn-on when all are of this release",
+                None: "no ledger was made yet: the first one will have a password",
+            }
+            say(words[are_on])
+            return
+        for bookie in await report_bookies(self._store, ROOT):
+            if self._client.registry.resolve(bookie.bookie_id) is None:
+                raise DeployError(
+                    f"bookie {bookie.bookie_id} is {bookie.state}: nobody knows its release. Start "
+                    f"it, or take it out (`magnetar admin bookies decommission`)"
+                )
+            await self._check_release(bookie.bookie_id)
+        was_changed = await turn_passwords_on(self._store, ROOT)
+        say("on from now on" if was_changed else "on already")
+
+    async def _check_release(self, bookie_id: str) -> None:
+        """
+        Raises:
+            DeployError: the bookie is of a release that knows no keys in reads.
+            BookieUnavailableError: it does not say.
+        """
+        frame = await ask(self._client.channels, bookie_id, Op.INFO, b"", ledger_id=0)
+        check_status(frame, bookie_id)
+        if json.loads(frame.body).get(READS_TAKE_KEYS) is not True:
+            raise DeployError(
+                f"bookie {bookie_id} is of a release that takes no keys with reads: upgrade it, "
+                f"then try again"
+            )
+
 
 def run(metadata_url: str, work: Callable[[BookiesTools], Awaitable[None]]) -> None:
     """Run one tool against the cluster behind a metadata URL.
@@ -151,7 +199,7 @@ def run(metadata_url: str, work: Callable[[BookiesTools], Awaitable[None]]) -> N
     """
 
     async def on_store() -> None:
-        sources = Sources()
+        sources = with_secret_beside(Sources(), metadata_url)
         store = await open_store(
             metadata_url, settings=sources.component(MetadataSettings, "metadata")
         )

@@ -43,6 +43,9 @@ _EPILOG = (
 )
 _HOST_HELP = "Address to listen on. Loopback unless told otherwise."
 _BROKER_HOST_HELP = "Address to listen on. Other than loopback takes authentication, or --insecure."
+_BOOKIE_HOST_HELP = (
+    "Address to listen on. Other than loopback takes a shared secret or TLS, or --insecure."
+)
 _ADVERTISED_HELP = (
     "Host that clients are sent to; default: HOST, or this machine's name for 0.0.0.0."
 )
@@ -183,7 +186,7 @@ def bookie(
         ),
     ],
     host: Annotated[
-        str, typer.Option(envvar="MAGNETAR_BOOKIE_HOST", help=_HOST_HELP)
+        str, typer.Option(envvar="MAGNETAR_BOOKIE_HOST", help=_BOOKIE_HOST_HELP)
     ] = "127.0.0.1",
     advertised_host: Annotated[
         str, typer.Option(envvar="MAGNETAR_BOOKIE_ADVERTISED_HOST", help=_ADVERTISED_HELP)
@@ -234,6 +237,15 @@ def bookie(
             "process.",
         ),
     ] = False,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            envvar="MAGNETAR_BOOKIE_INSECURE",
+            help="Listen on other addresses than loopback although nobody has to prove who they "
+            "are.",
+        ),
+    ] = False,
     config: ConfigOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
@@ -258,6 +270,7 @@ def bookie(
         zone=zone,
         metrics_port=metrics_port,
         autorecovery=autorecovery,
+        insecure=insecure,
     )
     sources = sources_of(context)
     run_server(lambda: BookieServer(settings, sources))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from magnetar.deploy.cluster_plan import Kind, Restart
+from magnetar.deploy.config import read_config_file
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import (
     ConfigOption,
@@ -142,13 +143,33 @@ def cluster(
             "stopped with SIGTERM never is.",
         ),
     ] = Restart.ON_FAILURE,
+    log_file_bytes_max: Annotated[
+        int,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_LOG_FILE_BYTES_MAX",
+            min=0,
+            help="A log in DIR/logs that is larger becomes NAME.log.1, and the next one begins; "
+            "0: never.",
+        ),
+    ] = 32 << 20,
+    log_files_max: Annotated[
+        int,
+        typer.Option(
+            envvar="MAGNETAR_CLUSTER_LOG_FILES_MAX",
+            min=0,
+            max=1000,
+            help="Former logs of a server that are kept.",
+        ),
+    ] = 4,
     config: ConfigOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
 ) -> None:
     """Run ZooKeeper, bookies, brokers and auto-recovery as processes on one host.
 
-    Prints one line when all of them serve: ready zk://…, and the URLs of each broker. SIGTERM stops
+    Prints one line when they serve: ready zk://…, and the URLs of each broker. A server that cannot
+    start is left out if the others are enough (a majority of ZooKeeper's, the bookies of an
+    ensemble, one broker), and tried again. SIGTERM stops
     them in order and ends with status 0; kill -9 takes all of them along.
     """
     configure_logging(log_level, log_format, stream=sys.stderr)
@@ -166,7 +187,10 @@ def cluster(
         host=host,
         first_ports=_first_ports(port, http_port, bookie_port, zookeeper_port),
         restart=restart,
+        log_file_bytes_max=log_file_bytes_max,
+        log_files_max=log_files_max,
         environment=_environment(config, log_level),
+        tables={} if config is None else read_config_file(config),
     )
     run_server(lambda: Cluster(settings))
 

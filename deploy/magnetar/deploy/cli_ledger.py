@@ -1,4 +1,4 @@
-"""The commands that look into ledgers: ledger list, ledger show, ledger orphans."""
+"""The commands that look into ledgers: ledger list, show, orphans and passwords."""
 
 import sys
 from typing import Annotated
@@ -68,6 +68,30 @@ def orphans(
             delete=delete, grace_ms=round(grace_hours * 3_600_000), as_json=as_json
         ),
     )
+
+
+@ledger.command()
+def passwords(
+    metadata: MetadataOption,
+    turn_on: Annotated[
+        bool,
+        typer.Option(
+            "--turn-on",
+            help="From now on. Refused while a bookie is of an older release, or away.",
+        ),
+    ] = False,
+) -> None:
+    """Print whether new ledgers have passwords, which every reader has to show.
+
+    They have in a cluster that was begun with them. One that was begun by an older release has none
+    until it is told: when bookies, auto-recovery, brokers, tools and Spark jobs are all of this
+    release. Older ones open no ledger that has one, and it cannot be undone. Ledgers that are there
+    stay as they are, and readable.
+    """
+    _configure_logging()
+    from magnetar.deploy import bookies_tools
+
+    bookies_tools.run(metadata, lambda tools: tools.ledger_passwords(turns_on=turn_on))
 
 
 def _configure_logging() -> None:

@@ -14,7 +14,7 @@ from magnetar.deploy.errors import MissingProgramError
 from magnetar.deploy.options import DEFAULT_URL, UrlOption
 
 if TYPE_CHECKING:
-    from magnetar.sdk.spark.pipeline.session import BrokerSettings
+    from magnetar.sdk.spark.pipeline.job import BrokerSettings
 
 pipeline = typer.Typer(
     no_args_is_help=True, help="Data out of topics and back in, on Spark: archive, replay, rollup."
@@ -67,8 +67,8 @@ def archive(
     """Topics to partitioned Parquet, each message once, small files put together."""
     brokers = _brokers(url, admin_url, metadata_url)
     from magnetar.sdk.spark.pipeline import archive as job
-    from magnetar.sdk.spark.pipeline.arguments import Chosen, run_job
     from magnetar.sdk.spark.pipeline.compaction import CompactionSettings
+    from magnetar.sdk.spark.pipeline.job import Chosen, run_job
 
     settings = job.ArchiveSettings(
         brokers=brokers,
@@ -103,7 +103,7 @@ def replay(
     """An archive back into a topic, with original keys, times and properties, in order."""
     brokers = _brokers(url, admin_url, "")
     from magnetar.sdk.spark.pipeline import replay as job
-    from magnetar.sdk.spark.pipeline.arguments import Chosen, run_job
+    from magnetar.sdk.spark.pipeline.job import Chosen, run_job
 
     settings = job.ReplaySettings(
         brokers=brokers,
@@ -134,7 +134,7 @@ def rollup(
     """Delays per carrier and hour, joined with the weather at the origin."""
     brokers = _brokers(url, admin_url, metadata_url)
     from magnetar.sdk.spark.pipeline import rollup as job
-    from magnetar.sdk.spark.pipeline.arguments import Chosen, run_job
+    from magnetar.sdk.spark.pipeline.job import Chosen, run_job
 
     settings = job.RollupSettings(
         brokers=brokers,
@@ -151,7 +151,7 @@ def rollup(
 def _brokers(url: str, admin_url: str, metadata_url: str) -> "BrokerSettings":
     if find_spec("pyspark") is None:
         raise MissingProgramError("Spark is not installed: pip install 'magnetar[pipeline]'")
-    from magnetar.sdk.spark.pipeline.session import BrokerSettings
+    from magnetar.sdk.spark.pipeline.job import BrokerSettings
 
     credentials = ClientCredentials.of_environment()
     authentication = "none"

@@ -1,5 +1,9 @@
 """A whole cluster as processes on this host: started in order, looked after, stopped in order.
 
+The start needs as many servers as the cluster cannot do without: a majority of ZooKeeper's, the
+bookies of one ensemble, one broker. Those that fail beyond that are reported and tried again, like
+a server that ended later.
+
 A server that ends by itself is reported with its name and status. One that ended with a failure or
 by a signal, as kill -9 does it, is started again after a delay that doubles from time to time
 (`Restart.ON_FAILURE`, the default), on its old data and ports; one that ended with status 0 was
@@ -18,6 +22,7 @@ import structlog
 
 from magnetar.deploy.cluster_child import Child, describe_status, last_words
 from magnetar.deploy.cluster_files import ClusterFiles, ClusterRecord, Layout, RunningServer
+from magnetar.deploy.cluster_logs import rotate
 from magnetar.deploy.cluster_plan import (
     TIERS,
     ClusterPlan,
@@ -27,9 +32,11 @@ from magnetar.deploy.cluster_plan import (
     plan_cluster,
 )
 from magnetar.deploy.cluster_ports import choose_ports
+from magnetar.deploy.config import Table
 from magnetar.deploy.errors import DataDirectoryError, DeployError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Quorum, default_quorum
+from magnetar.deploy.shared_secret import secret_variables
 from magnetar.ledger.metadata.url import parse_zookeeper_url
 
 _log = structlog.get_logger(__name__)
@@ -41,6 +48,8 @@ _RESTART_DELAY_S = 1.0
 _RESTART_DELAY_S_MAX = 30.0
 _STABLE_S = 60.0
 """A server that ran for so long starts anew with the shortest delay."""
+_LOG_LOOK_S = 5.0
+"""Between two looks at the sizes of the logs."""
 
 _DEFAULT = ClusterShape(zookeepers=1, bookies=3, brokers=2, autorecovery=1)
 
@@ -59,8 +68,14 @@ class ClusterSettings:
     host: str = "127.0.0.1"
     first_ports: Mapping[tuple[Kind, str], int] = field(default_factory=dict)
     restart: Restart = Restart.ON_FAILURE
+    log_file_bytes_max: int = 32 << 20
+    """A server's log that is larger is rotated; 0: never."""
+    log_files_max: int = 4
+    """Former logs of a server that are kept."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     """Of all servers."""
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """Of the settings file that they read."""
 
 
 class Cluster:
@@ -84,6 +99,9 @@ class Cluster:
         self._plan: ClusterPlan | None = None
         self._children: list[Child] = []
         self._watches: list[asyncio.Task[None]] = []
+        self._needed: dict[Kind, int] = {}
+        self._left_out: set[Child] = set()
+        """Servers that did not start, and that the cluster can do without."""
         self._is_stopping = False
 
     @property
@@ -102,11 +120,18 @@ class Cluster:
             if self._files.discard_stale():
                 _log.warning("stale_cluster_record_removed", path=str(self._files.cluster_path))
             self._plan = self._make_plan()
+            with explained(data=self._files.directory):
+                environment = {
+                    **self._settings.environment,
+                    **secret_variables(
+                        self._settings.environment, self._settings.tables, self._files.directory
+                    ),
+                }
             self._children = [
                 Child(
                     server,
                     log_path=self._files.logs / f"{server.name}.log",
-                    environment=self._settings.environment,
+                    environment=environment,
                 )
                 for server in self._plan.servers
             ]
@@ -117,12 +142,12 @@ class Cluster:
             with suppress(DeployError):  # What had to be killed for it is not what is wrong.
                 await self.stop()
             raise
+        loop = asyncio.get_running_loop()
         for child in self._children:
-            self._watches.append(
-                asyncio.get_running_loop().create_task(
-                    self._look_after(child), name=f"look-after-{child.plan.name}"
-                )
-            )
+            name = f"look-after-{child.plan.name}"
+            self._watches.append(loop.create_task(self._look_after(child), name=name))
+        if self._settings.log_file_bytes_max:
+            self._watches.append(loop.create_task(self._rotate_logs(), name="rotate-logs"))
 
     def addresses(self) -> list[str]:
         """The metadata URL, then where clients connect to."""
@@ -186,6 +211,7 @@ class Cluster:
                 ports=ports,
             )
         )
+        self._needed = needed_servers(shape, quorum)
         return plan_cluster(
             self._files.directory,
             shape,
@@ -226,15 +252,18 @@ class Cluster:
         )
 
     async def _start_tier(self, kind: Kind) -> None:
-        """Start the servers of a kind side by side; the first failure ends the start."""
+        """Start the servers of a kind side by side. Those that fail are left out, as long as there
+        are enough others.
+
+        Raises:
+            DeployError, OSError: of the first one that failed; too few are left.
+        """
+        tier = [child for child in self._children if child.plan.kind is kind]
+        failed: dict[Child, DeployError | OSError] = {}
         async with AsyncExitStack() as undo:
-            starting = [
-                asyncio.ensure_future(child.start(_READY_TIMEOUT_S))
-                for child in self._children
-                if child.plan.kind is kind
-            ]
-            if not starting:
-                return
+            starting = {
+                asyncio.ensure_future(child.start(_READY_TIMEOUT_S)): child for child in tier
+            }
 
             async def cancel() -> None:
                 for each in starting:
@@ -242,9 +271,27 @@ class Cluster:
                 await asyncio.gather(*starting, return_exceptions=True)
 
             undo.push_async_callback(cancel)
-            done, _ = await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
-            for each in done:
-                each.result()
+            waiting = set(starting)
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    try:
+                        each.result()
+                    except (DeployError, OSError) as error:
+                        failed[starting[each]] = error
+                if len(tier) - len(failed) < self._needed[kind]:
+                    raise next(iter(failed.values()))
+        for child, reason in failed.items():
+            will_retry = self._settings.restart is Restart.ON_FAILURE
+            _log.error(
+                "server_left_out",
+                server=child.plan.name,
+                error=str(reason),
+                running=len(tier) - len(failed),
+                needed=self._needed[kind],
+                retry_in_s=_RESTART_DELAY_S if will_retry else None,
+            )
+        self._left_out.update(failed)
 
     def _write_record(self) -> None:
         self._files.write_cluster(
@@ -277,6 +324,10 @@ class Cluster:
     async def _look_after(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
         name, delay_s = child.plan.name, _RESTART_DELAY_S
+        if child in self._left_out:
+            if self._settings.restart is Restart.NEVER:
+                return
+            delay_s = await self._restart(child, delay_s)
         while True:
             started_s = loop.time()
             status = await child.wait_exit()
@@ -295,9 +346,28 @@ class Cluster:
             self._tell_who_runs()
             if not will_restart:
                 return
-            while not await self._restarted(child, delay_s):
-                delay_s = min(delay_s * 2, _RESTART_DELAY_S_MAX)
+            delay_s = await self._restart(child, delay_s)
+
+    async def _restart(self, child: Child, delay_s: float) -> float:
+        """Try until it runs; returns the delay for the next time."""
+        while not await self._restarted(child, delay_s):
             delay_s = min(delay_s * 2, _RESTART_DELAY_S_MAX)
+        return min(delay_s * 2, _RESTART_DELAY_S_MAX)
+
+    async def _rotate_logs(self) -> None:
+        settings = self._settings
+        while True:
+            await asyncio.sleep(_LOG_LOOK_S)
+            for child in self._children:
+                try:
+                    await asyncio.to_thread(
+                        rotate,
+                        child.log_path,
+                        bytes_max=settings.log_file_bytes_max,
+                        files_max=settings.log_files_max,
+                    )
+                except OSError as error:
+                    _log.warning("log_not_rotated", path=str(child.log_path), error=error.strerror)
 
     async def _restarted(self, child: Child, delay_s: float) -> bool:
         await asyncio.sleep(delay_s)
@@ -310,6 +380,16 @@ class Cluster:
         _log.warning("server_restarted", server=child.plan.name, pid=child.pid)
         self._tell_who_runs()
         return True
+
+
+def needed_servers(shape: ClusterShape, quorum: Quorum) -> dict[Kind, int]:
+    """How many servers of each kind the cluster cannot do without."""
+    return {
+        Kind.ZOOKEEPER: shape.zookeepers // 2 + 1 if shape.zookeepers else 0,
+        Kind.BOOKIE: quorum.ensemble,
+        Kind.BROKER: min(1, shape.brokers),
+        Kind.AUTORECOVERY: 0,
+    }
 
 
 def _checked_scheme(url: str) -> str:

@@ -149,7 +149,8 @@ def last_words(log_path: Path, offset: int = 0) -> str:
     try:
         with log_path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
-            log.seek(max(offset, size - _TAIL_BYTES))
+            # Rotated meanwhile, it begins anew.
+            log.seek(max(offset if offset <= size else 0, size - _TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
     except OSError:
         return ""

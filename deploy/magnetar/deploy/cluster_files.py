@@ -3,20 +3,26 @@
     lock            held by the cluster that runs here
     layout.json     how many servers, and their ports; kept, so that clients find them again
     cluster.json    who runs, with process ids; there from `ready` to the orderly end
+    shared-secret   what its bookies ask for, and whoever uses them proves to know
     logs/NAME.log   what each server said, over all its starts
     NAME/           what a server keeps
 
 A cluster.json without a holder of the lock is stale: it was left by a cluster that was killed. Its
 servers were killed with it; should one be left all the same, nothing is started beside it. Both
 files are replaced as a whole: a reader sees the old one or the new one.
+
+Both have a `checksum` over their values: with one changed bit the cluster could start with fewer
+bookies, and fewer copies of each message, than it had. Files of releases before that have none.
 """
 
 import fcntl
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
+import google_crc32c
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magnetar.deploy.cluster_plan import Kind
@@ -25,6 +31,7 @@ from magnetar.deploy.errors import DataDirectoryError, DataDirectoryLockedError
 M = TypeVar("M", bound=BaseModel)
 
 _FORMAT = 1
+_CHECKSUM = "checksum"
 
 
 class _Record(BaseModel):
@@ -120,13 +127,30 @@ class ClusterFiles:
         Raises:
             DataDirectoryError: the file cannot be read, or is of a newer release.
         """
-        return _read(self.layout_path, Layout)
+        return _read(
+            self.layout_path,
+            Layout,
+            "take the file out of the way, and give all counts again (--zookeepers, --bookies, "
+            "--brokers, --autorecovery, or --zookeeper URL); the ports are chosen anew",
+        )
 
     def write_layout(self, layout: Layout) -> None:
-        _replace(self.layout_path, layout.model_dump_json(indent=2))
+        _replace(self.layout_path, _sealed(layout))
 
     def write_cluster(self, record: ClusterRecord) -> None:
-        _replace(self.cluster_path, record.model_dump_json(indent=2))
+        _replace(self.cluster_path, _sealed(record))
+
+    def read_cluster(self) -> ClusterRecord | None:
+        """Who runs, or ran when the cluster was killed; None: nobody.
+
+        Raises:
+            DataDirectoryError: the file cannot be read, or is of a newer release.
+        """
+        return _read(
+            self.cluster_path,
+            ClusterRecord,
+            "make sure that no server of this cluster runs, and remove the file",
+        )
 
     def remove_cluster(self) -> None:
         self.cluster_path.unlink(missing_ok=True)
@@ -138,7 +162,7 @@ class ClusterFiles:
             DataDirectoryLockedError: a server that it names still runs.
             DataDirectoryError: the file cannot be read, or is of a newer release.
         """
-        record = _read(self.cluster_path, ClusterRecord)
+        record = self.read_cluster()
         if record is None:
             return False
         left = [each for each in record.servers if _is_ours(each.pid, str(self.directory))]
@@ -177,18 +201,44 @@ def _replace(path: Path, text: str) -> None:
         raise DataDirectoryError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _read(path: Path, model: type[M]) -> M | None:
+def _sealed(record: BaseModel) -> str:
+    fields = record.model_dump(mode="json")
+    return json.dumps({**fields, _CHECKSUM: _checksum_of(fields)}, indent=2, ensure_ascii=False)
+
+
+def _checksum_of(fields: Mapping[str, object]) -> str:
+    """CRC32C of the values, however the file is laid out."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"{google_crc32c.value(text.encode()):08x}"
+
+
+def _read(path: Path, model: type[M], remedy: str) -> M | None:
+    """What is in the file; None: there is none.
+
+    Raises:
+        DataDirectoryError: it cannot be read, or is damaged; `remedy` says what to do then.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(fields, dict) and _CHECKSUM in fields:
+            found = fields.pop(_CHECKSUM)
+            if found != _checksum_of(fields):
+                raise DataDirectoryError(
+                    f"{path} is damaged: its checksum {found!r} is not that of its values. It was "
+                    f"not changed: {remedy}. If you have changed it yourself, remove its checksum"
+                )
+        return model.model_validate_json(json.dumps(fields))
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataDirectoryError(f"cannot read {path}: {error}") from error
-    try:
-        return model.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise DataDirectoryError(
-            f"{path} cannot be used: {where}: {first['msg']}; it was not changed"
+            f"{path} cannot be used: {where}: {first['msg']}. It was not changed: {remedy}"
+        ) from error
+    except OSError as error:
+        raise DataDirectoryError(f"cannot read {path}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataDirectoryError(
+            f"{path} cannot be used: Invalid JSON: {error}. It was not changed: {remedy}"
         ) from error

@@ -16,6 +16,7 @@ from magnetar.bookie.errors import (
     JournalCorruptError,
     JournalError,
     JournalFileMissingError,
+    OpenToAllError,
     PortTakenError,
     RegistrationTakenError,
     StartError,
@@ -88,6 +89,8 @@ def explain(
             return DataDirectoryLockedError(text)
         case PortTakenError() | ListenError():
             return AddressUnavailableError(text)
+        case OpenToAllError():
+            return SettingsError(text)
         case CookieError() | RegistrationTakenError() | NotRegisteredError():
             return ForeignCookieError(text)
         case JournalCorruptError() | JournalFileMissingError():

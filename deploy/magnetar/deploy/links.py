@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from magnetar.broker.security.keys import path_for_people
+from magnetar.deploy.shared_secret import make_shared_secret
 from magnetar.ledger.errors import LedgerError, SharedSecretConfigError
 from magnetar.ledger.link_settings import LinkSettings
 from magnetar.ledger.ports import Network
@@ -25,7 +26,10 @@ Reload = Callable[[], None]
 
 
 def link_network(
-    settings: LinkSettings, opened: AsyncExitStack | None = None, *, serves: bool = False
+    settings: LinkSettings,
+    opened: AsyncExitStack | None = None,
+    *,
+    serves: bool = False,
 ) -> Network:
     """The network of a ledger client, or of a bookie, which also `serves`.
 
@@ -46,12 +50,15 @@ def link_network(
         paths += [files.certificate, files.key, files.authorities]
     path = settings.shared_secret_file
     if path:
+        if settings.shared_secret_create:
+            make_shared_secret(Path(path))
         network = guarded = SecretNetwork(
             network,
             _secrets_in(path),
             source=random.SystemRandom(),
             handshake_timeout_s=settings.secret_handshake_timeout_ms / 1000,
             handshakes_max=settings.secret_handshakes_max,
+            is_optional=settings.shared_secret_optional,
         )
 
         def reload() -> None:

@@ -109,9 +109,27 @@ class Sources:
         if self.option_variables:
             fields = {f"MAGNETAR_{name}_{each}".upper() for each in model.model_fields}
             self.tell_unknown(name, fields)
+        self._tell_overridden(name, options or {})
         return component_settings(
             model, name, tables=self.tables, environment=self.environment, options=options
         )
+
+    def _tell_overridden(self, owner: str, options: Mapping[str, object]) -> None:
+        """Warn of settings of a component that the command decides by an option of its own: they
+        have no effect there. No error: one file may be for several commands."""
+        table = self.tables.get(owner, {})
+        for name, value in options.items():
+            setting = f"{owner}.{name}"
+            if name in table and table[name] != value and setting not in self._told:
+                self._told.add(setting)
+                option = f"--{name.replace('_', '-')}"
+                _log.warning(
+                    "setting_without_effect",
+                    setting=setting,
+                    used=str(value),
+                    reason=f"this command decides it: give {option} if it has that option, or "
+                    "set it in the command's own table",
+                )
 
     def tell_unknown(self, owner: str, variables: Set[str] = frozenset()) -> None:
         """Warn of variables that name a component or command, and are neither of `variables` nor

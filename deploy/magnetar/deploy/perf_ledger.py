@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from magnetar.deploy.links import link_network
 from magnetar.deploy.options import Sources
+from magnetar.deploy.shared_secret import with_secret_beside
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.metadata.settings import MetadataSettings
@@ -96,14 +97,14 @@ async def perf_ledger(metadata_url: str, load: LedgerLoad) -> dict[str, object]:
     Raises:
         LedgerError: the cluster could not take it.
     """
-    sources = Sources()
+    sources = with_secret_beside(Sources(), metadata_url)
     store = await open_store(metadata_url, settings=sources.component(MetadataSettings, "metadata"))
     settings = sources.component(LedgerSettings, "ledger")
     client = LedgerClient(
         store,
         network=link_network(settings),
         clock=SystemClock(),
-        random=random.Random(),
+        random=random.SystemRandom(),
         settings=settings,
     )
     try:

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ from magnetar.deploy.links import link_network
 from magnetar.deploy.logs import name_server
 from magnetar.deploy.options import Listen, Quorum, Sources
 from magnetar.deploy.process_usage import process_usage
+from magnetar.deploy.shared_secret import with_secret_beside
+from magnetar.deploy.starting import start_on
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
@@ -61,6 +63,8 @@ class BookieServerSettings:
     """Where /metrics and /health are served; 0: any free port; None: nowhere."""
     autorecovery: bool = False
     """Whether a worker and a candidate for auditor run in the bookie's process."""
+    insecure: bool = False
+    """Whether it may listen everywhere without a shared secret and TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,43 +103,45 @@ class BookieServer:
     async def start(self) -> None:
         settings = self._settings
         with explained(data=settings.data, metadata_url=settings.metadata_url):
-            async with AsyncExitStack() as opened:
-                store = await open_store(
-                    settings.metadata_url,
-                    settings=self._sources.component(MetadataSettings, "metadata"),
-                )
-                opened.push_async_callback(store.close)
-                self._bookie = make_bookie(
-                    store,
-                    self._sources,
-                    data=settings.data,
-                    listen=settings.listen,
-                    port=settings.port,
-                    bookie_id=settings.bookie_id,
-                    rack=settings.rack,
-                    zone=settings.zone,
-                    opened=opened,
-                )
-                name_server(self._bookie.bookie_id)
-                await self._bookie.start()
-                opened.push_async_callback(self._bookie.stop)
-                collectors: list[Collector] = [BookieCollector([self._bookie])]
-                if settings.autorecovery:
-                    recovery = await start_autorecovery(
-                        store, self._sources, opened, name=self._bookie.bookie_id
-                    )
-                    collectors.append(recovery.collector())
-                if settings.metrics_port is not None:
-                    await self._serve_metrics(
-                        self._bookie, settings.metrics_port, collectors, opened
-                    )
-                self._opened = opened.pop_all()
+            self._opened = await start_on(
+                lambda: metadata_store(settings.metadata_url, self._sources), self._start_on
+            )
+
+    async def _start_on(self, store: MetadataStore, opened: AsyncExitStack) -> None:
+        settings = self._settings
+        self._bookie = make_bookie(
+            store,
+            self._sources,
+            data=settings.data,
+            listen=settings.listen,
+            port=settings.port,
+            bookie_id=settings.bookie_id,
+            rack=settings.rack,
+            zone=settings.zone,
+            insecure=settings.insecure,
+            opened=opened,
+        )
+        name_server(self._bookie.bookie_id)
+        await self._bookie.start()
+        opened.push_async_callback(self._bookie.stop)
+        collectors: list[Collector] = [BookieCollector([self._bookie])]
+        if settings.autorecovery:
+            recovery = await start_autorecovery(
+                store,
+                with_secret_beside(self._sources, settings.metadata_url),
+                opened,
+                name=self._bookie.bookie_id,
+            )
+            collectors.append(recovery.collector())
+        if settings.metrics_port is not None:
+            await self._serve_metrics(self._bookie, settings.metrics_port, collectors, opened)
 
     def addresses(self) -> list[str]:
         listen = self._settings.listen
-        addresses = [listen.url("bookie", self.bookie.port)]
+        told = replace(listen, advertised_host=self.bookie.settings.advertised_host)
+        addresses = [told.url("bookie", self.bookie.port)]
         if self._http is not None:
-            addresses.append(listen.url("http", self._http.port))
+            addresses.append(told.url("http", self._http.port))
         return addresses
 
     async def stop(self) -> None:
@@ -197,37 +203,36 @@ class BrokerServer:
     async def start(self) -> None:
         settings = self._settings
         with explained(metadata_url=settings.metadata_url):
-            async with AsyncExitStack() as opened:
-                store = await open_store(
-                    settings.metadata_url,
-                    settings=self._sources.component(MetadataSettings, "metadata"),
-                )
-                opened.push_async_callback(store.close)
-                broker_settings = self._sources.component(BrokerSettings, "broker")
-                await wait_for_cluster(
-                    store,
-                    settings.metadata_url,
-                    timeout_s=broker_settings.register_timeout_ms / 1000,
-                )
-                from magnetar.deploy.process_metrics import process_collectors
+            self._opened = await start_on(
+                lambda: metadata_store(settings.metadata_url, self._sources), self._start_on
+            )
 
-                self._broker = await start_broker(
-                    store,
-                    self._sources,
-                    opened,
-                    listen=settings.listen,
-                    port=settings.port,
-                    http_port=settings.http_port,
-                    quorum=settings.quorum,
-                    collectors=process_collectors(opened),
-                    is_clustered=True,
-                    name=settings.name,
-                    advertised_listeners=settings.advertised_listeners,
-                    insecure=settings.insecure,
-                    metadata_url=settings.metadata_url,
-                )
-                name_server(self._broker.name)
-                self._opened = opened.pop_all()
+    async def _start_on(self, store: MetadataStore, opened: AsyncExitStack) -> None:
+        settings = self._settings
+        broker_settings = self._sources.component(BrokerSettings, "broker")
+        await wait_for_cluster(
+            store,
+            settings.metadata_url,
+            timeout_s=broker_settings.register_timeout_ms / 1000,
+        )
+        from magnetar.deploy.process_metrics import process_collectors
+
+        self._broker = await start_broker(
+            store,
+            with_secret_beside(self._sources, settings.metadata_url),
+            opened,
+            listen=settings.listen,
+            port=settings.port,
+            http_port=settings.http_port,
+            quorum=settings.quorum,
+            collectors=process_collectors(opened),
+            is_clustered=True,
+            name=settings.name,
+            advertised_listeners=settings.advertised_listeners,
+            insecure=settings.insecure,
+            metadata_url=settings.metadata_url,
+        )
+        name_server(self._broker.name)
 
     def addresses(self) -> list[str]:
         assert self._broker is not None, "start() comes first"
@@ -235,6 +240,15 @@ class BrokerServer:
 
     async def stop(self) -> None:
         await self._opened.aclose()
+
+
+async def metadata_store(url: str, sources: Sources) -> MetadataStore:
+    """Open the store of a server.
+
+    Raises:
+        MetadataError
+    """
+    return await open_store(url, settings=sources.component(MetadataSettings, "metadata"))
 
 
 async def wait_for_cluster(store: MetadataStore, url: str, *, timeout_s: float) -> None:
@@ -283,6 +297,25 @@ def fitting(ledger: LedgerSettings, broker: BrokerSettings) -> LedgerSettings:
     return ledger
 
 
+def check_bookies(client: LedgerClient, ledger: LedgerSettings, broker: BrokerSettings) -> None:
+    """Refuse to serve messages that no ledger could hold, because bookies refuse such requests.
+
+    Bookies that are not there yet are not judged; such ones get no ledgers when they come.
+
+    Raises:
+        SettingsError: without the bookies that take too little, no ensemble is left.
+    """
+    narrow, writable = client.registry.too_narrow(), client.registry.writable()
+    if narrow and len(writable) < broker.ensemble_size:
+        name, info = min(narrow.items())
+        raise SettingsError(
+            f"bookie {name} takes requests of up to {info.frame_bytes_max} bytes, and messages of "
+            f"message_bytes_max ({broker.message_bytes_max}) need {ledger.frame_bytes_needed}; "
+            f"{len(writable)} bookies take them, and ledgers need {broker.ensemble_size}: raise "
+            f"frame_bytes_max of the bookies, or lower message_bytes_max of the broker"
+        )
+
+
 def make_bookie(
     store: MetadataStore,
     sources: Sources,
@@ -293,18 +326,26 @@ def make_bookie(
     bookie_id: str,
     rack: str = "",
     zone: str = "",
+    insecure: bool = False,
     opened: AsyncExitStack | None = None,
 ) -> Bookie:
     """A bookie on the production ports, not started yet. `opened`: what ends with it."""
     options: dict[str, object] = {
         "data_directory": str(data.resolve()),
         "host": listen.host,
-        "advertised_host": listen.told_host,
         "port": port,
     }
-    given = {"bookie_id": bookie_id, "rack": rack, "zone": zone}
+    given = {
+        "advertised_host": listen.advertised_host,
+        "bookie_id": bookie_id,
+        "rack": rack,
+        "zone": zone,
+        "insecure": insecure,
+    }
     options |= {name: value for name, value in given.items() if value}
     settings = sources.component(BookieSettings, "bookie", options)
+    if not settings.advertised_host:
+        settings = settings.model_copy(update={"advertised_host": listen.told_host})
     return Bookie(
         settings,
         store,
@@ -357,6 +398,7 @@ async def start_broker(
     beside it. `metadata_url`: of the store.
     """
     given: dict[str, object] = {
+        "advertised_host": listen.advertised_host,
         "name": name,
         "advertised_listeners": advertised_listeners,
         "insecure": insecure,
@@ -367,7 +409,6 @@ async def start_broker(
         {
             **{key: value for key, value in given.items() if value},
             "host": listen.host,
-            "advertised_host": listen.told_host,
             "port": port,
             "http_port": http_port,
             "ensemble_size": quorum.ensemble,
@@ -375,6 +416,8 @@ async def start_broker(
             "ack_quorum": quorum.ack,
         },
     )
+    if not settings.advertised_host:
+        settings = settings.model_copy(update={"advertised_host": listen.told_host})
     warn_of_one_copy(settings)
     ledger_settings = fitting(sources.component(LedgerSettings, "ledger"), settings)
     client = LedgerClient(
@@ -386,6 +429,7 @@ async def start_broker(
     )
     await client.start()
     opened.push_async_callback(client.close)
+    check_bookies(client, ledger_settings, settings)
     broker = Broker(
         settings,
         client,
@@ -423,6 +467,7 @@ def _spans(settings: BrokerSettings, opened: AsyncExitStack) -> "Spans":
 
 def broker_addresses(broker: Broker, listen: Listen) -> list[str]:
     """The URLs of the `ready` line."""
+    listen = replace(listen, advertised_host=broker.advertised_host)
     addresses = [listen.url("pulsar", broker.port), listen.url("http", broker.http_port)]
     if broker.tls_port:
         addresses.append(listen.url("pulsar+ssl", broker.tls_port))

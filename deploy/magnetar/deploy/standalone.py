@@ -4,6 +4,7 @@ The data directory:
 
     lock            held while a standalone runs here
     metadata.db     the embedded metadata store
+    shared-secret   what its bookies ask for and its broker proves to know
     bookie-1/ …     one place per bookie
 
 A place is not a bookie id: when the files of a place are lost, it goes on as a new bookie under the
@@ -28,6 +29,7 @@ from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Listen, Quorum, Sources
 from magnetar.deploy.places import Assignment, assign_ids
 from magnetar.deploy.servers import broker_addresses, make_bookie, start_broker
+from magnetar.deploy.shared_secret import with_own_secret
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
@@ -105,6 +107,7 @@ class Standalone:
         with explained(data=self._data, metadata_url=metadata_url):
             async with AsyncExitStack() as opened:
                 self._lock_directory(opened)
+                self._sources = with_own_secret(self._sources, self._data)
                 store = await open_store(
                     metadata_url, settings=self._sources.component(MetadataSettings, "metadata")
                 )

@@ -1,10 +1,9 @@
 """Channels to bookies: one connection each, requests matched to replies, everything bounded.
 
-A channel sends frames as they come (the network joins the writes of one turn) and calls back
-once per reply frame; the adds of a turn it sends together (`writing/add_turn.py`). A request ends
-exactly once: with a reply frame or with a `BookieUnavailableError` when the connection fails, the
-bookie is not registered, the time is up or too much is outstanding. Nothing is retried here; the
-quorum logic above decides.
+A channel sends frames as they come (the network joins the writes of one turn) and calls back once
+per reply frame. A request ends exactly once: with a reply frame or with a `BookieUnavailableError`
+when the connection fails, the bookie is not registered, the time is up or too much is outstanding.
+Nothing is retried here; the quorum logic above decides.
 
 A connection on which nothing was heard for as long as a request may take is given up: the host may
 be gone without a word, and what cannot be sent would fill the memory while its requests time out.
@@ -16,7 +15,6 @@ may be anybody.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import cast
 
 from magnetar.ledger.errors import (
@@ -30,21 +28,19 @@ from magnetar.ledger.ports import Clock, Network
 from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import Frame, FrameDecoder, Op, encode_header
-from magnetar.ledger.wire_adds import NO_ID
-from magnetar.ledger.writing.add_turn import (
-    AddFrame,
-    AddMember,
-    AddTurn,
-    QueuedAdds,
-    SharedAdds,
-)
-from magnetar.ledger.writing.pending_adds import PendingAdd
 
 OnReply = Callable[[Frame | BookieUnavailableError], None]
 
+OnPart = Callable[[Frame], bool]
+"""Hears each reply to a request that has several; says whether it was the last one.
+
+Raises:
+    BookieProtocolError: the reply is not about what was asked for.
+"""
+
 
 class _Request:
-    __slots__ = ("adds", "deadline_s", "on_reply", "question", "size_bytes")
+    __slots__ = ("deadline_s", "on_part", "on_reply", "question", "size_bytes")
 
     def __init__(
         self,
@@ -52,15 +48,15 @@ class _Request:
         on_reply: OnReply,
         deadline_s: float,
         size_bytes: int,
-        adds: SharedAdds | None,
+        on_part: OnPart | None,
     ) -> None:
         self.question = question
         """Operation, ledger id and entry id, which the reply must repeat."""
         self.on_reply = on_reply
         self.deadline_s = deadline_s
         self.size_bytes = size_bytes
-        self.adds = adds
-        """Of ADDS, to which several replies may come: who hears them. `on_reply` hears an error."""
+        self.on_part = on_part
+        """Hears the replies, where several may come; then `on_reply` hears only an error."""
 
 
 class _Connection(asyncio.Protocol):
@@ -120,14 +116,10 @@ class BookieChannel:
         network: Network,
         clock: Clock,
         settings: LedgerSettings,
-        turn: AddTurn,
         *,
         is_closed: bool = False,
     ) -> None:
         self.bookie_id = bookie_id
-        self._turn = turn
-        self._queued: QueuedAdds | None = None
-        """Adds that leave when the turn of the event loop is over."""
         self._registry = registry
         self._network = network
         self._clock = clock
@@ -162,11 +154,11 @@ class BookieChannel:
         ledger_id: int,
         entry_id: int = -1,
         flags: int = 0,
-        adds: SharedAdds | None = None,
+        on_part: OnPart | None = None,
     ) -> None:
         """Send one request; `on_reply` runs later, exactly once, on the event loop.
 
-        With `adds`, these hear the replies, and `on_reply` only that there will be no more.
+        With `on_part`, that hears the replies, and `on_reply` only that there will be no more.
         """
         size = sum(map(len, body))
         if self._outstanding_bytes + size > self._settings.channel_bytes_max and self._requests:
@@ -182,7 +174,7 @@ class BookieChannel:
         self._next_request_id += 1
         deadline_s = self._clock.monotonic_s() + self._settings.request_timeout_s
         question = (op, ledger_id, entry_id)
-        self._requests[request_id] = _Request(question, on_reply, deadline_s, size, adds)
+        self._requests[request_id] = _Request(question, on_reply, deadline_s, size, on_part)
         self._outstanding_bytes += size
         self._watch_deadlines()
         header = encode_header(
@@ -197,57 +189,6 @@ class BookieChannel:
             self._waiting += (header, *body)
         else:
             self._transport.writelines((header, *body))
-
-    def queue_add(
-        self, member: AddMember, adds: list[PendingAdd], head: bytes, content: bytes
-    ) -> None:
-        """Send adds of one ledger at the end of this turn, together with those of others.
-
-        `head` is an `ADD_HEAD`, and `content` what follows it.
-        """
-        queued = self._queued
-        if queued is None:
-            queued = self._queued = self._turn.queue_for(self)
-        queued.items.append((member, adds))
-        queued.parts += (head, content)
-
-    def send_queued(self, queued: QueuedAdds, frames: Sequence[AddFrame]) -> None:
-        """The turn is over: send what was queued, which makes these frames."""
-        self._queued = None
-        for frame in frames:
-            try:
-                self._send_adds(queued.items[frame.start : frame.stop], frame)
-            except Exception as error:  # noqa: BLE001  # must keep nothing from other bookies
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": f"adds to bookie {self.bookie_id}", "exception": error}
-                )
-
-    def give_up_queued(self, queued: QueuedAdds, error: Exception) -> None:
-        """The turn is over, and no frames can be made of what was queued."""
-        self._queued = None
-        for member, adds in queued.items:
-            self._refuse(partial(member.on_reply, adds), f"cannot send adds: {error!r}")
-
-    def _send_adds(self, items: list[tuple[AddMember, list[PendingAdd]]], frame: AddFrame) -> None:
-        if frame.is_alone:
-            ((member, adds),) = items
-            self.send(
-                Op.ADD,
-                frame.body,
-                partial(member.on_reply, adds),
-                ledger_id=member.ledger_id,
-                entry_id=adds[0].first_entry_id,
-            )
-        else:
-            shared = SharedAdds(items, frame.pairs)
-            self.send(
-                Op.ADDS,
-                frame.body,
-                shared.on_error,
-                ledger_id=NO_ID,
-                entry_id=NO_ID,
-                adds=shared,
-            )
 
     def _refuse(self, on_reply: OnReply, reason: str) -> None:
         error = BookieUnavailableError(f"bookie {self.bookie_id}: {reason}")
@@ -344,10 +285,10 @@ class BookieChannel:
                     f"asked for (operation, ledger, entry) {request.question}, was answered by a "
                     f"{kind} for {answered}"
                 )
-            elif request.adds is not None:
+            elif request.on_part is not None:
                 try:
-                    if not request.adds.on_frame(frame):
-                        continue  # others of its adds have no answer yet
+                    if not request.on_part(frame):
+                        continue  # not all of it is answered yet
                 except BookieProtocolError as error:
                     wrong = str(error)
             if self._requests.pop(frame.request_id, None) is None:
@@ -356,7 +297,7 @@ class BookieChannel:
             if wrong:
                 self._on_wrong_answer(request, frame, wrong)
                 break
-            if request.adds is None:
+            if request.on_part is None:
                 self._report(request, frame)
         if self._idle is not None and not self._requests:
             self._idle.set()
@@ -490,8 +431,6 @@ class ChannelPool:
         self._network = network
         self._clock = clock
         self._settings = settings
-        self.turn = AddTurn(settings.add_frame_bytes_max)
-        """What the writers that use the channels send in one turn of the event loop."""
         self._channels: dict[str, BookieChannel] = {}
         self._is_closed = False
         registry.on_change(self.on_registrations)
@@ -510,7 +449,6 @@ class ChannelPool:
                 self._network,
                 self._clock,
                 self._settings,
-                self.turn,
                 is_closed=self._is_closed,
             )
         return channel

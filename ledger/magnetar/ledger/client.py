@@ -30,8 +30,12 @@ from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.under_replication import RepairQueue
 from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.writing.add_turn import AddTurn
 from magnetar.ledger.writing.bookie_health import BookieHealth
 from magnetar.ledger.writing.follow_up import WriteQuorumFollowUp
+
+PASSWORD_BYTES = 16
+"""Of a random password: nobody guesses it."""
 
 
 class LedgerClient:
@@ -39,6 +43,9 @@ class LedgerClient:
 
     `await client.start()` before use, `await client.close()` at the end. Closing the client closes
     no ledger: an open ledger is left to be recovered, as after a crash.
+
+    Passwords of ledgers come from `random`: give `random.SystemRandom()`, where others could guess
+    them.
     """
 
     def __init__(
@@ -59,7 +66,9 @@ class LedgerClient:
         self.manager = LedgerManager(
             store, random=random, clock=clock, root=root, layout=settings.ledger_manager
         )
-        self.registry = BookieRegistry(store, root=root)
+        self.registry = BookieRegistry(
+            store, root=root, frame_bytes_min=settings.frame_bytes_needed
+        )
         self.channels = ChannelPool(self.registry, network, clock, settings)
         self.repairs = RepairQueue(
             store,
@@ -93,6 +102,7 @@ class LedgerClient:
             manager=self.manager,
             registry=self.registry,
             channels=self.channels,
+            turn=AddTurn(self.channels, settings.add_frame_bytes_max),
             fetcher=self.fetcher,
             placement=self._placement,
             health=self._health,
@@ -140,11 +150,15 @@ class LedgerClient:
         write_quorum: int,
         ack_quorum: int,
         digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
+        password: bytes | None = None,
         custom_metadata: dict[str, str] | None = None,
     ) -> LedgerWriter:
         """Create a ledger on `ensemble_size` bookies that the placement chooses, and open it for
         writing.
+
+        Without a `password` it gets a random one of its own, where the cluster's ledgers have
+        passwords: it is in the metadata, so that whoever may read that can open the ledger, and
+        nobody else.
 
         Raises:
             ValueError: not ensemble_size >= write_quorum >= ack_quorum >= 1.
@@ -165,7 +179,10 @@ class LedgerClient:
             avoided=self._health.quarantined(),
         )
 
+        own = self._random.randbytes(PASSWORD_BYTES) if password is None else password
+
         def make(ledger_id: int, creation_token: int) -> LedgerMetadata:
+            has_own = password is not None or self.manager.has_ledger_passwords
             return LedgerMetadata(
                 ledger_id=ledger_id,
                 ensemble_size=len(bookies),
@@ -176,7 +193,7 @@ class LedgerClient:
                 length=0,
                 ensembles=(Fragment(0, bookies),),
                 digest_type=digest_type,
-                password=password,
+                password=own if has_own else b"",
                 created_ms=self._clock.wall_ms(),
                 custom_metadata=custom_metadata or {},
                 creation_token=creation_token,

@@ -11,6 +11,7 @@ from magnetar.ledger.reading.entry_fetcher import EntryFetcher
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.under_replication import RepairQueue
+from magnetar.ledger.writing.add_turn import AddTurn
 from magnetar.ledger.writing.bookie_health import BookieHealth
 from magnetar.ledger.writing.follow_up import WriteQuorumFollowUp
 from magnetar.ledger.writing.replacements import Replacements
@@ -23,6 +24,8 @@ class ClientParts:
     manager: LedgerManager
     registry: BookieRegistry
     channels: ChannelPool
+    turn: AddTurn
+    """What all writers send in one turn of the event loop."""
     fetcher: EntryFetcher
     placement: Placement
     health: BookieHealth

@@ -138,8 +138,14 @@ def length_in(block: EntryBlock, index: int) -> int:
 
 
 def master_key(password: bytes) -> bytes:
-    """The key that bookies compare on adds and fences: 20 bytes from the ledger's password."""
+    """The key that bookies compare with the ledger's: 20 bytes from the ledger's password."""
     return _derive(b"ledger", password)
+
+
+def read_key(password: bytes) -> bytes:
+    """The key that a read shows. Nothing stands for the key of the empty password: ledgers of
+    older releases have that one, and are read in the same words as ever."""
+    return master_key(password) if password else b""
 
 
 class _Codec:

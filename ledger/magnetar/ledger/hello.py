@@ -25,6 +25,9 @@ HELLO_ID = (1 << 64) - 1
 """The request id of the hello: no other request has it."""
 HELLO_LEDGER_ID = 0
 NO_ENTRY_ID = -1
+READS_TAKE_KEYS = "reads_take_keys"
+"""In an answer to INFO: the bookie asks for the master key of a ledger that has a password, and
+understands it in every request. Missing in releases before that."""
 
 
 class BookieIdentity(NamedTuple):

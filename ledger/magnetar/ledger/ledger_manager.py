@@ -29,6 +29,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.layouts.ledger_layout import (
     LayoutName,
+    LayoutRecord,
     LedgerLayout,
     LedgerRange,
     check_layout,
@@ -43,6 +44,8 @@ from magnetar.ledger.ports import Clock
 
 CREATE_ATTEMPTS_MAX = 100
 """Foreign ids and lost replies in a row before a creation gives up."""
+LAYOUT_LOOK_S = 10.0
+"""Between two looks, as ledgers are made, at whether the ledgers of a root have passwords now."""
 _IDS_AT_ONCE = 32
 """That are asked for side by side, where many are to be passed."""
 
@@ -77,7 +80,9 @@ class LedgerManager:
         self._root = root
         self._create_timeout_s = create_timeout_s
         self._layout = _layout_named(layout, store, root)
-        self._is_layout_checked = False
+        self._record: LayoutRecord | None = None
+        """What the root says of itself; None: it was not asked, or says nothing yet."""
+        self._look_again_s = 0.0
 
     @classmethod
     async def of_root(
@@ -112,9 +117,7 @@ class LedgerManager:
             if self._clock.monotonic_s() > deadline_s:
                 break
             try:
-                if not self._is_layout_checked:
-                    await claim_layout(self._store, self._root, self._layout)
-                    self._is_layout_checked = True
+                await self._claim_layout()
                 ledger_id = await self._layout.next_id()
                 metadata = make(ledger_id, self._random.getrandbits(63))
                 assert metadata.ledger_id == ledger_id, (metadata.ledger_id, ledger_id)
@@ -300,10 +303,24 @@ class LedgerManager:
         """Call back when the ledger's metadata changes; see `MetadataStore.watch`."""
         return self._store.watch(self._layout.path(ledger_id), callback)
 
+    @property
+    def has_ledger_passwords(self) -> bool:
+        """Whether a new ledger of the root is to have a password. Known while one is made."""
+        return self._record is not None and self._record.ledger_passwords
+
+    async def _claim_layout(self) -> None:
+        """Make the root ours, and know whether its ledgers have passwords by now: once they have,
+        it is for ever."""
+        now_s = self._clock.monotonic_s()
+        if self.has_ledger_passwords or (self._record and now_s < self._look_again_s):
+            return
+        self._record = await claim_layout(self._store, self._root, self._layout)
+        self._look_again_s = now_s + LAYOUT_LOOK_S
+
     async def _check_layout(self) -> None:
         """A root that does not say yet is taken for ours; the first creation claims it."""
-        if not self._is_layout_checked:
-            self._is_layout_checked = await check_layout(self._store, self._root, self._layout)
+        if self._record is None:
+            self._record = await check_layout(self._store, self._root, self._layout)
 
     async def _create_with_id(self, metadata: LedgerMetadata) -> VersionedLedger | None:
         """Create the node (rule 3.1); None means that the id belongs to somebody else.

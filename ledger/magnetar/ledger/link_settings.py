@@ -1,6 +1,8 @@
 """Settings of TLS between servers of a cluster, where both sides show a certificate, and of the
 secret that they share. Pure."""
 
+from ipaddress import ip_address
+
 from pydantic import BaseModel, Field, model_validator
 
 
@@ -24,6 +26,17 @@ class LinkSettings(BaseModel):
         description="File of the secret that bookies share with who uses them, at least 32 bytes; "
         "further lines hold others that are accepted meanwhile. Empty = nobody is asked for it.",
     )
+    shared_secret_create: bool = Field(
+        default=False,
+        description="Whether to make that file, with a random secret and for its owner alone, if "
+        "it is not there: for servers that share a directory.",
+    )
+    shared_secret_optional: bool = Field(
+        default=False,
+        description="Whether to serve also those who show no proof of the secret, and to use "
+        "bookies that have none: while a secret is introduced in a cluster that runs. Until this "
+        "is off again, the secret protects nothing.",
+    )
     secret_handshake_timeout_ms: int = Field(
         default=10_000, ge=1, description="Time in which a client has to prove that it knows it."
     )
@@ -45,4 +58,17 @@ class LinkSettings(BaseModel):
         given = [self.tls_certificate_file, self.tls_key_file, self.tls_ca_file]
         if any(given) and not all(given):
             raise ValueError("tls_certificate_file, tls_key_file and tls_ca_file go together")
+        if self.shared_secret_create and not self.shared_secret_file.startswith("/"):
+            # Not any path: somebody may have put the secret itself where its file is expected.
+            raise ValueError("shared_secret_create takes an absolute path in shared_secret_file")
         return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only the own machine reaches an address to listen on."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -33,6 +33,7 @@ from magnetar.ledger.metadata.store import (
     Watch,
     WatchEvent,
 )
+from magnetar.ledger.wire import FRAME_BYTES_MAX
 
 _log = structlog.get_logger(__name__)
 
@@ -61,6 +62,8 @@ class BookieInfo:
     """The larger failure domain: a data centre, an availability zone. Empty: not known."""
     instance_id: str = ""
     """Of the cluster, as the bookie's cookie has it. Empty: a bookie of a release before that."""
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    """A larger request ends the connection."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -83,6 +86,7 @@ class _RegistrationRecord(BaseModel):
     rack: str = Field(default="", max_length=DOMAIN_CHARACTERS_MAX)
     zone: str = Field(default="", max_length=DOMAIN_CHARACTERS_MAX)
     instance_id: str = Field(default="", max_length=_INSTANCE_ID_CHARACTERS)
+    frame_bytes_max: int = Field(default=FRAME_BYTES_MAX, gt=0)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -98,7 +102,10 @@ class BookieRegistry:
         root: str = "/ledgers",
         *,
         random: random.Random | None = None,
+        frame_bytes_min: int = 0,
     ) -> None:
+        """`frame_bytes_min`: a bookie that takes no requests of this size is not `writable`."""
+        self._frame_bytes_min = frame_bytes_min
         self._store = store
         self._root = root
         self._random = random
@@ -140,7 +147,19 @@ class BookieRegistry:
 
     def writable(self) -> dict[str, BookieInfo]:
         """The bookies that take new ledgers, by id."""
-        return {name: info for name, info in self._bookies.items() if not info.readonly}
+        return {
+            name: info
+            for name, info in self._bookies.items()
+            if not info.readonly and info.frame_bytes_max >= self._frame_bytes_min
+        }
+
+    def too_narrow(self) -> dict[str, BookieInfo]:
+        """The bookies that refuse what may have to be stored, by id: they get no new ledgers."""
+        return {
+            name: info
+            for name, info in self._bookies.items()
+            if info.frame_bytes_max < self._frame_bytes_min
+        }
 
     def registered(self) -> dict[str, BookieInfo]:
         """All registered bookies, writable or not, by id."""
@@ -176,6 +195,7 @@ class BookieRegistry:
             rack=info.rack,
             zone=info.zone,
             instance_id=info.instance_id,
+            frame_bytes_max=info.frame_bytes_max,
         )
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
@@ -330,8 +350,18 @@ class BookieRegistry:
                         found[info.bookie_id] = info
         if found == self._bookies:
             return
+        narrow_before = self.too_narrow()
         self._bookies = found
         self.generation += 1
+        for name, info in self.too_narrow().items():
+            if name not in narrow_before:
+                _log.warning(
+                    "bookie_takes_too_little",
+                    bookie=name,
+                    frame_bytes_max=info.frame_bytes_max,
+                    frame_bytes_needed=self._frame_bytes_min,
+                    reason="it gets no new ledgers: raise its frame_bytes_max",
+                )
         for callback in self._callbacks:
             callback()
 
@@ -359,6 +389,7 @@ class BookieRegistry:
             rack=record.rack,
             zone=record.zone,
             instance_id=record.instance_id,
+            frame_bytes_max=record.frame_bytes_max,
         )
 
     async def _clear_registration(

@@ -23,6 +23,8 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 SECRET_BYTES_MIN = 32
 """Whoever listens in can try secrets at leisure: they must be too many."""
+_OP_AT = 7
+"""Of a frame's header."""
 _CLIENT = b"magnetar client"
 _BOOKIE = b"magnetar bookie"
 
@@ -43,11 +45,18 @@ def parse_secrets(data: bytes, *, where: str) -> tuple[bytes, ...]:
     return secrets
 
 
+def is_auth(head: bytes) -> bool:
+    """Whether a frame that begins with this header belongs to a handshake."""
+    return head[_OP_AT] == Op.AUTH
+
+
 class ClientHandshake:
     """The side that connects."""
 
-    def __init__(self, secret: bytes, source: random.Random) -> None:
+    def __init__(self, secret: bytes, source: random.Random, *, is_optional: bool = False) -> None:
+        """`is_optional`: a bookie that has no secret will do."""
         self._secret = secret
+        self._is_optional = is_optional
         self._nonce = source.randbytes(NONCE_BYTES)
         self._expected: bytes | None = None
 
@@ -56,13 +65,16 @@ class ClientHandshake:
         return encode_frame(Op.AUTH, request_id=0, ledger_id=0, body=self._nonce)
 
     def on_frame(self, frame: Frame) -> bytes | None:
-        """The next frame to send; None: the bookie has proven itself, and the handshake is done.
+        """The next frame to send; None: the bookie has proven itself, or has nothing to prove and
+        need not, and the handshake is done.
 
         Raises:
             SecretRefusedError: the bookie refuses us, or does not know the secret.
         """
         if frame.op != Op.AUTH or not frame.is_response:
             raise SecretRefusedError("the bookie answered something else than the handshake")
+        if frame.status == Status.BAD_REQUEST and self._is_optional and self._expected is None:
+            return None  # It has no secret, and takes requests on this connection.
         if frame.status != Status.OK:
             raise SecretRefusedError(frame.body.decode("utf-8", "replace"))
         if self._expected is None:
@@ -97,7 +109,10 @@ class BookieHandshake:
             raise BookieProtocolError(f"a response (operation {frame.op}) was sent to a bookie")
         if frame.op != Op.AUTH:
             return self._refuse(
-                frame, "this bookie wants proof of the shared secret first: set shared_secret_file"
+                frame,
+                "this bookie wants proof of the shared secret first: set shared_secret_file of "
+                "[ledger] (MAGNETAR_LEDGER_SHARED_SECRET_FILE). A standalone or cluster keeps it "
+                "as shared-secret in its data directory",
             )
         if self._client_nonce is None:
             if len(frame.body) != NONCE_BYTES:

@@ -13,8 +13,8 @@ import structlog
 
 from magnetar.ledger.errors import BookieProtocolError, SecretRefusedError
 from magnetar.ledger.ports import Listener, Network
-from magnetar.ledger.secret_handshake import BookieHandshake, ClientHandshake
-from magnetar.ledger.wire import FrameDecoder
+from magnetar.ledger.secret_handshake import BookieHandshake, ClientHandshake, is_auth
+from magnetar.ledger.wire import HEADER_BYTES, FrameDecoder
 
 _log = structlog.get_logger(__name__)
 
@@ -34,10 +34,13 @@ class SecretNetwork:
         source: random.Random,
         handshake_timeout_s: float,
         handshakes_max: int,
+        is_optional: bool = False,
     ) -> None:
         """`secrets`: the first one is ours, all are accepted; may be replaced. `handshakes_max`:
-        of connections to here that are under way at a time; more are cut off."""
+        of connections to here that are under way at a time; more are cut off. `is_optional`:
+        clients that show no proof are served, and bookies that have no secret are used."""
         self.secrets = secrets
+        self.is_optional = is_optional
         self._base = base
         self._source = source
         self._timeout_s = handshake_timeout_s
@@ -52,7 +55,9 @@ class SecretNetwork:
             SecretRefusedError: a ConnectionError; the other side knows another secret, or none.
             ConnectionError, TimeoutError
         """
-        side = _ClientSide(ClientHandshake(self.secrets[0], self._source))
+        side = _ClientSide(
+            ClientHandshake(self.secrets[0], self._source, is_optional=self.is_optional)
+        )
         async with asyncio.timeout(timeout_s):
             transport = await self._base.connect(host, port, lambda: side, timeout_s=timeout_s)
             try:
@@ -128,6 +133,8 @@ class _BookieSide(asyncio.Protocol):
         self._network = network
         self._factory = factory
         self._decoder = FrameDecoder(_FRAME_BYTES_MAX)
+        self._begun: bytes | None = b"" if network.is_optional else None
+        """What came before it is known whether it is a handshake; None: it must be one."""
         self._handshake: BookieHandshake | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -148,6 +155,14 @@ class _BookieSide(asyncio.Protocol):
         transport, handshake = self._transport, self._handshake
         if transport is None or handshake is None or handshake.is_refused:
             return
+        if self._begun is not None:
+            self._begun += data
+            if len(self._begun) < HEADER_BYTES:
+                return
+            data, self._begun = self._begun, None
+            if not is_auth(data):
+                self._hand_over(transport).data_received(data)
+                return
         try:
             for frame in self._decoder.feed(data):
                 if handshake.is_done:
@@ -171,11 +186,12 @@ class _BookieSide(asyncio.Protocol):
         assert self._transport is not None
         self._transport.close()
 
-    def _hand_over(self, transport: asyncio.Transport) -> None:
+    def _hand_over(self, transport: asyncio.Transport) -> asyncio.Protocol:
         self._end()
         protocol = self._factory()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
+        return protocol
 
     def _end(self) -> None:
         if self._timer is not None:

@@ -5,6 +5,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from magnetar.ledger.link_settings import LinkSettings
+from magnetar.ledger.wire import FRAME_BYTES_MAX
+
+PACKET_OVERHEAD_BYTES = 64
+"""What an entry takes in an ADD frame besides its payload: its header, digest and length."""
+ADD_OVERHEAD_BYTES = 4 << 10
+"""What an ADD frame holds besides packets: its header, and keys of ledgers."""
 
 
 class LedgerSettings(LinkSettings):
@@ -250,6 +256,13 @@ class LedgerSettings(LinkSettings):
         "quorum, when bookies are short.",
     )
 
+    @property
+    def frame_bytes_needed(self) -> int:
+        """A bookie that takes no request of this size refuses what this client may store."""
+        headers = self.add_frame_entries_max * PACKET_OVERHEAD_BYTES
+        largest = max(self.entry_bytes_max, self.add_frame_bytes_max + headers)
+        return min(largest + ADD_OVERHEAD_BYTES, FRAME_BYTES_MAX)
+
 
 class LogConfig(BaseModel):
     """How a managed log writes its ledgers; applied when the next ledger is created."""
@@ -299,7 +312,12 @@ class LogConfig(BaseModel):
         description="How long appends wait while a broken ledger is recovered and replaced. Well "
         "below the 30 s after which clients give up a message, so that they hear the reason.",
     )
-    password: bytes = b""
+    password: bytes | None = Field(
+        default=None,
+        repr=False,
+        description="Of the log's ledgers. None: each has a random one of its own, and whoever may "
+        "read the metadata opens them.",
+    )
     properties: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")

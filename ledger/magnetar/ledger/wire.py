@@ -187,12 +187,12 @@ def decode_block(data: bytes) -> EntryBlock:
 
 
 def encode_read_body(*, last_entry_id: int, bytes_max: int, master_key: bytes = b"") -> bytes:
-    """Body of READ: last entry id (i64), reply bound in bytes (u32), master key when fencing."""
+    """Body of READ: last entry id (i64), reply bound in bytes (u32), master key or nothing."""
     return _READ_BODY.pack(last_entry_id, bytes_max) + master_key
 
 
 def decode_read_body(body: bytes) -> tuple[int, int, bytes]:
-    """Last entry id, reply bound in bytes, master key (empty unless fencing)."""
+    """Last entry id, reply bound in bytes, master key (empty if there is none)."""
     if len(body) not in (_READ_BODY.size, _READ_BODY.size + MASTER_KEY_BYTES):
         raise BookieProtocolError(f"READ body has {len(body)} bytes")
     last_entry_id, bytes_max = _READ_BODY.unpack_from(body)

@@ -31,21 +31,25 @@ class LongPoll(NamedTuple):
     wait_ms: int
     entries_bytes_max: int
     """Bytes of entries that the reply may bring along; 0: none."""
+    master_key: bytes = b""
+    """Of the ledger; see `read_key`."""
 
 
 def encode_long_poll(poll: LongPoll) -> bytes:
-    """16 bytes: previous LAC (i64), wait in ms (u32), bound of the entries in bytes (u32)."""
-    return _LONG_POLL_BODY.pack(*poll)
+    """Previous LAC (i64), wait in ms (u32), bound of the entries in bytes (u32), and the master
+    key of 20 bytes or nothing."""
+    *numbers, key = poll
+    return _LONG_POLL_BODY.pack(*numbers) + key
 
 
 def decode_long_poll(body: bytes) -> LongPoll:
     """
     Raises:
-        BookieProtocolError: not 16 bytes.
+        BookieProtocolError: neither 16 nor 36 bytes.
     """
-    if len(body) != _LONG_POLL_BODY.size:
-        raise BookieProtocolError(f"long poll body has {len(body)} bytes")
-    return LongPoll(*_LONG_POLL_BODY.unpack(body))
+    key = _key_behind(body, _LONG_POLL_BODY, "long poll")
+    previous_lac, wait_ms, entries_bytes_max = _LONG_POLL_BODY.unpack_from(body)
+    return LongPoll(previous_lac, wait_ms, entries_bytes_max, key)
 
 
 class LacReply(NamedTuple):
@@ -156,17 +160,27 @@ def decode_entry_list(body: bytes) -> EntryList:
     return EntryList(first, after, bitmap)
 
 
-def encode_list_entries(bitmap_bytes_max: int) -> bytes:
-    """Body of LIST_ENTRIES: bound of the bitmap in bytes (u32)."""
-    return _U32.pack(bitmap_bytes_max)
+def encode_list_entries(bitmap_bytes_max: int, *, master_key: bytes = b"") -> bytes:
+    """Body of LIST_ENTRIES: bound of the bitmap in bytes (u32), master key or nothing."""
+    return _U32.pack(bitmap_bytes_max) + master_key
 
 
-def decode_list_entries(body: bytes) -> int:
-    """Bound of the bitmap in bytes.
+def decode_list_entries(body: bytes) -> tuple[int, bytes]:
+    """Bound of the bitmap in bytes, master key (empty if there is none).
 
     Raises:
-        BookieProtocolError: not 4 bytes.
+        BookieProtocolError: neither 4 nor 24 bytes.
     """
-    if len(body) != _U32.size:
-        raise BookieProtocolError(f"LIST_ENTRIES body has {len(body)} bytes")
-    return int(_U32.unpack(body)[0])
+    key = _key_behind(body, _U32, "LIST_ENTRIES")
+    return int(_U32.unpack_from(body)[0]), key
+
+
+def _key_behind(body: bytes, head: struct.Struct, what: str) -> bytes:
+    """The master key that follows the head of a body; empty if nothing does.
+
+    Raises:
+        BookieProtocolError: the body is neither the head alone nor the head and a key.
+    """
+    if len(body) not in (head.size, head.size + MASTER_KEY_BYTES):
+        raise BookieProtocolError(f"{what} body has {len(body)} bytes")
+    return body[head.size :]

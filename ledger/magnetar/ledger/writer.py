@@ -69,7 +69,7 @@ class LedgerWriter:
         self._entry_overhead_bytes = self._codec.overhead_bytes + _TABLE_BYTES
         self._key = master_key(metadata.password)
         self._pipeline = AddPipeline(
-            parts.channels,
+            parts.turn,
             ledger_id=metadata.ledger_id,
             ensemble=metadata.last_fragment.bookies,
             write_quorum=metadata.write_quorum,
@@ -167,7 +167,7 @@ class LedgerWriter:
         first_entry_id = self._next_entry_id
         self._next_entry_id += len(payloads)
         if not self._unsent:
-            self._parts.channels.turn.join(self._send)
+            self._parts.turn.join(self._send)
         self._unsent += payloads
         self._unsent_bytes += size
         self._unsent_groups.append((len(payloads), on_done))

@@ -128,7 +128,7 @@ class Stage:
                 # The last of an option counts. Others are told the address that they shall use.
                 self._arguments[name] += ["--metadata", self.metadata_url]
                 self._arguments[name] += ["--advertised-host", place.host]
-            if name in self.brokers:
+            if name in self.brokers or name in self.bookies:
                 # A network of its own, which nobody else reaches.
                 self._arguments[name] += ["--insecure"]
         self._clients: dict[str, ServerProcess] = {}

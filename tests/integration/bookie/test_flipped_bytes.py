@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.errors import BookieServiceError
+from magnetar.ledger.digest import read_key
 from magnetar.ledger.reading.bookie_requests import ask
 from magnetar.ledger.wire import Op, Status, decode_block, encode_read_body
 from tests.integration.ledger.cluster import cluster_of
@@ -30,12 +31,12 @@ async def test_b14_a_flipped_byte_anywhere_is_never_served_and_is_no_absence(
         settings = cluster.settings_of("b3").model_copy(update={"storage_engine": engine})
         await cluster.start_bookie("b3", settings)
         await cluster.wait_known(client, "b3")
-        ledgers: list[int] = []
+        ledgers: dict[int, bytes] = {}
         for _ in range(3):
             writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
             await asyncio.gather(*map(writer.add, PAYLOADS))
             await writer.close()
-            ledgers.append(writer.ledger_id)
+            ledgers[writer.ledger_id] = read_key(writer.metadata.password)
         await cluster.stop_bookie("b3")
         pristine = tmp_path / "pristine"
         shutil.copytree(settings.data_directory, pristine)
@@ -55,13 +56,13 @@ async def test_b14_a_flipped_byte_anywhere_is_never_served_and_is_no_absence(
                 refused += 1
                 continue
             await cluster.wait_known(client, "b3")
-            for ledger_id in ledgers:
+            for ledger_id, key in ledgers.items():
                 for entry_id, payload in enumerate(PAYLOADS):
                     frame = await ask(
                         client.channels,
                         "b3",
                         Op.READ,
-                        encode_read_body(last_entry_id=entry_id, bytes_max=1),
+                        encode_read_body(last_entry_id=entry_id, bytes_max=1, master_key=key),
                         ledger_id=ledger_id,
                         entry_id=entry_id,
                     )

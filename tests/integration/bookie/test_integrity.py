@@ -82,9 +82,14 @@ async def flip_on(cluster: Cluster, name: str, entry_id: int, settings: BookieSe
     return log
 
 
+async def key_of(client: LedgerClient, ledger_id: int) -> bytes:
+    return master_key((await client.manager.read(ledger_id)).metadata.password)
+
+
 async def read_at(client: LedgerClient, name: str, ledger_id: int, entry_id: int) -> int:
     """The status of one bookie's answer to a read of one entry."""
-    body = encode_read_body(last_entry_id=entry_id, bytes_max=1 << 20)
+    key = await key_of(client, ledger_id)
+    body = encode_read_body(last_entry_id=entry_id, bytes_max=1 << 20, master_key=key)
     channels = client.channels
     frame = await ask(channels, name, Op.READ, body, ledger_id=ledger_id, entry_id=entry_id)
     if frame.status == Status.OK:
@@ -95,7 +100,7 @@ async def read_at(client: LedgerClient, name: str, ledger_id: int, entry_id: int
 async def add_at(client: LedgerClient, name: str, ledger_id: int) -> int:
     """The status of one bookie's answer to an ordinary add of entry 0."""
     packets = packet_codec(ledger_id).seal(0, -1, 0, [PAYLOADS[0]])
-    body = master_key(b"") + encode_block(packets).data
+    body = await key_of(client, ledger_id) + encode_block(packets).data
     frame = await ask(client.channels, name, Op.ADD, body, ledger_id=ledger_id, entry_id=0)
     return Status(frame.status)
 
@@ -106,7 +111,7 @@ async def all_at(client: LedgerClient, name: str, ledger_id: int) -> list[int]:
         client.channels,
         name,
         Op.LIST_ENTRIES,
-        encode_list_entries(1024),
+        encode_list_entries(1024, master_key=await key_of(client, ledger_id)),
         ledger_id=ledger_id,
         entry_id=0,
     )

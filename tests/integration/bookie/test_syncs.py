@@ -6,6 +6,7 @@ all. Here the system calls are counted; and each sync is left out once, which mu
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from magnetar.ledger.wire import Status
 from tests.bookie_parts import BookieClient, add_request
 from tests.processes import ROOT, magnetar_environment
 from tests.system_calls import DiskState, calls_in, is_answer, is_rename, is_write, strace
+from tests.waiting import until
 
 pytestmark = pytest.mark.disk
 
@@ -98,6 +100,9 @@ async def _serve_adds(directory: Path, without: str) -> Path:
             assert reply.status == Status.OK
         marks = directory / "ledgers-0" / "last-mark"
         async with asyncio.timeout(60):
+            # One more in any case: its answer says that the call which sent the last one is over.
+            # A call that is cut short by the kill has no result, and is not in the trace.
+            await client.ask(lambda request_id: add_request(request_id, 6, 0))
             while not marks.exists():
                 await client.ask(lambda request_id: add_request(request_id, 6, 0))
         client.close()
@@ -105,7 +110,14 @@ async def _serve_adds(directory: Path, without: str) -> Path:
         if process.returncode is None:
             process.kill()
         await process.wait()
+    await _written_to_its_end(trace, process.pid)
     return trace
+
+
+async def _written_to_its_end(trace: Path, process_id: int) -> None:
+    """The process is gone before its tracer, which has some last lines to write."""
+    end = re.compile(rf"^{process_id} +\+\+\+ ", re.MULTILINE)  # "+++ killed by SIGKILL +++"
+    await until(lambda: end.search(trace.read_text(errors="replace")) is not None, "the trace ends")
 
 
 async def _make_nodes(directory: Path, without: str) -> Path:
@@ -114,6 +126,7 @@ async def _make_nodes(directory: Path, without: str) -> Path:
     if (await process.stdout.read()).count(b"made") != NODES:
         await _skip_if_not_permitted(process)
     await process.wait()
+    await _written_to_its_end(trace, process.pid)
     return trace
 
 

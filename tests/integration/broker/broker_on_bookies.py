@@ -8,6 +8,7 @@ from typing import Any
 from magnetar.broker.broker import Broker
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tracing import Spans
+from magnetar.ledger.ports import Clock
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from tests.integration.ledger.cluster import Cluster
 
@@ -24,7 +25,12 @@ _SETTINGS: dict[str, Any] = {
 
 @asynccontextmanager
 async def broker_on(
-    cluster: Cluster, *, seed: int = 3, spans: Spans | None = None, **settings: Any
+    cluster: Cluster,
+    *,
+    seed: int = 3,
+    spans: Spans | None = None,
+    clock: Clock | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Broker]:
     """A started broker with a ledger client of its own; stopped in the end."""
     async with cluster.client() as client:
@@ -32,7 +38,7 @@ async def broker_on(
             BrokerSettings(**(_SETTINGS | settings)),
             client,
             cluster.store,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             network=SystemNetwork(),
             random=random.Random(seed),
             spans=spans,

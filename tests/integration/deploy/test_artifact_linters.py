@@ -1,5 +1,6 @@
 """The files in deploy/ hold before the tools that read them: the real ones, without an engine."""
 
+import base64
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from helm_python.errors import HelmError
 
 from magnetar.deploy.config import component_settings, read_config_file
 from magnetar.ledger.metadata.url import parse_zookeeper_url
+from magnetar.ledger.secret_handshake import parse_secrets
 from tests.artifacts import (
     ALERT_TESTS,
     CHART,
@@ -33,6 +35,7 @@ from tests.artifacts import (
     dashboard_queries,
     options_of,
     read_yaml,
+    servers_secret,
 )
 
 KUBERNETES_VERSIONS = ("1.27", "1.31", "1.37")
@@ -91,6 +94,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "zookeeper": {"enabled": False},
         "metadata": {"url": "zk://zk-1:2181,zk-2:2181/mq"},
     },
+    "own secret": {"sharedSecret": {"existingSecret": "ours"}},
+    "a secret comes in": {"sharedSecret": {"optional": True}},
 }
 OPERATORS = {"PodMonitor", "PrometheusRule"}
 """Kinds of the Prometheus operator, of which Kubernetes has no schema."""
@@ -264,6 +269,42 @@ def test_servers_of_the_chart_know_their_commands_variables_and_settings(
     for component, model in COMPONENTS.items():
         options_given = {"data_directory": "/data"} if component == "bookie" else {}
         component_settings(model, component, tables=tables, environment={}, options=options_given)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_bookies_ask_for_a_secret_that_all_who_use_them_mount(variant: str) -> None:
+    made = [each for each in OBJECTS[variant] if each["kind"] == "Secret"]
+    own = VARIANTS[variant].get("sharedSecret", {}).get("existingSecret")
+    if own:
+        assert made == []
+    else:
+        (secret,) = made
+        own = secret["metadata"]["name"]
+        parse_secrets(base64.b64decode(secret["data"]["shared-secret"]), where="the chart's")
+    for server in SERVERS:
+        pod = workloads(variant)[server]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        environment = environment_of(container)
+        path, settings = servers_secret(server, environment)
+        is_optional = variant == "a secret comes in"
+        assert settings.shared_secret_optional is is_optional
+        is_open = environment.get("MAGNETAR_BOOKIE_INSECURE") == "true"
+        assert is_open is (is_optional and server == "bookie")
+        (volume,) = (each for each in pod["volumes"] if "secret" in each and each["name"] != "keys")
+        assert volume["secret"]["secretName"] == own
+        assert volume["secret"]["defaultMode"] == 0o440
+        (mount,) = (each for each in container["volumeMounts"] if each["name"] == volume["name"])
+        assert path == f"{mount['mountPath']}/shared-secret"
+
+
+def test_each_installation_has_a_secret_of_its_own() -> None:
+    secrets = {
+        each["data"]["shared-secret"]
+        for objects in OBJECTS.values()
+        for each in objects
+        if each["kind"] == "Secret"
+    }
+    assert len(secrets) == len(OBJECTS) - 1, "all but the one that names a secret of its own"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

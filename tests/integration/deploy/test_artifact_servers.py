@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from tests.processes import HOST, ServerProcess, free_ports, magnetar_command, m
 from tests.standalone import is_ready_line
 
 SERVICES = read_yaml(COMPOSE)["services"]
+SECRET_VOLUME = "shared-secret"
 PROBE = (sys.executable, str(DOCKERFILE.with_name("magnetar_health.py")))
 
 
@@ -54,7 +56,9 @@ class Servers:
         for variable, value in service["environment"].items():
             if variable.endswith("_METADATA"):
                 value = f"embedded:{self._directory / 'metadata.db'}"
-            environment[variable] = value.replace("/var/lib", str(self._directory / name))
+            for folder, place in self._mounted(name, service).items():
+                value = value.replace(folder, str(place))
+            environment[variable] = value
             for ending, other in changes.items():
                 if re.fullmatch(rf"MAGNETAR_[A-Z]+{ending}", variable):
                     environment[variable] = other
@@ -68,6 +72,17 @@ class Servers:
         server.wait_ready(READY_TIMEOUT_S)
         self.addresses[name] = server.ready_line.split()[1:]
         self.http[name] = next(each for each in self.addresses[name] if each.startswith("http"))
+
+    def _mounted(self, name: str, service: Any) -> dict[str, Path]:
+        """Where the volumes of a service are here; one that several have is one place."""
+        places = {}
+        for volume in service.get("volumes", []):
+            source, folder, *_ = volume.split(":")
+            places[folder] = (
+                self._directory / (source if source == SECRET_VOLUME else name) / folder[1:]
+            )
+            places[folder].mkdir(parents=True, exist_ok=True)
+        return places
 
     def stop(self) -> list[int]:
         """SIGTERM to all; their exit statuses."""

@@ -201,6 +201,39 @@ def test_of_several_servers_the_one_that_cannot_start_is_named(tmp_path: Path) -
     assert message.startswith("magnetar: bookie-2 ended at its start with status 7: ")
 
 
+def test_a_cluster_starts_with_the_servers_it_needs_and_the_rest_are_tried_again(
+    command: Command,
+) -> None:
+    data = command.directory
+    data.mkdir()
+    in_the_way = data / "bookie-2"
+    in_the_way.write_text("")
+    quorum = ("--bookies", "3", "--quorum", "2,2,1", "--brokers", "1", "--autorecovery", "0")
+    process = command.start(*quorum)
+    assert not command.server("bookie-2")["running"]
+    log = process.log_path.read_text()
+    (told,) = [json.loads(line) for line in log.splitlines() if '"server_left_out"' in line]
+    assert (told["server"], told["running"], told["needed"]) == ("bookie-2", 2, 2)
+    assert "status 7: " in told["error"]
+    port = command.server("broker-1")["ports"]["native"]
+    assert publish_and_read(f"pulsar://127.0.0.1:{port}", "t", 1) == [b"0"]
+
+    in_the_way.unlink()
+    wait_until(
+        lambda: command.server("bookie-2")["running"], "the bookie joins", within_s=READY_TIMEOUT_S
+    )
+    assert process.terminate(90) == 0
+
+
+def test_logs_of_a_cluster_are_rotated(command: Command) -> None:
+    arguments = ("--bookies", "1", "--brokers", "0", "--autorecovery", "0")
+    process = command.start(*arguments, "--log-file-bytes-max", "1", "--log-files-max", "2")
+    former = command.directory / "logs" / "bookie-1.log.1"
+    wait_until(former.exists, "the log is rotated")
+    assert process.terminate(90) == 0
+    assert not (command.directory / "logs" / "bookie-1.log.3").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

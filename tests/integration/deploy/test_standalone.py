@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.deploy.commands import Ended, magnetar
-from tests.processes import HOST, magnetar_command, magnetar_environment
-from tests.standalone import Standalone
+from tests.processes import HOST, ServerProcess, magnetar_command, magnetar_environment
+from tests.standalone import READY_TIMEOUT_S, Standalone, is_ready_line
 
 THREE = ("--bookies", "3", "--quorum", "3,3,2")
 
@@ -208,3 +208,50 @@ def test_a_start_says_by_its_status_what_is_wrong_though_its_words_find_no_room(
             check=False,
         )
     assert ended.returncode == 7
+
+
+def test_bookies_that_cannot_take_the_largest_message_are_refused(tmp_path: Path) -> None:
+    ended = magnetar(
+        *("standalone", "--data", str(tmp_path / "data"), "--port", "0", "--http-port", "0"),
+        environment={"MAGNETAR_BOOKIE_FRAME_BYTES_MAX": str(1 << 20)},
+    )
+    assert ended.status == 2
+    (message,) = ended.messages()
+    assert "takes requests of up to 1048576 bytes" in message
+    assert "raise frame_bytes_max of the bookies, or lower message_bytes_max" in message
+
+
+def test_a_smaller_message_has_room_in_smaller_requests(tmp_path: Path) -> None:
+    settings = {"MESSAGE_BYTES_MAX": str(1 << 20)}
+    config = tmp_path / "magnetar.toml"
+    config.write_text(
+        "[bookie]\nframe_bytes_max = 2097152\n"
+        "[ledger]\nentry_bytes_max = 1114112\nadd_frame_bytes_max = 1048576\n"
+    )
+    with Standalone(
+        tmp_path / "data", arguments=("--config", str(config)), settings=settings
+    ) as server:
+        server.terminate()
+
+
+def test_an_advertised_host_of_the_settings_file_counts_beside_a_host_option(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "magnetar.toml"
+    config.write_text('[broker]\nadvertised_host = "broker.example"\nport = 1\n')
+    process = ServerProcess(
+        magnetar_command(
+            *("standalone", "--data", str(tmp_path / "data"), "--port", "0", "--http-port", "0"),
+            *("--host", HOST, "--config", str(config)),
+        ),
+        log_path=tmp_path / "log",
+        is_ready=is_ready_line,
+    )
+    try:
+        process.wait_ready(READY_TIMEOUT_S)
+        assert "pulsar://broker.example:" in process.ready_line
+        assert "http://broker.example:" in process.ready_line
+        # What an option decides all the same is told.
+        assert '"setting": "broker.port", "used": "0"' in process.log_path.read_text()
+    finally:
+        process.kill()

@@ -14,7 +14,6 @@ from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.wire import RESPONSE, Frame, FrameDecoder, Op, Status, encode_frame
-from magnetar.ledger.writing.add_turn import AddTurn
 from tests.processes import free_ports
 from tests.waiting import until
 
@@ -112,8 +111,7 @@ def channel_to(host: str, port: int, settings: LedgerSettings = SETTINGS) -> Boo
 
 
 def channel_of(registry: OneBookie, settings: LedgerSettings) -> BookieChannel:
-    turn = AddTurn(settings.add_frame_bytes_max)
-    return BookieChannel("b1", registry, SystemNetwork(), SystemClock(), settings, turn)
+    return BookieChannel("b1", registry, SystemNetwork(), SystemClock(), settings)
 
 
 def send(channel: BookieChannel) -> asyncio.Future[Frame]:

@@ -199,6 +199,7 @@ async def test_the_first_creation_names_the_manager_of_the_root(
         "manager": layout,
         "manager_version": 1,
         "format_version": 1,
+        "ledger_passwords": True,
     }
 
 

@@ -198,3 +198,18 @@ async def test_all_agree_on_the_clusters_id(stores: Stores) -> None:
     ids = await asyncio.gather(*(BookieRegistry(handle).instance_id() for handle in handles))
     assert len(set(ids)) == 1
     assert len(ids[0]) == 32
+
+
+async def test_a_bookie_that_takes_too_small_requests_is_known_and_gets_no_new_ledgers(
+    stores: Stores,
+) -> None:
+    store = await stores.open()
+    registry = BookieRegistry(store, frame_bytes_min=2000)
+    await BookieRegistry(store).register(B1)
+    await BookieRegistry(store).register(replace(B2, frame_bytes_max=1999))
+    await BookieRegistry(store).register(replace(B2, bookie_id="b3", frame_bytes_max=2000))
+    await registry.start()
+    assert set(registry.writable()) == {"b1", "b3"}
+    assert set(registry.too_narrow()) == {"b2"}
+    assert registry.resolve("b2") == replace(B2, frame_bytes_max=1999)
+    await registry.close()

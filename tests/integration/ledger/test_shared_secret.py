@@ -20,7 +20,6 @@ from magnetar.ledger.secret_network import SecretNetwork
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemNetwork
 from magnetar.ledger.wire import Frame, FrameDecoder, Op, Status, encode_frame
-from magnetar.ledger.writing.add_turn import AddTurn
 from tests.certificates import Authority
 from tests.integration.ledger.cluster import Cluster, no_fatal_errors
 from tests.waiting import until
@@ -30,13 +29,19 @@ OTHER = b"the secret of quite another cluster, it is"
 SETTINGS = LedgerSettings(request_timeout_s=5, connect_timeout_s=10, reconnect_delay_s=0.05)
 
 
-def guarded(*secrets: bytes, handshakes_max: int = 100, timeout_s: float = 10) -> SecretNetwork:
+def guarded(
+    *secrets: bytes,
+    handshakes_max: int = 100,
+    timeout_s: float = 10,
+    is_optional: bool = False,
+) -> SecretNetwork:
     return SecretNetwork(
         SystemNetwork(),
         secrets,
         source=random.Random(7),
         handshake_timeout_s=timeout_s,
         handshakes_max=handshakes_max,
+        is_optional=is_optional,
     )
 
 
@@ -73,9 +78,14 @@ class _OneBookie(BookieRegistry):
 
 async def ask(cluster: Cluster, network: Network) -> Frame | BookieUnavailableError:
     """What an INFO request over such a network comes to."""
-    bookie = _OneBookie(cluster.bookies["b1"].port)
-    turn = AddTurn(SETTINGS.add_frame_bytes_max)
-    channel = BookieChannel("b1", bookie, network, SystemClock(), SETTINGS, turn)
+    return await ask_bookie("b1", _OneBookie(cluster.bookies["b1"].port), network)
+
+
+async def ask_bookie(
+    bookie_id: str, registry: BookieRegistry, network: Network
+) -> Frame | BookieUnavailableError:
+    """The same of any bookie."""
+    channel = BookieChannel(bookie_id, registry, network, SystemClock(), SETTINGS)
     answers: list[Frame | BookieUnavailableError] = []
     channel.send(Op.INFO, (), answers.append, ledger_id=0)
     await until(lambda: bool(answers))
@@ -130,6 +140,51 @@ async def test_a_secret_is_replaced_while_both_are_known(tmp_path: Path) -> None
     async with bookie_on(guarded(SECRET, OTHER), tmp_path) as cluster:
         for network in (guarded(SECRET), guarded(OTHER), guarded(OTHER, SECRET)):
             assert isinstance(await ask(cluster, network), Frame)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (guarded(SECRET, is_optional=True), SystemNetwork()),
+        (guarded(SECRET, is_optional=True), guarded(SECRET)),
+        (guarded(SECRET, is_optional=True), guarded(SECRET, is_optional=True)),
+        (SystemNetwork(), guarded(SECRET, is_optional=True)),
+        (guarded(SECRET), guarded(SECRET, is_optional=True)),
+    ],
+    ids=["client without", "client with", "both optional", "bookie without", "bookie strict"],
+)
+async def test_a_secret_comes_into_a_cluster_that_runs_without_one(
+    tmp_path: Path, theirs: Network, ours: Network
+) -> None:
+    async with bookie_on(theirs, tmp_path) as cluster, cluster.client(ours) as client:
+        writer = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await writer.add(b"stored" * 10_000)
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        assert await reader.read(0, 0) == [b"stored" * 10_000]
+
+
+async def test_a_secret_that_is_optional_must_yet_be_the_right_one(tmp_path: Path) -> None:
+    async with bookie_on(guarded(SECRET, is_optional=True), tmp_path) as cluster:
+        answer = await ask(cluster, guarded(OTHER, is_optional=True))
+        assert isinstance(answer, BookieSecretError), answer
+        assert isinstance(await ask(cluster, guarded(SECRET)), Frame)
+
+
+async def test_a_stranger_who_is_served_may_send_as_slowly_as_he_likes(tmp_path: Path) -> None:
+    async with bookie_on(guarded(SECRET, is_optional=True), tmp_path) as cluster:
+        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.bookies["b1"].port)
+        for byte in encode_frame(Op.INFO, request_id=5, ledger_id=0):
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        decoder = FrameDecoder()
+        frames: list[Frame] = []
+        async with asyncio.timeout(20):
+            while not frames:
+                frames = decoder.feed(await reader.read(1 << 16))
+        assert (frames[0].op, frames[0].request_id, frames[0].status) == (Op.INFO, 5, Status.OK)
+        writer.close()
 
 
 async def test_a_bookie_that_only_pretends_to_know_the_secret_is_sent_nothing() -> None:

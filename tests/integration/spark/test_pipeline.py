@@ -19,13 +19,13 @@ from magnetar.sdk.spark.pipeline.archive_log import Commit
 from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
 from magnetar.sdk.spark.pipeline.compaction import CompactionSettings
 from magnetar.sdk.spark.pipeline.errors import ArchiveBusyError, PipelineError
+from magnetar.sdk.spark.pipeline.job import BrokerSettings
 from magnetar.sdk.spark.pipeline.replay import ReplaySettings, replay, show_replayed
 from magnetar.sdk.spark.pipeline.rollup import (
     RollupSettings,
     rollup,
     show_rollup,
 )
-from magnetar.sdk.spark.pipeline.session import BrokerSettings
 from tests.chaos.pipeline.archives import Row, read_rows, state_of
 from tests.chaos.pipeline.expected import differences, rollup_by_pandas, rows_of_rollup
 from tests.chaos.pipeline.publishing import (

@@ -24,7 +24,7 @@ from pulsar.schema import (
 )
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from magnetar.sdk import Client
 from magnetar.sdk.schemas import (
@@ -32,6 +32,7 @@ from magnetar.sdk.schemas import (
     INT32,
     STRING,
     AvroObjectSchema,
+    JsonObjectSchema,
     KeyValue,
     KeyValueEncoding,
     KeyValueSchema,
@@ -283,6 +284,37 @@ async def test_a_key_with_a_value_is_two_columns(
         assert (row["key"], row["value"].asDict()) == ("a", {"x": 1, "y": "z"})
         is_separate = encoding is KeyValueEncoding.SEPARATED
         assert row["__key"] == (b"a" if is_separate else None)
+
+    await asyncio.to_thread(check)
+
+
+@pytest.mark.parametrize("kind", [AvroObjectSchema, JsonObjectSchema], ids=["AVRO", "JSON"])
+async def test_a_message_without_a_value_is_a_row_with_a_null_value(
+    server: Standalone, spark: SparkSession, topic: str, kind: type
+) -> None:
+    """In batch and streaming queries; a record of nulls is no such message."""
+    fields = [{"name": "x", "type": ["null", "int"]}]
+    await send(
+        server,
+        topic,
+        kind({"type": "record", "name": "R", "fields": fields}),
+        [{"x": 1}, None, {"x": None}],
+    )
+    options = options_for(server, topic=topic, startingOffsets="earliest")
+
+    def check() -> None:
+        assert [row["x"] for row in load(spark, options).collect()] == [1, None, None]
+        read = spark.read.format("magnetar").options(**options)
+        rows = read.schema("value struct<x:int>, x int").load().collect()
+        values = [row["value"] and row["value"].asDict() for row in rows]
+        assert values == [{"x": 1}, None, {"x": None}]
+        rows = read.schema("x int, value binary").load().collect()
+        assert [row["value"] is None for row in rows] == [False, True, False]
+        whole = StructType([StructField("x", IntegerType())])
+        for column, expected in ((whole, values), (BinaryType(), [row["value"] for row in rows])):
+            columns = StructType([StructField("value", column), METADATA_FIELDS[1]])
+            with DrivenQuery(options, Checkpoint(), columns) as query:
+                assert query.run_available().values == expected
 
     await asyncio.to_thread(check)
 

@@ -120,6 +120,34 @@ async def test_executors_read_with_what_the_servers_of_the_cluster_have(
         assert await read(part, port, files.executors(tls=tls, secret=secret)) == VALUES
 
 
+async def test_executors_show_the_key_of_the_ledger_and_say_so_if_it_does_not_fit(
+    tmp_path: Path, files: Files
+) -> None:
+    async with stored(files.servers(tls=False, secret=False), tmp_path) as (part, port):
+        assert part.password
+        assert repr(part.password) not in repr(part), "slices are logged"
+        security = files.executors(tls=False, secret=False)
+        for password in (b"", b"another"):
+            with pytest.raises(UnreachableError, match="the ledger's password does not fit"):
+                await read(replace(part, password=password), port, security)
+        held = await asyncio.to_thread(first_held, part, port, security)
+        assert held == part.first
+
+
+def first_held(part: LedgerPart, port: int, security: BookieSecurity) -> int:
+    (bookie_id,) = part.ensembles[0].bookies
+    reads = LedgerReads(
+        {bookie_id: Address("127.0.0.1", port, "")},
+        request_bytes=1 << 20,
+        bookie_timeout_ms=30_000,
+        security=security,
+    )
+    try:
+        return reads.first_held(part)
+    finally:
+        reads.close()
+
+
 @pytest.mark.parametrize(("meant", "instance_id"), [("b2", ""), ("b1", "0" * 32)])
 async def test_executors_believe_no_other_bookie_at_an_address_of_the_plan(
     tmp_path: Path, files: Files, meant: str, instance_id: str

@@ -3,10 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.broker.chunks import chunks_of
 from magnetar.broker.entry import (
     MESSAGES_PER_ENTRY_MAX,
     admit,
     last_batch_index_of,
+    look_through,
     messages_in,
     messages_of,
     publish_time_ms_of,
@@ -20,6 +22,16 @@ _NOISE = st.binary(max_size=200) | st.binary(max_size=100).map(lambda data: b"\x
 def _messages_admitted(data: bytes) -> int:
     metadata = admit(data)
     return 1 if metadata is None else messages_in(metadata)
+
+
+def _sent(count: int | None, is_chunk: bool, has_checksum: bool) -> bytes:
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=count
+    )
+    if is_chunk:
+        metadata.uuid, metadata.num_chunks_from_msg, metadata.chunk_id = "u", 2, 1
+    entry = encode_payload(metadata.SerializeToString(), b"body")
+    return entry if has_checksum else entry[6:]
 
 
 @given(_NOISE)
@@ -54,3 +66,13 @@ def test_what_a_client_sends_is_admitted(
         == messages_of(entry)
         == min(max(1, count or 1), MESSAGES_PER_ENTRY_MAX)
     )
+
+
+@given(
+    st.lists(_NOISE | st.builds(_sent, st.none() | st.integers(0, 9), st.booleans(), st.booleans()))
+)
+def test_a_look_through_many_finds_what_a_look_at_each_does(entries: list[bytes]) -> None:
+    counts, maybe_chunks = look_through(entries)
+    assert counts == [messages_of(each) for each in entries]
+    chunks = chunks_of(entries, range(len(entries)))
+    assert chunks_of(entries, maybe_chunks) == chunks

@@ -49,6 +49,7 @@ BROKER_SETTINGS = {
     "load_sample_interval_ms": 5_000,
     # Nothing is trimmed unless a story or a plan says so: at the end everything is looked at.
     "retention_check_interval_s": 0.0,
+    "topics_at_rest_interval_s": 0.0,
 }
 """Times so short that a story stays short."""
 

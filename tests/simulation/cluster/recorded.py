@@ -26,7 +26,7 @@ class RecordedClient(LedgerClient):
         write_quorum: int,
         ack_quorum: int,
         digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
+        password: bytes | None = None,
         custom_metadata: dict[str, str] | None = None,
     ) -> LedgerWriter:
         writer = await super().create(

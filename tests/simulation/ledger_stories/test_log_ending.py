@@ -307,8 +307,9 @@ async def test_a_wrong_password_opens_nothing_and_fences_nothing(sim: Simulation
     secret = CONFIG.model_copy(update={"password": b"secret"})
     log = await open_log(sim, config=secret)
     await log.add(b"one")
-    with pytest.raises(UnauthorizedError):
-        await open_log(sim, "o")
+    for wrong in (b"guess", b""):
+        with pytest.raises(UnauthorizedError):
+            await open_log(sim, "o", config=CONFIG.model_copy(update={"password": wrong}))
     reader = await open_reader(sim, "o", password=b"guess")
     with pytest.raises(UnauthorizedError):
         await reader.read()

@@ -116,7 +116,9 @@ class Client:
 
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> None:
         """Read, and judge the answer."""
-        body = encode_read_body(last_entry_id=last, bytes_max=bytes_max)
+        body = encode_read_body(
+            last_entry_id=last, bytes_max=bytes_max, master_key=key_of(ledger_id)
+        )
         reply = await self._send(Op.READ, -1 - len(self._waiting), ledger_id, first, 0, body)
         self.judge_read(reply, ledger_id, first, last)
 

@@ -138,7 +138,7 @@ async def test_a_lac_that_moved_before_the_deletion_does_not_bring_the_ledger_ba
 
 async def test_who_waits_for_news_hears_of_the_deletion(parts: Parts) -> None:
     parts.handle(add_request(1, LEDGER, 0))
-    body = encode_long_poll(LongPoll(5, 60_000, 0))
+    body = encode_long_poll(LongPoll(5, 60_000, 0, KEY))
     poll = Frame(Op.READ_LAC, False, Flag.LONG_POLL, 0, 2, LEDGER, -1, body)
     parts.handler.handle(parts.connection, [poll])
     parts.delete()

@@ -56,8 +56,9 @@ def long_poll(
     wait_ms: int = 60_000,
     entries_bytes: int = 0,
     flags: int = Flag.LONG_POLL,
+    key: bytes = KEY,
 ) -> Frame:
-    body = encode_long_poll(LongPoll(previous_lac, wait_ms, entries_bytes))
+    body = encode_long_poll(LongPoll(previous_lac, wait_ms, entries_bytes, key))
     return Frame(Op.READ_LAC, False, flags, 0, request_id, LEDGER, -1, body)
 
 
@@ -303,7 +304,7 @@ async def test_a_malformed_long_poll_ends_the_connection(parts: Parts) -> None:
 
 
 def list_entries(request_id: int, first: int, bytes_max: int = 100) -> Frame:
-    body = encode_list_entries(bytes_max)
+    body = encode_list_entries(bytes_max, master_key=KEY)
     return Frame(Op.LIST_ENTRIES, False, 0, 0, request_id, LEDGER, first, body)
 
 

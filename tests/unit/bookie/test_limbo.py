@@ -19,6 +19,7 @@ from magnetar.ledger.wire_bodies import (
 )
 from tests.bookie_parts import (
     KEY,
+    OTHER_KEY,
     ManualConnection,
     ManualJournal,
     MemoryStorage,
@@ -74,11 +75,12 @@ async def parts() -> Parts:
 
 
 def list_request(request_id: int, ledger_id: int = LEDGER) -> Frame:
-    return Frame(Op.LIST_ENTRIES, False, 0, 0, request_id, ledger_id, 0, encode_list_entries(64))
+    body = encode_list_entries(64, master_key=KEY)
+    return Frame(Op.LIST_ENTRIES, False, 0, 0, request_id, ledger_id, 0, body)
 
 
 def poll_request(request_id: int, previous_lac: int, *, wait_ms: int) -> Frame:
-    body = encode_long_poll(LongPoll(previous_lac, wait_ms, 0))
+    body = encode_long_poll(LongPoll(previous_lac, wait_ms, 0, KEY))
     return Frame(Op.READ_LAC, False, Flag.LONG_POLL, 0, request_id, LEDGER, -1, body)
 
 
@@ -144,7 +146,7 @@ async def test_the_first_real_key_replaces_the_empty_one_and_the_fence_stays(par
 
 async def test_a_ledger_that_left_limbo_denies_again(parts: Parts) -> None:
     parts.store(0, 2)
-    parts.ledgers.leave_limbo(LEDGER)
+    parts.ledgers.leave_limbo(LEDGER, KEY)
     assert not parts.storage.states[LEDGER].limbo
     assert parts.storage.states[LEDGER].fenced
     parts.handle(read_request(1, LEDGER, 2), list_request(2), read_lac_request(3, LEDGER))
@@ -160,7 +162,7 @@ async def test_a_read_that_began_in_limbo_denies_nothing_when_it_ends_after_it(
     """It may have looked before the repair stored what it asked for."""
     parts.storage.is_slow = True
     parts.handle(read_request(1, LEDGER, 0))
-    parts.ledgers.leave_limbo(LEDGER)
+    parts.ledgers.leave_limbo(LEDGER, KEY)
     reply = await parts.connection.wait_reply(1)
     assert reply.status == Status.UNKNOWN_LEDGER_STATE
 
@@ -208,3 +210,20 @@ async def test_what_comes_back_after_a_loss_is_listed_and_what_it_lacks_is_denie
     page = decode_entry_list((await parts.connection.wait_reply(3)).body)
     assert page.entry_ids() == [3]
     assert parts.connection.replies[4].status == Status.NO_SUCH_ENTRY
+
+
+async def test_a_ledger_that_left_limbo_is_read_with_its_key_only(parts: Parts) -> None:
+    """In limbo nobody may know the key; who looked at all of the ledger knows it."""
+    parts.handle(read_request(1, LEDGER, 0, key=OTHER_KEY))
+    assert parts.connection.replies[1].status == Status.UNKNOWN_LEDGER_STATE
+    parts.ledgers.leave_limbo(LEDGER, KEY)
+    assert parts.storage.states[LEDGER].master_key == KEY
+    parts.handle(read_request(2, LEDGER, 0, key=OTHER_KEY), read_request(3, LEDGER, 0))
+    assert parts.connection.replies[2].status == Status.UNAUTHORIZED
+    assert parts.connection.replies[3].status == Status.NO_SUCH_ENTRY
+
+
+async def test_a_key_that_is_known_is_not_replaced_by_leaving_limbo(parts: Parts) -> None:
+    parts.store(0, 2)
+    parts.ledgers.leave_limbo(LEDGER, OTHER_KEY)
+    assert parts.storage.states[LEDGER].master_key == KEY

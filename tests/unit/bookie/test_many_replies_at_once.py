@@ -87,7 +87,7 @@ async def parts() -> Parts:
 
 
 async def test_b23_news_for_many_long_polls_of_one_client(parts: Parts) -> None:
-    body = encode_long_poll(LongPoll(-1, 60_000, 1 << 20))
+    body = encode_long_poll(LongPoll(-1, 60_000, 1 << 20, KEY))
     polls = [
         Frame(Op.READ_LAC, False, Flag.LONG_POLL, 0, each, LEDGER, -1, body)
         for each in range(REQUESTS)

@@ -415,6 +415,7 @@ async def test_info_tells_who_we_are(parts: Parts) -> None:
         "bookie_id": "b1",
         "instance_id": "c1",
         "version": "1",
+        "reads_take_keys": True,
         "writable": True,
         "read_only_reasons": [],
         "free_bytes": 1000,

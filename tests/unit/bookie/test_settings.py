@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -29,3 +30,26 @@ def test_a_group_must_fit_into_the_queue() -> None:
 def test_a_bookie_id_is_a_plain_name(name: str) -> None:
     with pytest.raises(ValidationError):
         BookieSettings(data_directory=Path("d"), bookie_id=name)
+
+
+@pytest.mark.parametrize(
+    ("values", "asks"),
+    [
+        ({}, False),
+        ({"insecure": True}, False),
+        ({"shared_secret_file": "/s"}, True),
+        ({"shared_secret_file": "/s", "shared_secret_optional": True}, False),
+        ({"tls_certificate_file": "/c", "tls_key_file": "/k", "tls_ca_file": "/a"}, True),
+    ],
+)
+def test_a_secret_or_certificates_keep_strangers_out(values: dict[str, Any], asks: bool) -> None:
+    settings = BookieSettings(data_directory=Path("d"), **values)
+    assert settings.asks_for_proof is asks
+
+
+def test_a_secret_is_made_at_an_absolute_path_only() -> None:
+    """It might be the secret itself, given where its file is expected."""
+    with pytest.raises(ValidationError, match="absolute path"):
+        BookieSettings(
+            data_directory=Path("d"), shared_secret_file="a" * 32, shared_secret_create=True
+        )

@@ -128,7 +128,7 @@ def _hold_time(harness: Harness) -> _Time:
 )
 @pytest.mark.parametrize("policy", ["dispatch_rate", "subscription_dispatch_rate"])
 async def test_every_type_of_subscription_keeps_to_the_rate(sub_type: Any, policy: str) -> None:
-    harness = Harness()
+    harness = Harness(failover_delay_ms=0)
     client = await _consume(harness, sub_type)
     time = _hold_time(harness)
     _use(harness, **{policy: RateLimit(messages=7, period_s=1)})

@@ -9,7 +9,7 @@ from magnetar.broker.dispatch.failover import choose_active
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, settle
+from tests.unit.broker.harness import WAIT_S, Client, Harness, entry, settle
 from tests.unit.broker.memory_parts import TOPIC
 
 _FAILOVER = pb.CommandSubscribe.Failover
@@ -17,7 +17,7 @@ _FAILOVER = pb.CommandSubscribe.Failover
 
 def _consumer(name: str, priority: int = 0) -> Consumer:
     client = Harness().client()
-    return Consumer(client.connection, 0, name=name, sub_type=FAILOVER, priority=priority)
+    return Consumer(client.connection.link, 0, name=name, sub_type=FAILOVER, priority=priority)
 
 
 @pytest.mark.parametrize("partition", range(5))
@@ -77,8 +77,8 @@ def _entry_ids(client: Client) -> list[int]:
     ]
 
 
-async def test_the_first_consumer_is_active_at_once() -> None:
-    harness = Harness(failover_delay_ms=1_000_000)
+async def test_without_a_delay_the_first_consumer_is_active_at_once() -> None:
+    harness = Harness(failover_delay_ms=0)
     harness.log.store(entry(), entry())
     client = await _join(harness, "a", permits=10)
     assert await _change(client)
@@ -86,8 +86,30 @@ async def test_the_first_consumer_is_active_at_once() -> None:
     assert _entry_ids(client) == [0, 1]
 
 
+async def test_of_a_group_that_starts_nobody_is_sent_what_another_one_gets_again() -> None:
+    harness = Harness(failover_delay_ms=30)
+    harness.log.store(entry(), entry())
+    early = await _join(harness, "a", permits=10, priority=1)
+    await settle()
+    chosen = await _join(harness, "b", permits=10, priority=0)
+    assert await _change(chosen)
+    await settle()
+    assert _entry_ids(chosen) == [0, 1]
+    assert _entry_ids(early) == []
+
+
+async def test_consumers_that_keep_coming_do_not_put_off_the_start() -> None:
+    harness = Harness(failover_delay_ms=20)
+    harness.log.store(entry())
+    group: list[Client] = []
+    async with asyncio.timeout(WAIT_S):
+        while not any(_entry_ids(client) for client in group):
+            group.append(await _join(harness, "c", permits=1, priority=10_000 - len(group)))
+    assert len(group) > 1
+
+
 async def test_a_standby_is_told_and_sent_nothing() -> None:
-    harness = Harness()
+    harness = Harness(failover_delay_ms=0)
     harness.log.store(entry())
     active = await _join(harness, "a", permits=10)
     await _change(active)
@@ -99,9 +121,10 @@ async def test_a_standby_is_told_and_sent_nothing() -> None:
 
 
 async def test_a_standby_takes_over_from_the_first_open_entry() -> None:
-    harness = Harness(failover_delay_ms=1)
+    harness = Harness(failover_delay_ms=0)
     harness.log.store(*(entry() for _ in range(4)))
     active = await _join(harness, "a", permits=10)
+    await _change(active)
     standby = await _join(harness, "b", permits=10, priority=1)
     await settle()
     active.ack(Position(7, 0))
@@ -129,9 +152,12 @@ async def test_the_former_active_consumer_has_time_to_acknowledge() -> None:
     assert not await _change(first)
 
 
-@pytest.mark.parametrize("kind", ["persistent", "non-persistent"])
-async def test_a_newcomer_is_told_when_it_can_listen(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "told"), [("persistent", [None, False]), ("non-persistent", [True, False])]
+)
+async def test_a_newcomer_is_told_when_it_can_listen(kind: str, told: list[bool | None]) -> None:
     # The Go client notes a consumer after the answer to SUBSCRIBE, and sends FLOW after that.
+    # Who will be active is told when it is: on a topic that is not stored that is at once.
     topic = TOPIC.replace("persistent", kind)
     harness = Harness(failover_delay_ms=1_000_000)
     clients = [harness.client() for _ in range(2)]
@@ -142,9 +168,10 @@ async def test_a_newcomer_is_told_when_it_can_listen(kind: str) -> None:
         assert answer.type == BaseCommand.SUCCESS
         await settle()
         assert client.received() == []
-    for client, is_active in zip(clients, (True, False), strict=True):
+    for client, is_active in zip(clients, told, strict=True):
         client.flow(1)
-        assert await _change(client) == is_active
+        if is_active is not None:
+            assert await _change(client) == is_active
         client.flow(1)
         await settle()
         assert client.received() == []
@@ -159,7 +186,7 @@ async def test_a_newcomer_that_asks_for_nothing_is_told_after_the_delay() -> Non
 
 
 async def test_old_clients_are_not_told() -> None:
-    harness = Harness()
+    harness = Harness(failover_delay_ms=0)
     client = harness.client(version=11)
     await client.subscribe(subType=_FAILOVER)
     client.flow(1)
@@ -169,7 +196,7 @@ async def test_old_clients_are_not_told() -> None:
 
 
 async def test_a_standby_may_neither_redeliver_nor_unsubscribe_alone() -> None:
-    harness = Harness()
+    harness = Harness(failover_delay_ms=0)
     harness.log.store(entry())
     active = await _join(harness, "a", permits=10)
     standby = await _join(harness, "b", permits=10, priority=1)

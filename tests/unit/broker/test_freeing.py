@@ -31,6 +31,7 @@ class Watched:
     def __init__(self, connection: Connection) -> None:
         parts = (
             connection,
+            connection.link,
             connection.publishing,
             connection.consuming,
             connection.lookups,
@@ -42,7 +43,7 @@ class Watched:
 
     @property
     def alive(self) -> list[str]:
-        """What is still there of it. Its producers and consumers hold the connection."""
+        """What is still there of it. Its producers and consumers hold parts of it."""
         return [type(part).__name__ for each in self._parts if (part := each()) is not None]
 
 
@@ -89,7 +90,7 @@ async def _ends_a_transaction(client: Client) -> None:
 
 
 async def _is_probed(client: Client) -> None:
-    probe = asyncio.ensure_future(client.connection.is_alive())
+    probe = asyncio.ensure_future(client.connection.link.is_alive())
     await settle()
     client.send(BaseCommand.PONG, pong=pb.CommandPong())
     assert await probe

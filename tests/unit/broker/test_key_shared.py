@@ -337,7 +337,7 @@ async def test_what_waits_is_read_again_when_it_was_not_kept() -> None:
     harness.log.read_error = LogUnavailableError("bookies are away")
     one.flow(100)
     assert await _ids(one) == []
-    assert dispatcher.why_idle() is Reason.READING
+    assert dispatcher.why_idle() is Reason.UNREADABLE
     harness.log.read_error = None
     dispatcher.left._reader.stop()
     dispatcher.wake()

@@ -159,7 +159,7 @@ async def test_a_client_is_told_an_address_that_it_can_reach_or_none(
     """Whoever has looked nothing up on this connection may be in another network."""
     harness = Harness()
     client = await _producing(harness)
-    client.connection.listener = asked
+    client.connection.link.listener = asked
     harness.topic.disconnect_all(LISTENING)
     assert _urls(client) == {BaseCommand.CLOSE_PRODUCER: told}
 
@@ -172,7 +172,7 @@ async def test_a_lookup_shows_which_addresses_a_client_can_reach() -> None:
         lookupTopic=pb.CommandLookupTopic(topic=TOPIC, request_id=1, advertised_listener_name=""),
     )
     await client.next(BaseCommand.LOOKUP_RESPONSE)
-    assert client.connection.listener == ""
+    assert client.connection.link.listener == ""
 
 
 async def test_an_unknown_listener_is_refused() -> None:

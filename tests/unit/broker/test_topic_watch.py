@@ -1,19 +1,23 @@
 """WATCH_TOPIC_LIST: what matches, what changes, and the bounds of it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.topic_lists import topics_hash
+from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topic_watch.pattern import TopicPattern
 from magnetar.broker.topic_watch.watched_list import Update, WatchedList
 from magnetar.ledger.metadata.store import WatchEvent
+from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.dictionary_store import DictionaryStore
 from tests.unit.broker.harness import Client, Harness
+from tests.waiting import until
 
 _NAMESPACE = "public/default"
 
@@ -302,3 +306,44 @@ async def test_topics_of_the_cluster_itself_are_not_told() -> None:
     scene = _Scene()
     scene.now("a1", "a__transaction_pending_ack")
     assert list((await _watch(scene.client())).topic) == _full("a1")
+
+
+class _Hands(SystemClock):
+    """A clock that goes on when the test says so."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+async def test_thousands_of_listeners_are_told_in_turns_and_each_in_order() -> None:
+    clock, store = _Hands(), DictionaryStore()
+    names: list[str] = []
+
+    async def list_names(namespace: str) -> list[str]:
+        return _full(*names)
+
+    lists = FollowedLists(store, list_names, clock, pause_ms=0)
+    heard: dict[int, list[Sequence[str]]] = {number: [] for number in range(1000)}
+
+    def listener(number: int) -> Callable[[Sequence[str], Sequence[str]], None]:
+        def hear(new: Sequence[str], deleted: Sequence[str]) -> None:
+            clock.now_s += 0.001
+            heard[number].append(new)
+
+        return hear
+
+    listeners = [listener(number) for number in heard]
+    for each in listeners:
+        followed = lists.join(_NAMESPACE, each)
+    await followed.names()
+    followed._changed([], _full("a"))
+    assert sum(map(len, heard.values())) <= 6
+    followed._changed(_full("a"), _full("a", "b"))
+    lists.leave(_NAMESPACE, listeners[-1])
+    await until(lambda: len(heard[998]) == 2, "the last one has heard of both")
+    assert {tuple(map(tuple, each)) for each in list(heard.values())[:-1]} == {
+        (tuple(_full("a")), tuple(_full("b")))
+    }
+    assert heard[999] == []

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.keeping.operating import skip_unreadable
@@ -193,13 +194,9 @@ async def test_what_expires_is_forgotten(sub_type: Any) -> None:
     assert subscription.unacked_messages == 0
 
 
-@_ALL
-async def test_entries_that_cannot_be_read_are_named_and_skipped_alone(
-    sub_type: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harness = Harness(failover_delay_ms=0, read_retry_ms=1, read_retry_ms_max=1)
-    harness.log.store(*(entry() for _ in range(8)))
-    damaged, read = range(2, 5), harness.log.read_range
+def _damage(harness: Harness, damaged: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bookie can serve these entries of the first ledger."""
+    read = harness.log.read_range
 
     async def read_range(
         start: Position, *, entries_max: int, bytes_max: int
@@ -211,6 +208,46 @@ async def test_entries_that_cannot_be_read_are_named_and_skipped_alone(
         return await read(start, entries_max=entries_max, bytes_max=bytes_max)
 
     monkeypatch.setattr(harness.log, "read_range", read_range)
+
+
+@_SHARING
+async def test_entries_that_cannot_be_read_again_are_named_and_skipped_alone(
+    sub_type: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = Harness(read_retry_ms=1, read_retry_ms_max=1)
+    harness.log.store(*(entry() for _ in range(8)))
+    client = await _join(harness, sub_type, permits=100)
+    client.received()
+    await settle()
+    damaged = range(2, 5)
+    _damage(harness, damaged, monkeypatch)
+    subscription = harness.topic.subscriptions["s"]
+    dispatcher = subscription.dispatcher
+    if isinstance(dispatcher, KeySharedDispatcher):
+        dispatcher.left._kept.clear()
+    client.received()
+    client.redeliver()
+    while subscription.why_idle() is not Reason.UNREADABLE:
+        await settle()
+    told = topic_stats(harness.topic, now_ms=1, owner="b")["subscriptions"]["s"]
+    assert told["whyIdle"] == "unreadable"
+    assert "from entry 2 of ledger 7 on: the digest does not match" in told["whyIdleText"]
+    assert await skip_unreadable(harness.topic, subscription) == len(damaged)
+    found = await client.messages(5)
+    assert sorted(message.message_id.entryId for message, _ in found) == [0, 1, 5, 6, 7]
+    assert subscription.why_idle() is Reason.NOTHING_NEW
+    with pytest.raises(NotAllowedError, match="whyIdle"):
+        await skip_unreadable(harness.topic, subscription)
+
+
+@_ALL
+async def test_entries_that_cannot_be_read_are_named_and_skipped_alone(
+    sub_type: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = Harness(failover_delay_ms=0, read_retry_ms=1, read_retry_ms_max=1)
+    harness.log.store(*(entry() for _ in range(8)))
+    damaged = range(2, 5)
+    _damage(harness, damaged, monkeypatch)
     client = await _join(harness, sub_type)
     client.received()
     client.flow(100)

@@ -242,7 +242,7 @@ class MemoryLedgers:
         ensemble_size: int,
         write_quorum: int,
         ack_quorum: int,
-        password: bytes = b"",
+        password: bytes | None = None,
         custom_metadata: dict[str, str] | None = None,
     ) -> MemoryWriter:
         assert ensemble_size >= write_quorum >= ack_quorum

@@ -103,3 +103,52 @@ def test_a_layout_that_cannot_be_read_is_refused_and_kept(
     with pytest.raises(DataDirectoryError, match=f"layout.json cannot be used: .*{said}"):
         files.read_layout()
     assert files.layout_path.read_text() == text
+
+
+@pytest.mark.parametrize("kind", ["layout", "cluster"])
+def test_a_flipped_bit_is_noticed_or_harmless(files: ClusterFiles, kind: str) -> None:
+    files.lock()
+    files.write_layout(LAYOUT)
+    files.write_cluster(record(1))
+    path = files.layout_path if kind == "layout" else files.cluster_path
+    whole = path.read_bytes()
+
+    def read() -> object:
+        return files.read_layout() if kind == "layout" else files.read_cluster()
+
+    right = read()
+    for at in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            refusal, found = "", None
+            try:
+                found = read()
+            except DataDirectoryError as error:
+                refusal = str(error)
+            is_noticed = str(path) in refusal and "It was not changed: " in refusal
+            assert is_noticed or found == right, (at, bit, refusal)
+
+
+def test_files_of_releases_without_a_checksum_are_read(files: ClusterFiles) -> None:
+    files.lock()
+    files.layout_path.write_text(LAYOUT.model_dump_json(indent=2))
+    assert files.read_layout() == LAYOUT
+
+
+def test_what_was_changed_by_hand_is_refused_until_its_checksum_is_removed(
+    files: ClusterFiles,
+) -> None:
+    files.lock()
+    files.write_layout(LAYOUT)
+    fields = json.loads(files.layout_path.read_text())
+    fields["bookies"] = 4
+    files.layout_path.write_text(json.dumps(fields))
+    with pytest.raises(DataDirectoryError, match="remove its checksum"):
+        files.read_layout()
+    del fields["checksum"]
+    files.layout_path.write_text(json.dumps(fields))
+    found = files.read_layout()
+    assert found is not None
+    assert found.bookies == 4

@@ -9,6 +9,7 @@ from magnetar.bookie.errors import (
     DiskLostError,
     JournalCorruptError,
     JournalFileMissingError,
+    OpenToAllError,
     PortTakenError,
     StorageCorruptError,
 )
@@ -39,6 +40,7 @@ from magnetar.ledger.errors import (
         (DiskLostError("/data/ledgers cannot be used any more"), 7),
         (PermissionError(errno.EACCES, "Permission denied", "/data/lock"), 7),
         (InvalidPathError("no URL"), 2),
+        (OpenToAllError("refusing to listen on 0.0.0.0"), 2),
         (NoSuchLedgerError("ledger 7 has no metadata"), 2),
         (LedgerLayoutError("another manager's"), 2),
         (ClocksApartError("a day apart"), 2),

@@ -118,7 +118,9 @@ def cut(sizes: list[int], *, frame_bytes_max: int = 1 << 20) -> list[tuple[int, 
     parts: list[bytes] = []
     for number, size in enumerate(sizes):
         parts += (ADD_HEAD.pack(number, 0, size, bytes(20)), bytes(size))
-    frames: list[AddFrame] = AddTurn(frame_bytes_max)._cut(parts)
+    registry: Any = Mock()
+    pool = ChannelPool(registry, SystemNetwork(), SystemClock(), LedgerSettings())
+    frames: list[AddFrame] = AddTurn(pool, frame_bytes_max)._cut(parts)
     for frame in frames:
         assert frame.is_alone == (frame.stop - frame.start == 1)
         assert frame.is_alone or sum(map(len, frame.body)) <= frame_bytes_max + 4
@@ -141,13 +143,14 @@ class Bookies:
 
     def __init__(self) -> None:
         registry: Any = Mock()  # nobody is connected to
-        self.pool = ChannelPool(registry, SystemNetwork(), SystemClock(), LedgerSettings())
+        pool = ChannelPool(registry, SystemNetwork(), SystemClock(), LedgerSettings())
+        self.turns = AddTurn(pool, LedgerSettings().add_frame_bytes_max)
         self.sent: list[tuple[str, int]] = []
         self.heard: list[tuple[str, int, str]] = []
         self.reported: list[str] = []
         self.first_fails = False
         for name in ("b1", "b2"):
-            self.pool.get(name).send = partial(self._send, name)  # type: ignore[method-assign]
+            pool.get(name).send = partial(self._send, name)  # type: ignore[method-assign]
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: self.reported.append(type(context["exception"]).__name__)
         )
@@ -164,7 +167,7 @@ class Bookies:
                 on_reply = partial(self._on_reply, name, ledger)
                 member = AddMember(ledger, on_stored=lambda adds: None, on_reply=on_reply)
                 head = ADD_HEAD.pack(ledger, 0, 0, bytes(20))
-                self.pool.get(name).queue_add(member, an_add(0), head, b"")
+                self.turns.queue_to(name).add(member, an_add(0), head, b"")
         await asyncio.sleep(0)
 
     def _on_reply(self, name: str, ledger: int, adds: list[PendingAdd], reply: object) -> None:
@@ -184,14 +187,14 @@ async def test_what_breaks_at_one_bookie_keeps_nothing_from_others_nor_from_late
 
 async def test_adds_of_which_no_frame_can_be_made_are_told() -> None:
     bookies = Bookies()
-    cut, failures = bookies.pool.turn._cut, iter([MemoryError()])
+    cut, failures = bookies.turns._cut, iter([MemoryError()])
 
     def fail_once(parts: Sequence[bytes]) -> list[AddFrame]:
         for error in failures:
             raise error
         return cut(parts)
 
-    bookies.pool.turn._cut = fail_once  # type: ignore[method-assign]
+    bookies.turns._cut = fail_once  # type: ignore[method-assign]
     await bookies.turn()
     await asyncio.sleep(0)
     unheard = "BookieUnavailableError"

@@ -32,6 +32,7 @@ from magnetar.bookie.integrity.peers import Peers
 from magnetar.bookie.integrity.restoring import restore
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.digest import master_key
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.ports import Disk, Worker
@@ -145,7 +146,7 @@ class FullCheck:
             _log.warning("ledger_stays_in_limbo", ledger_id=ledger_id, error=str(error))
             return False
         if is_whole:
-            self._ledgers.leave_limbo(ledger_id)
+            self._ledgers.leave_limbo(ledger_id, master_key(metadata.password))
         return is_whole
 
     async def _settled_metadata(self, ledger_id: int) -> LedgerMetadata:

@@ -30,6 +30,7 @@ from magnetar.bookie.journaling.journal_format import mark_name
 from magnetar.bookie.requests.loss_horizon import LossHorizon
 from magnetar.bookie.storage import LedgerState as StoredState
 from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.digest import master_key
 from magnetar.ledger.errors import InvalidLedgerMetadataError, NoSuchLedgerError
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
@@ -150,13 +151,20 @@ class LossPass:
             self._put(ledger_id, fenced=True)
             return
         if names_bookie(metadata, self._bookie_id):
-            self._put(ledger_id, fenced=must_be_fenced(metadata, self._bookie_id))
+            fenced = must_be_fenced(metadata, self._bookie_id)
+            self._put(ledger_id, fenced=fenced, key=master_key(metadata.password))
         if not must_be_fenced(metadata, self._bookie_id):
             self._open.append(ledger_id)
 
-    def _put(self, ledger_id: int, *, fenced: bool) -> None:
+    def _put(self, ledger_id: int, *, fenced: bool, key: bytes = b"") -> None:
+        """`key`: of the ledger, for a state that does not know it any more."""
         state = self._storage.state(ledger_id) or StoredState(b"", False, -1)
-        state = replace(state, limbo=True, fenced=state.fenced or fenced)
+        state = replace(
+            state,
+            master_key=state.master_key or key,
+            limbo=True,
+            fenced=state.fenced or fenced,
+        )
         self._storage.put_state(ledger_id, state)
         self._limbo += 1
         self._fenced += state.fenced

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from magnetar.bookie.errors import BeyondEndError, NoOtherCopyError, ReplicasUnavailableError
 from magnetar.bookie.integrity.own_entries import end_of, peers_of
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import PacketCodec, codec_for
+from magnetar.ledger.digest import PacketCodec, codec_for, read_key
 from magnetar.ledger.errors import DigestMismatchError, LedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.reading.bookie_requests import ask, read_reply_block
@@ -92,7 +92,11 @@ class ReplicaSource:
             self._channels,
             bookie_id,
             Op.READ,
-            encode_read_body(last_entry_id=last, bytes_max=self._bytes_max),
+            encode_read_body(
+                last_entry_id=last,
+                bytes_max=self._bytes_max,
+                master_key=read_key(metadata.password),
+            ),
             ledger_id=ledger_id,
             entry_id=first,
         )

@@ -79,6 +79,20 @@ class FenceRequests:
             self.refuse_key(connection, frame)
         return ledger
 
+    def admit_read(self, connection: Connection, frame: Frame, key: bytes) -> bool:
+        """Whether the key opens the ledger for reading; if not, the reply says so."""
+        if self._ledgers.may_read(frame.ledger_id, key):
+            return True
+        if key:
+            self.refuse_key(connection, frame)
+        else:
+            text = (
+                f"ledger {frame.ledger_id} has a password: to read it takes its master key, which "
+                f"readers of older releases do not send"
+            )
+            self._replies.put_error(connection, frame, Status.UNAUTHORIZED, text)
+        return False
+
     def refuse_key(self, connection: Connection, frame: Frame) -> None:
         """Refuse what has another key than the ledger."""
         text = f"this is not the master key of ledger {frame.ledger_id}"

@@ -19,20 +19,25 @@ The table is a cache over the states of the storage. A descriptor may go when it
 storage holds exactly what it says, its key is in the journal, its fence is on no way. Until then it
 stays, however many there are; who comes later finds the same facts in the storage.
 
-No I/O here. The event loop owns every descriptor; since nothing awaits between a check, the storage
-and the hand-over to the journal, the loop is the lock of the critical section (rule 2.3).
+All of it is in memory. The event loop owns every descriptor; since nothing awaits between a check,
+the storage and the hand-over to the journal, the loop is the lock of the critical section (rule
+2.3). Only `put_changed_states` takes several turns of it.
 """
 
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
+from hmac import compare_digest
 
 from magnetar.bookie.errors import JournalFullError
 from magnetar.bookie.requests.loss_horizon import LossHorizon
 from magnetar.bookie.requests.tombstones import Tombstones
 from magnetar.bookie.storage import LedgerState, LedgerStorage
+from magnetar.ledger.digest import master_key
 from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
+
+_NO_PASSWORD = master_key(b"")
 
 _LOOKS_MAX = 4
 """Of the oldest descriptors looked at when one more comes: more than one, so that a table which
@@ -229,6 +234,18 @@ class LedgerTable:
             self._storage.put_state(ledger_id, descriptor.state)
         return descriptor
 
+    def may_read(self, ledger_id: int, master_key: bytes) -> bool:
+        """Whether this key, or none, opens the ledger for reading.
+
+        None is the key of the empty password, which ledgers of older releases have: their readers
+        show none. Where the key is not known (the index was made anew, and no add or fence came
+        since) every reader is served, since nobody could tell a good one.
+        """
+        descriptor = self.find(ledger_id)
+        if descriptor is None or not descriptor.master_key:
+            return True
+        return compare_digest(master_key or _NO_PASSWORD, descriptor.master_key)
+
     def is_durably_fenced(self, ledger_id: int) -> bool:
         """Whether replies may say that the ledger is fenced."""
         descriptor = self.find(ledger_id)
@@ -247,12 +264,14 @@ class LedgerTable:
             return self._horizon.hides(ledger_id)
         return descriptor.is_in_limbo
 
-    def leave_limbo(self, ledger_id: int) -> None:
-        """All that the ledger lost is stored again. Durable after the next flush, which makes the
-        entries durable too; a crash before it finds the ledger in limbo."""
+    def leave_limbo(self, ledger_id: int, master_key: bytes) -> None:
+        """All that the ledger lost is stored again; its key counts if the lost state was all that
+        knew it. Durable after the next flush, which makes the entries durable too; a crash before
+        it finds the ledger in limbo."""
         descriptor = self.find(ledger_id)
         if descriptor is not None and descriptor.is_in_limbo:
             descriptor.is_in_limbo = False
+            descriptor.master_key = descriptor.master_key or master_key
             self._storage.put_state(ledger_id, descriptor.state)
 
     def last_add_confirmed(self, ledger_id: int) -> int:

@@ -122,7 +122,7 @@ class LacRequests:
             self._fences.after_fence(frame, frame.body, batch, 0, proceed)
         elif self._storage.state(ledger_id) is None:
             self._refuse_unknown(connection, frame)
-        else:
+        elif self._fences.admit_read(connection, frame, frame.body):
             proceed()
 
     def _reply_lac(self, connection: Connection, frame: Frame) -> None:
@@ -160,7 +160,8 @@ class LacRequests:
         if not self._polls.count:
             return
         for waiting in self._polls.take(ledger.ledger_id, ledger.last_add_confirmed):
-            self._answer_news(waiting, ledger)
+            if self._is_admitted(waiting):
+                self._answer_news(waiting, ledger)
             self._replies.send_much(waiting.connection)  # it may congest the connection
         self._metrics.long_polls = self._polls.count
 
@@ -183,6 +184,8 @@ class LacRequests:
 
     def _poll(self, waiting: WaitingPoll) -> None:
         ledger = self._ledgers.find(waiting.frame.ledger_id)
+        if not self._is_admitted(waiting):
+            return
         if ledger is not None and ledger.last_add_confirmed > waiting.poll.previous_lac:
             self._answer_news(waiting, ledger)
         elif waiting.poll.wait_ms == 0:
@@ -197,6 +200,12 @@ class LacRequests:
             self._replies.put_error(
                 waiting.connection, waiting.frame, Status.TOO_MANY_REQUESTS, text
             )
+
+    def _is_admitted(self, waiting: WaitingPoll) -> bool:
+        """Whether it may be answered; else the reply has said why not. Asked when it comes, and
+        with the answer: the ledger may not have been known before."""
+        key = waiting.poll.master_key
+        return self._fences.admit_read(waiting.connection, waiting.frame, key)
 
     def _answer_news(self, waiting: WaitingPoll, ledger: LedgerDescriptor) -> None:
         connection, frame = waiting.connection, waiting.frame

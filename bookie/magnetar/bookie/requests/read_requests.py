@@ -73,7 +73,7 @@ class ReadRequests:
         if frame.flags & _FENCE:
             proceed = partial(self._read_range, connection, frame, last, bytes_max)
             self._fences.after_fence(frame, key, batch, bytes_max, proceed)
-        else:
+        elif self._fences.admit_read(connection, frame, key):
             self._read_range(connection, frame, last, bytes_max)
 
     def list_entries(self, frame: Frame, connection: Connection) -> None:
@@ -82,13 +82,15 @@ class ReadRequests:
         Raises:
             BookieProtocolError: the body cannot be decoded.
         """
-        bytes_max = decode_list_entries(frame.body)
+        bytes_max, key = decode_list_entries(frame.body)
         ledger_id, first = frame.ledger_id, frame.entry_id
         if ledger_id < 0 or first < 0:
             text = f"cannot list the entries of ledger {ledger_id} from {first} on"
             self._replies.put_error(connection, frame, Status.BAD_REQUEST, text)
             return
         self._metrics.list_requests += 1
+        if not self._fences.admit_read(connection, frame, key):
+            return
         if self._ledgers.is_in_limbo(ledger_id):
             # A list says what is absent, too.
             self.put_failure(connection, frame, LedgerInLimboError(ledger_id))

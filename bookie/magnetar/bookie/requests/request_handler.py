@@ -30,7 +30,7 @@ from magnetar.bookie.requests.request_batch import (
 from magnetar.bookie.requests.write_gate import WriteGate
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import BookieProtocolError, WrongBookieError
-from magnetar.ledger.hello import BookieIdentity, decode_identity
+from magnetar.ledger.hello import READS_TAKE_KEYS, BookieIdentity, decode_identity
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.wire import Frame, Op, Status
 
@@ -176,6 +176,7 @@ class RequestHandler:
         facts = {
             **self._identity._asdict(),
             "version": self._version,
+            READS_TAKE_KEYS: True,
             "writable": self._gate.is_writable,
             "read_only_reasons": [reason.value for reason in self._gate.reasons],
             "free_bytes": self._free_bytes(),

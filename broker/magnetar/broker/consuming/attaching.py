@@ -6,10 +6,8 @@ says.
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from magnetar.broker import naming
-from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.consumer import (
     EXCLUSIVE,
     KEY_SHARED,
@@ -17,20 +15,21 @@ from magnetar.broker.consumer import (
     Consumer,
     HashRange,
     KeySharedMode,
+    OnClosed,
 )
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.link import Link
 from magnetar.broker.positions import position_at_time, position_of
 from magnetar.broker.schemas.admission import check_consumer, is_auto_consume
 from magnetar.broker.security import Action
 from magnetar.broker.security import Subscription as SubscriptionResource
+from magnetar.broker.security.login import Login
+from magnetar.broker.services import Services
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import OpenCursor, Topic
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.sdk.wire.pulsar_pb2 import STICKY, CommandSubscribe
-
-if TYPE_CHECKING:
-    from magnetar.broker.connection import Connection
 
 
 class Attached:
@@ -44,12 +43,16 @@ class Attached:
         self.topic = topic
 
 
-class Attacher(ConnectionPart):
-    """Takes the consumers of one connection in."""
+class Attacher:
+    """Takes consumers of one connection in."""
 
-    def __init__(self, connection: "Connection") -> None:
-        super().__init__(connection)
-        self._services = connection.services
+    def __init__(
+        self, link: Link, services: Services, login: Login, *, on_closed: OnClosed
+    ) -> None:
+        self._link = link
+        self._services = services
+        self._login = login
+        self._on_closed = on_closed
 
     async def attach(self, request: CommandSubscribe) -> Attached:
         """Load the topic and join the subscription; a topic that closes meanwhile is loaded again,
@@ -69,7 +72,7 @@ class Attacher(ConnectionPart):
             bytes_max=self._services.settings.client_metadata_bytes_max,
         )
         wanted = SubscriptionResource(name, request.subscription)
-        await self._connection.login.check(Action.CONSUME, wanted)
+        await self._login.check(Action.CONSUME, wanted)
         _check_subscribe(request)
         deadline_s = (
             self._services.clock.monotonic_s()
@@ -79,14 +82,13 @@ class Attacher(ConnectionPart):
         while True:
             topic = await topics.get(name, may_create=request.force_topic_creation)
             await self._services.gate.enter()
-            if topic.coordinator is not None:
-                raise NotAllowedError(f"{name} is the log of a coordinator of transactions")
+            topic.check_open_to_clients()
             if not is_counted:
                 is_counted = True
                 self._check_rate(topic, request)
             await check_consumer(self._services.schemas, topic, request)
             consumer = Consumer(
-                self._connection,
+                self._link,
                 request.consumer_id,
                 name=request.consumer_name,
                 sub_type=request.subType,
@@ -98,6 +100,7 @@ class Attacher(ConnectionPart):
                 reads_compacted=request.read_compacted,
                 is_auto_consume=is_auto_consume(request),
                 metadata={each.key: each.value for each in request.metadata},
+                on_closed=self._on_closed,
             )
             try:
                 subscription = await topic.subscriptions.join(
@@ -115,7 +118,7 @@ class Attacher(ConnectionPart):
                 break
         try:
             # It may have been taken away while the topic was loaded.
-            await self._connection.login.check(Action.CONSUME, wanted)
+            await self._login.check(Action.CONSUME, wanted)
         except BaseException:
             if not consumer.is_closed:
                 topic.subscriptions.left(subscription, consumer)
@@ -127,10 +130,10 @@ class Attacher(ConnectionPart):
         Raises:
             NotAllowedError: this consumer subscribes too often.
         """
-        host = self._connection.address.rpartition(":")[0]
+        host = self._link.address.rpartition(":")[0]
         consumer = (host, request.subscription, request.consumer_name, request.consumer_id)
         now_s = self._services.clock.monotonic_s()
-        topic.subscribe_rate.check(str(topic.name), topic.policies, consumer, now_s)
+        topic.subscriptions.rate.check(str(topic.name), topic.policies, consumer, now_s)
 
     def _cursor_opener(
         self, request: CommandSubscribe, topic: Topic, consumer: Consumer

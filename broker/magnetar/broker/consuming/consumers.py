@@ -8,10 +8,8 @@ after an unsubscribe) and ignored, unless they are requests, which get an answer
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from magnetar.broker import replies
-from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.consuming.acknowledging import acknowledge, transactional_acks
 from magnetar.broker.consuming.attaching import Attached, Attacher
@@ -25,9 +23,14 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
     UnknownFailureError,
 )
+from magnetar.broker.link import Link
+from magnetar.broker.ownership.protocol import Destination
 from magnetar.broker.positions import position_at_time, position_of
+from magnetar.broker.security.login import Login
+from magnetar.broker.services import Services
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.transactions.topic_transactions import transactions_of
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, SingleAck, TopicName
@@ -44,10 +47,6 @@ from magnetar.sdk.wire.pulsar_pb2 import (
     CommandUnsubscribe,
 )
 
-if TYPE_CHECKING:
-    from magnetar.broker.connection import Connection
-
-
 _LEAVING_PER_TURN = 25
 """Consumers of a lost connection that leave in one turn of the event loop."""
 
@@ -61,13 +60,13 @@ class _Pending:
         self.is_cancelled = False
 
 
-class Consuming(ConnectionPart):
+class Consuming:
     """Consumers of one connection."""
 
-    def __init__(self, connection: "Connection") -> None:
-        super().__init__(connection)
-        self._services = connection.services
-        self._attacher = Attacher(connection)
+    def __init__(self, link: Link, services: Services, login: Login) -> None:
+        self._link = link
+        self._services = services
+        self._login = login
         self._consumers: dict[int, Attached] = {}
         self._creating: dict[int, _Pending] = {}
         self._closed_until_s: dict[int, float] = {}
@@ -114,27 +113,28 @@ class Consuming(ConnectionPart):
     # SUBSCRIBE
 
     def _on_subscribe(self, request: CommandSubscribe) -> None:
-        connection = self._connection
+        link = self._link
         request_id, consumer_id = request.request_id, request.consumer_id
         refuse = partial(_refuse, request_id)
         settings = self._services.settings
         if consumer_id in self._consumers:
-            connection.write(replies.success(request_id))
+            link.write(replies.success(request_id))
         elif consumer_id in self._creating:
-            connection.write(
-                refuse(ServiceNotReadyError(f"consumer {consumer_id} is being created"))
-            )
+            link.write(refuse(ServiceNotReadyError(f"consumer {consumer_id} is being created")))
         elif len(self._consumers) + len(self._creating) >= settings.consumers_per_connection_max:
-            connection.write(refuse(NotAllowedError("too many consumers on this connection")))
+            link.write(refuse(NotAllowedError("too many consumers on this connection")))
         else:
             pending = self._creating[consumer_id] = _Pending()
-            if not connection.start(self._subscribe(request, pending), refuse):
+            if not link.start(self._subscribe(request, pending), refuse):
                 del self._creating[consumer_id]
 
     async def _subscribe(self, request: CommandSubscribe, pending: _Pending) -> None:
         consumer_id = request.consumer_id
         try:
-            attached = await self._attacher.attach(request)
+            attacher = Attacher(
+                self._link, self._services, self._login, on_closed=self._closed_by_broker
+            )
+            attached = await attacher.attach(request)
         except ServiceNotReadyError as error:
             # The official client hangs on a retryable error here (trap 10); it recovers from a
             # lost connection. The load was tried for as long as the client waits anyway.
@@ -142,17 +142,17 @@ class Consuming(ConnectionPart):
         finally:
             if self._creating.get(consumer_id) is pending:
                 del self._creating[consumer_id]
-        if self._connection.is_closed or pending.is_cancelled:
+        if self._link.is_closed or pending.is_cancelled:
             attached.topic.subscriptions.left(attached.subscription, attached.consumer)
             return
         if attached.consumer.is_closed:
             # The topic was closed in the same moment: as if it had happened a little later.
-            self._connection.write(replies.success(request.request_id))
-            self._connection.write(replies.close_consumer(consumer_id))
+            self._link.write(replies.success(request.request_id))
+            self._link.write(replies.close_consumer(consumer_id))
             return
         self._closed_until_s.pop(consumer_id, None)
         self._consumers[consumer_id] = attached
-        self._connection.write(replies.success(request.request_id))
+        self._link.write(replies.success(request.request_id))
 
     # FLOW, ACK, redelivery
 
@@ -188,7 +188,7 @@ class Consuming(ConnectionPart):
             answer = replies.ack_response(
                 ack.consumer_id, ack.request_id, code=error.code, message=str(error)
             )
-        self._connection.write(answer)
+        self._link.write(answer)
 
     def _on_transactional_ack(self, ack: CommandAck, attached: Attached | None) -> None:
         answer = partial(replies.ack_response, ack.consumer_id, ack.request_id)
@@ -201,9 +201,7 @@ class Consuming(ConnectionPart):
         async def acknowledge_in_transaction() -> None:
             if attached is None:
                 raise ServiceNotReadyError(f"there is no consumer {ack.consumer_id} any more")
-            transactions = attached.topic.transactions
-            if transactions is None:
-                raise NotAllowedError(f"{attached.topic.name} takes part in no transactions")
+            transactions = transactions_of(attached.topic)
             individual, cumulative = transactional_acks(attached, ack)
             await transactions.acks.acknowledge(
                 attached.subscription,
@@ -213,9 +211,9 @@ class Consuming(ConnectionPart):
                 cumulative,
             )
             if ack.HasField("request_id"):
-                self._connection.write(answer())
+                self._link.write(answer())
 
-        self._connection.start(acknowledge_in_transaction(), refuse)
+        self._link.start(acknowledge_in_transaction(), refuse)
 
     def _on_redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> None:
         attached = self._consumers.get(request.consumer_id)
@@ -228,7 +226,7 @@ class Consuming(ConnectionPart):
     # UNSUBSCRIBE, CLOSE_CONSUMER
 
     def _on_unsubscribe(self, request: CommandUnsubscribe) -> None:
-        self._connection.start(
+        self._link.start(
             self._unsubscribe(request), partial(_refuse, request.request_id), must_finish=True
         )
 
@@ -238,7 +236,7 @@ class Consuming(ConnectionPart):
             attached.subscription, attached.consumer, is_forced=request.force
         )
         self._forget(attached)
-        self._connection.write(replies.success(request.request_id))
+        self._link.write(replies.success(request.request_id))
 
     def _on_close(self, request: CommandCloseConsumer) -> None:
         pending = self._creating.pop(request.consumer_id, None)
@@ -247,13 +245,10 @@ class Consuming(ConnectionPart):
         attached = self._consumers.pop(request.consumer_id, None)
         if attached is not None:
             attached.topic.subscriptions.left(attached.subscription, attached.consumer)
-        self._connection.write(replies.success(request.request_id))
+        self._link.write(replies.success(request.request_id))
 
-    def closed_by_broker(self, consumer: Consumer, url: str) -> None:
-        """The consumer was closed: tell the client, which subscribes again under the same id.
-
-        `url`: where the topic is now; empty: the client looks that up.
-        """
+    def _closed_by_broker(self, consumer: Consumer, destination: Destination | None) -> None:
+        """The consumer was closed: tell the client, which subscribes again under the same id."""
         attached = self._consumers.get(consumer.consumer_id)
         if attached is not None and attached.consumer is consumer:
             del self._consumers[consumer.consumer_id]
@@ -261,7 +256,8 @@ class Consuming(ConnectionPart):
                 self._services.clock.monotonic_s()
                 + self._services.settings.keep_alive_interval_ms / 1000
             )
-            self._connection.write(replies.close_consumer(consumer.consumer_id, url))
+            url = self._link.url_of(destination)
+            self._link.write(replies.close_consumer(consumer.consumer_id, url))
 
     def on_tick(self) -> None:
         """Forget closed consumers whose last acknowledgements must have arrived."""
@@ -282,7 +278,7 @@ class Consuming(ConnectionPart):
     # SEEK
 
     def _on_seek(self, request: CommandSeek) -> None:
-        self._connection.start(
+        self._link.start(
             self._seek(request), partial(_refuse, request.request_id), must_finish=True
         )
 
@@ -300,16 +296,16 @@ class Consuming(ConnectionPart):
             await attached.subscription.seek(attached.consumer, find)
         except LedgerError as error:
             raise UnknownFailureError(f"the position was not found: {error}") from error
-        self._connection.write(replies.success(request.request_id))
+        self._link.write(replies.success(request.request_id))
 
     # Questions
 
     def _on_last_message_id(self, request: CommandGetLastMessageId) -> None:
-        self._connection.start(self._last_message_id(request), partial(_refuse, request.request_id))
+        self._link.start(self._last_message_id(request), partial(_refuse, request.request_id))
 
     async def _last_message_id(self, request: CommandGetLastMessageId) -> None:
         attached = self._attached(request.consumer_id)
-        self._connection.write(await last_message_id(request.request_id, attached))
+        self._link.write(await last_message_id(request.request_id, attached))
 
     def _on_stats(self, request: CommandConsumerStats) -> None:
         attached = self._consumers.get(request.consumer_id)
@@ -321,7 +317,7 @@ class Consuming(ConnectionPart):
         else:
             now_ms = self._services.clock.wall_ms()
             response = stats_of(request.request_id, attached, now_ms=now_ms)
-        self._connection.write(replies.consumer_stats(response))
+        self._link.write(replies.consumer_stats(response))
 
 
 def _leave(leaving: list[Attached]) -> None:

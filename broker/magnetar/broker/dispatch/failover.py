@@ -4,7 +4,9 @@ The active consumer is chosen whenever one joins or leaves: among those with the
 level, by partition index on a partitioned topic, else by a consistent hash ring of their names.
 When the choice falls on another consumer, sending stops for `failover_delay_ms`, so that
 acknowledgements of the former one can still arrive; then it starts again at the first
-unacknowledged entry.
+unacknowledged entry. The first consumer waits as well: of a group that starts, nobody is sent
+what another one of it gets again. Choosing anew while that time runs does not prolong it, since
+nobody has been sent anything in it.
 
 Source: protocol sheet section 11.
 """
@@ -154,11 +156,10 @@ class FailoverDispatcher(SingleActiveDispatcher):
         self._notices = Notices(self._is_active, delay_ms=context.limits.failover_delay_ms)
 
     def add(self, consumer: Consumer) -> None:
-        is_first = not self.consumers and self._switch is None
         self.consumers.append(consumer)
         self._choice.add(consumer)
         self._notices.welcome(consumer)
-        self._choose(delay=not is_first)
+        self._choose()
 
     def remove_all(self, consumers: Collection[Consumer]) -> None:
         gone = self._without(consumers)
@@ -169,7 +170,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
         if self.active in gone:
             self.active = None
             self.source.close()
-        self._choose(delay=True)
+        self._choose()
 
     def begin(self, consumer: Consumer) -> None:
         self._notices.begin(consumer)
@@ -179,18 +180,20 @@ class FailoverDispatcher(SingleActiveDispatcher):
         self._notices.forget(self.consumers)
         self._cancel_switch()
 
-    def _choose(self, *, delay: bool) -> None:
+    def _choose(self) -> None:
         """Choose again, and switch if the choice falls on another consumer."""
         chosen = self._choice.chosen()
         if chosen is self._chosen:
             return
         self._chosen = chosen
-        self._cancel_switch()
         self.active = None
         self.source.close()
-        if chosen is not None:
-            delay_ms = self.context.limits.failover_delay_ms if delay else 0
-            self._switch = asyncio.get_running_loop().call_later(delay_ms / 1000, self._activate)
+        if chosen is None:
+            self._cancel_switch()
+        elif self._switch is None:
+            self._switch = asyncio.get_running_loop().call_later(
+                self.context.limits.failover_delay_ms / 1000, self._activate
+            )
 
     def _activate(self) -> None:
         self._switch = None

@@ -118,6 +118,11 @@ class LeftBehind:
             self._forget_kept(position)
             self._book.forget_if_idle(key)
 
+    def forget(self, position: Position) -> None:
+        """The entry need not be sent any more, whether it waits or is due."""
+        self._due.pop(position, None)
+        self.discard(position)
+
     def discard_through(self, position: Position) -> None:
         """The same for everything at or before the position."""
         for each in self._book.waiting_through(position):
@@ -139,6 +144,13 @@ class LeftBehind:
     @property
     def is_reading(self) -> bool:
         return self._reader.is_busy
+
+    @property
+    def unreadable(self) -> tuple[Position, str] | None:
+        """The first waiting entry that cannot be read, and why."""
+        found = self._reader.unreadable
+        waits = found is not None and (found[0] in self._book.waiting or found[0] in self._due)
+        return found if waits else None
 
     def read(self, positions: Iterable[Position]) -> None:
         """Read some of these, unless a read is under way; `wake` follows."""

@@ -6,7 +6,7 @@ neighbours share an array, which makes it 20 to 40 where the entries lie close t
 """
 
 from array import array
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Hashable, Iterator, MutableMapping, Sequence
 from typing import TypeAlias
 
 from magnetar.ledger.position import Position
@@ -20,14 +20,49 @@ _Chunk: TypeAlias = "array[int]"
 """How many there are in it; then, of each entry, 0 or its number plus 1."""
 
 
+class PendingIndex:
+    """Who has entries of which neighbourhood: to find the owner of one, not all have to be asked.
+
+    It changes when an owner gets its first entry of a neighbourhood, or loses its last one.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[tuple[int, int], dict[Hashable, PendingEntries]] = {}
+
+    def owner(self, position: Position) -> Hashable | None:
+        """Who has the entry; None: nobody. At most as many are asked as a neighbourhood has
+        entries."""
+        ledger_id, entry_id = position
+        for owner, entries in self._owners.get((ledger_id, entry_id >> _SHIFT), {}).items():
+            if position in entries:
+                return owner
+        return None
+
+    def _add(self, ledger_id: int, chunk: int, owner: Hashable, entries: "PendingEntries") -> None:
+        self._owners.setdefault((ledger_id, chunk), {})[owner] = entries
+
+    def _remove(self, ledger_id: int, chunk: int, owner: Hashable) -> None:
+        owners = self._owners[ledger_id, chunk]
+        del owners[owner]
+        if not owners:
+            del self._owners[ledger_id, chunk]
+
+
 class PendingEntries(MutableMapping[Position, int]):
     """Numbers of 0 and more by position, in log order."""
 
-    __slots__ = ("_count", "_ledgers")
+    __slots__ = ("_count", "_index", "_ledgers", "_owner")
 
     def __init__(self) -> None:
         self._ledgers: dict[int, dict[int, _Chunk]] = {}
         self._count = 0
+        self._index: PendingIndex | None = None
+        self._owner: Hashable = None
+
+    def join(self, index: PendingIndex, owner: Hashable) -> None:
+        """Have the index know from now on which of the entries its owner has."""
+        assert not self._count, "nothing is pending yet"
+        self._index, self._owner = index, owner
 
     def __len__(self) -> int:
         return self._count
@@ -61,6 +96,8 @@ class PendingEntries(MutableMapping[Position, int]):
             chunk = chunks.get(entry_id >> _SHIFT)
             if chunk is None:
                 chunk = chunks[entry_id >> _SHIFT] = array("q", _EMPTY)
+                if self._index is not None:
+                    self._index._add(ledger_id, entry_id >> _SHIFT, self._owner, self)
             at = (entry_id & _MASK) + 1
             if not chunk[at]:
                 chunk[0] += 1
@@ -90,11 +127,17 @@ class PendingEntries(MutableMapping[Position, int]):
                 continue
             assert chunks is not None
             del chunks[entry_id >> _SHIFT]
+            if self._index is not None:
+                self._index._remove(ledger_id, entry_id >> _SHIFT, self._owner)
             if not chunks:
                 del ledgers[ledger_id]
         return taken
 
     def clear(self) -> None:
+        if self._index is not None:
+            for ledger_id, chunks in self._ledgers.items():
+                for chunk in chunks:
+                    self._index._remove(ledger_id, chunk, self._owner)
         self._ledgers.clear()
         self._count = 0
 

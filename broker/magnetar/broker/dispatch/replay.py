@@ -119,6 +119,8 @@ class ReplayReader:
         self._reading: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._failures = 0
+        self.unreadable: tuple[Position, str] | None = None
+        """The first entry that the last read could not get, and why; None: it got what it could."""
 
     @property
     def is_busy(self) -> bool:
@@ -133,6 +135,7 @@ class ReplayReader:
     def stop(self) -> None:
         """Forget what is under way."""
         self._failures = 0
+        self.unreadable = None
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -168,17 +171,19 @@ class ReplayReader:
             return
         except LedgerError as error:
             self._reading = None
-            self._retry_later(positions[0], error)
-            self._on_read([], [], positions)
+            self._retry_later(positions[done], error)
+            self._on_read(found, gone, positions[done:])
             return
         self._reading = None
         self._failures = 0
+        self.unreadable = None
         self._on_read(found, gone, positions[done:])
         self._on_ready()
 
     def _retry_later(self, position: Position, error: LedgerError) -> None:
         delay_ms = min(self._limits.retry_ms << min(self._failures, 16), self._limits.retry_ms_max)
         self._failures += 1
+        self.unreadable = position, str(error)
         _log.warning(
             "redelivery_read_failed",
             subscription=self._label,
@@ -216,6 +221,12 @@ class ReplayLoader:
     @property
     def is_reading(self) -> bool:
         return self._reader.is_busy
+
+    @property
+    def unreadable(self) -> tuple[Position, str] | None:
+        """The first waiting entry that cannot be read, and why."""
+        found = self._reader.unreadable
+        return found if found is not None and found[0] in self.waiting else None
 
     def next_entry(self) -> LoadedEntry | None:
         """The next waiting entry; None: none, or a read is under way.

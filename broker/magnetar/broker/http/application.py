@@ -3,19 +3,15 @@
 Made when somebody asks for it (`late_application.py`): FastAPI and all the models take their time.
 """
 
-from typing import TYPE_CHECKING
-
 from fastapi import FastAPI
 
 from magnetar.broker.http.composition import add_routers
 from magnetar.broker.http.description import add_description
 from magnetar.broker.metrics.page import MetricsPage
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
+from magnetar.broker.view import BrokerView
 
 
-def make_interface(broker: "Broker", page: MetricsPage) -> FastAPI:
+def make_interface(broker: BrokerView, page: MetricsPage) -> FastAPI:
     """Whoever asks is known already: `identity` is in the state of each request."""
     app = FastAPI(title="Magnetar broker", version=broker.version, openapi_url=None, docs_url=None)
     add_routers(app, broker, page)

@@ -5,8 +5,8 @@ import gc
 import json
 import platform
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from fastapi import APIRouter, Response
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,6 +23,11 @@ from magnetar.broker.topic import Topic
 _PREFIX = "/admin/v2/broker-stats"
 _TOPICS_AT_ONCE = 50
 """Whose statistics are made in one turn of the loop."""
+
+OLD_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
+    "filteredEntriesCount": (0, "brokers run no code of others on messages"),
+}
+"""Fields of a topic in `/topics` alone that never change: the value, and why."""
 
 
 class Metrics(BaseModel):
@@ -84,7 +89,7 @@ def broker_stats_router(
                 now_ms = wall_ms()
                 oldest = await backlog_age(topic, now_ms, reads=False)
                 stats = topic_stats(topic, now_ms=now_ms, owner=owner, oldest=oldest)
-                bundle.setdefault(name.domain, {})[str(name)] = _with_old_names(topic, stats)
+                bundle.setdefault(name.domain, {})[str(name)] = with_old_names(topic, stats)
         return Response(await asyncio.to_thread(json.dumps, shown), media_type=JSON)
 
     @router.get(_PREFIX + "/allocator-stats/{name}", summary="Memory of an allocator")
@@ -119,17 +124,29 @@ def broker_stats_router(
     return router
 
 
-def _with_old_names(topic: Topic, stats: dict[str, Any]) -> dict[str, Any]:
+def with_old_names(topic: Topic, stats: dict[str, Any]) -> dict[str, Any]:
     """The statistics of a topic, with what this answer alone has, or has under other names."""
+    log = topic.log
+    subscriptions = {}
+    for name, shown in stats["subscriptions"].items():
+        cursor = topic.subscriptions[name].cursor
+        subscriptions[name] = {
+            **shown,
+            "numberOfEntriesSinceFirstNotAckedMessage": log.entries_between(
+                cursor.mark_delete, log.last_confirmed
+            ),
+            "totalNonContiguousDeletedMessagesRange": cursor.range_count,
+        }
     return {
         **stats,
+        "subscriptions": subscriptions,
         "producerCount": len(topic.producers),
         "msgInCount": stats["msgInCounter"],
         "bytesInCount": stats["bytesInCounter"],
         "msgOutCount": stats["msgOutCounter"],
         "bytesOutCount": stats["bytesOutCounter"],
-        "pendingAddEntriesCount": getattr(topic.log, "pending_batches", 0),
-        "filteredEntriesCount": 0,
+        "pendingAddEntriesCount": getattr(log, "pending_batches", 0),
+        **{name: value for name, (value, _) in OLD_CONSTANTS.items()},
     }
 
 

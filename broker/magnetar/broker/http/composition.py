@@ -1,7 +1,6 @@
 """Composes the routers for a broker; who answers depends on whether it is alone."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI, Request
 
@@ -41,13 +40,11 @@ from magnetar.broker.http.transactions import transactions_router
 from magnetar.broker.http.whole_text import refuse_broken_text
 from magnetar.broker.metrics.page import MetricsPage
 from magnetar.broker.security import Action, Resource
+from magnetar.broker.view import BrokerView
 from magnetar.broker.websocket.proxy_stats import proxy_stats_router
 
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
 
-
-def add_routers(app: FastAPI, broker: "Broker", page: MetricsPage) -> None:
+def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
     """Put lookup, brokers, namespaces and topics into an application. `page`: the metrics."""
     context = HttpContext(
         _cluster_admin(broker) if broker.cluster is not None else _sole_admin(broker),
@@ -79,7 +76,7 @@ def add_routers(app: FastAPI, broker: "Broker", page: MetricsPage) -> None:
         configuration_router(context, metadata_url=broker.metadata_url),
         brokers_router(
             context,
-            status=lambda: broker.status,
+            status=broker.status,
             health=broker.health.look,
             request_stop=broker.request_stop,
             wall_ms=wall_ms,
@@ -106,13 +103,13 @@ def add_routers(app: FastAPI, broker: "Broker", page: MetricsPage) -> None:
         non_persistent_router(context),
         bundle_lists_router(context),
         transactions_router(context),
-        proxy_stats_router(lambda: broker.websocket),
+        proxy_stats_router(broker.websocket_stats),
         absent_router(),
     ):
         app.include_router(router, dependencies=[Depends(authorize), Depends(refuse_broken_text)])
 
 
-def _cluster_admin(broker: "Broker") -> Callable[[], Admin]:
+def _cluster_admin(broker: BrokerView) -> Callable[[], Admin]:
     cluster = broker.cluster
     assert cluster is not None
     made: list[Admin] = []
@@ -133,7 +130,7 @@ def _cluster_admin(broker: "Broker") -> Callable[[], Admin]:
                     orders=HttpOrders(
                         broker.network,
                         timeout_s=timeout_s,
-                        token=lambda: broker.security.client_token,
+                        token=broker.client_token,
                     ),
                 )
             )
@@ -142,7 +139,7 @@ def _cluster_admin(broker: "Broker") -> Callable[[], Admin]:
     return admin
 
 
-def _sole_admin(broker: "Broker") -> Callable[[], Admin]:
+def _sole_admin(broker: BrokerView) -> Callable[[], Admin]:
     services = broker.services
     settings = services.settings
     layouts = Layouts(
@@ -157,7 +154,7 @@ def _sole_admin(broker: "Broker") -> Callable[[], Admin]:
         lambda: services.topics.loaded,
         settings=settings,
         usage=broker.usage,
-        connections=lambda: broker.connections,
+        connections=broker.connections,
         clock=services.clock,
     )
     admin = SoleAdmin(

@@ -130,9 +130,10 @@ class _Routes:
         only_loaded: bool = False,
     ) -> tuple[Stats, dict[str, Stats]]:
         """The metadata of a partitioned topic, and what its partitions answer, by name."""
-        every = await self._work.partitions(name)
-        if every is None:
+        record = await self._context.topics.partitioned.find(name)
+        if record is None:
             raise TopicNotFoundError(f"Partitioned topic {name} not found")
+        every = [name.partition(index) for index in range(record.partitions)]
 
         async def one(partition: TopicName) -> Stats:
             if only_loaded:
@@ -147,7 +148,10 @@ class _Routes:
             for partition, each in zip(every, found, strict=True)
             if isinstance(each, dict)
         }
-        return {"partitions": len(every), "deleted": False}, parts
+        metadata: Stats = {"partitions": len(every), "deleted": record.is_deleted}
+        if record.properties:
+            metadata["properties"] = dict(record.properties)
+        return metadata, parts
 
     def add(self) -> None:
         """Put them into the router."""

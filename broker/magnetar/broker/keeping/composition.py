@@ -15,7 +15,7 @@ class Keeping:
     def __init__(self, clock: Clock) -> None:
         self.expiry = Expiry(clock)
         self.quotas = Quotas(clock, self.expiry)
-        self._inactive = InactiveSubscriptions(clock)
+        self.inactive = InactiveSubscriptions(clock)
 
     def register(self, upkeep: Upkeep, settings: KeepingSettings) -> None:
         """Have everything looked at from time to time."""
@@ -25,5 +25,5 @@ class Keeping:
         upkeep.register(
             "inactive-subscriptions",
             settings.subscription_expiry_check_interval_s,
-            self._inactive.look_at,
+            self.inactive.look_at,
         )

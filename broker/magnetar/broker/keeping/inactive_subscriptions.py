@@ -48,6 +48,14 @@ class InactiveSubscriptions:
                 expired.append(subscription)
         return self._delete(topic, expired) if expired else None
 
+    def note_unused(self, topic: Topic, since_s: float) -> None:
+        """Nobody has used the topic's subscriptions since then, by the monotonic clock: it was
+        loaded by the broker itself, whose writing to their cursors is no use."""
+        for subscription in topic.subscriptions.values():
+            if subscription.is_open and isinstance(subscription.cursor, Cursor):
+                subscription.last_used_s = since_s
+                subscription.seen_written_ms = subscription.cursor.last_active_ms
+
     async def _delete(self, topic: Topic, subscriptions: list[Subscription]) -> None:
         for subscription in subscriptions:
             if not subscription.consumers and topic.tenure.holds():

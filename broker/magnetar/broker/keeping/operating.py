@@ -138,8 +138,8 @@ async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
         BrokerPersistenceError: that could not be stored; it is forgotten with a crash.
     """
     dispatcher, cursor = subscription.dispatcher, subscription.cursor
-    found = None if dispatcher is None else dispatcher.source.unreadable
-    if found is None:
+    found = None if dispatcher is None else dispatcher.unreadable
+    if dispatcher is None or found is None:
         raise NotAllowedError(
             f"subscription {subscription.name} of {topic.name} stands at no entry that cannot be "
             f"read: whyIdle of its statistics says what it waits for"
@@ -155,6 +155,7 @@ async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
             raise ServiceNotReadyError(f"{topic.name} is closing: try again") from error
         except LedgerError:
             cursor.ack_range(position.ledger_id, position.entry_id, position.entry_id)
+            dispatcher.forget(position)
             skipped += 1
             position = cursor.next_unacked(position)
     if skipped:

@@ -5,9 +5,9 @@ Names and labels are Pulsar's where it has the metric. Each has the label `clust
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from magnetar.broker.balance.load_report import BundleLoad
+from magnetar.broker.cluster import Cluster
 from magnetar.broker.metrics.sampler import Sampler
 from magnetar.broker.metrics.text import (
     Kind,
@@ -21,19 +21,16 @@ from magnetar.broker.metrics.text import (
 )
 from magnetar.broker.metrics.topic_values import TOPIC
 from magnetar.broker.metrics.transaction_values import EndsHere, transaction_tables
+from magnetar.broker.view import BrokerView
 
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-    from magnetar.broker.cluster import Cluster
-
-Read = Callable[["Broker"], float]
+Read = Callable[[BrokerView], float]
 
 PLAIN: Sequence[tuple[Named, Read]] = (
-    (gauge("magnetar_broker_connections", "Client connections."), lambda b: b.connections),
+    (gauge("magnetar_broker_connections", "Client connections."), lambda b: b.connections()),
     (gauge("magnetar_broker_topics", "Topics loaded."), lambda b: len(b.services.topics.loaded)),
     (
         gauge("magnetar_broker_websocket_sessions", "WebSocket sessions."),
-        lambda b: 0 if b.websocket is None else b.websocket.sessions,
+        lambda b: b.websocket_sessions(),
     ),
     (
         gauge("magnetar_broker_pending_publish_bytes", "Bytes received and not yet durable."),
@@ -93,6 +90,27 @@ PLAIN: Sequence[tuple[Named, Read]] = (
         ),
         lambda b: b.upkeep.failures,
     ),
+    (
+        counter(
+            "magnetar_broker_topics_at_rest_looks_total",
+            "Topics that nobody uses of which the stored state was read.",
+        ),
+        lambda b: b.at_rest.looks,
+    ),
+    (
+        counter(
+            "magnetar_broker_topics_at_rest_loads_total",
+            "Topics that nobody uses that were loaded, because something was due in them.",
+        ),
+        lambda b: b.at_rest.loads,
+    ),
+    (
+        counter(
+            "magnetar_broker_topics_at_rest_failures_total",
+            "Topics that nobody uses that could not be looked at, or not be loaded.",
+        ),
+        lambda b: b.at_rest.failures,
+    ),
 )
 """Of the broker alone, without labels."""
 
@@ -103,7 +121,7 @@ PUBLISH_LATENCY = Named(
 )
 
 CONNECTIONS: Sequence[tuple[Named, Read]] = (
-    (gauge("pulsar_active_connections", "Connections now."), lambda b: b.connections),
+    (gauge("pulsar_active_connections", "Connections now."), lambda b: b.connections()),
     (
         gauge("pulsar_connection_created_total_count", "Connections that were asked for."),
         lambda b: b.services.counters.connections_opened + b.services.counters.connections_refused,
@@ -118,7 +136,7 @@ CONNECTIONS: Sequence[tuple[Named, Read]] = (
     ),
     (
         gauge("pulsar_connection_closed_total_count", "Connections that have ended."),
-        lambda b: b.services.counters.connections_opened - b.connections,
+        lambda b: b.services.counters.connections_opened - b.connections(),
     ),
 )
 """Labels: cluster, broker."""
@@ -197,7 +215,7 @@ ENTRY_SIZE = (
 )
 """Label: cluster."""
 
-OWNERSHIP: Sequence[tuple[Named, Callable[["Cluster"], float]]] = (
+OWNERSHIP: Sequence[tuple[Named, Callable[[Cluster], float]]] = (
     (
         gauge("magnetar_broker_serving", "1 while it may serve, by its own clock; else 0."),
         lambda c: c.guard.is_valid,
@@ -312,7 +330,7 @@ def totals(cluster: str, sums: Sequence[float], topics: int) -> list[Table]:
     ]
 
 
-def broker_tables(broker: "Broker", sampler: Sampler, ends: EndsHere) -> Iterator[Table]:
+def broker_tables(broker: BrokerView, sampler: Sampler, ends: EndsHere) -> Iterator[Table]:
     """Everything else of the broker."""
     settings = broker.services.settings
     cluster = {"cluster": settings.cluster_name}
@@ -334,7 +352,7 @@ def broker_tables(broker: "Broker", sampler: Sampler, ends: EndsHere) -> Iterato
     yield Table(CACHE, [(of_cluster, in_cache)])
     yield Table(WRITE_LATENCY, [(of_cluster, latency_steps(sampler.write_latency))])
     yield Table(ENTRY_SIZE, [(of_cluster, size_steps(sampler.entry_sizes))])
-    yield from transaction_tables(broker, ends, cluster)
+    yield from transaction_tables(broker.services, ends, cluster)
     if broker.cluster is None:
         return
     for of_ownership, ask in OWNERSHIP:
@@ -362,7 +380,7 @@ def _bundle_table(bundles: Mapping[str, BundleLoad], labels: Mapping[str, str]) 
     return Table(BUNDLE, rows)
 
 
-def _balance_tables(cluster: "Cluster", labels: Mapping[str, str]) -> Iterator[Table]:
+def _balance_tables(cluster: Cluster, labels: Mapping[str, str]) -> Iterator[Table]:
     balancer = cluster.balancer
     assert balancer is not None
     reporter, shedder = balancer.reporter, balancer.shedder

@@ -8,7 +8,6 @@ series are right whatever is shown. Writing begins when everything is gathered.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -32,9 +31,7 @@ from magnetar.broker.metrics.text import (
 from magnetar.broker.metrics.transaction_values import EndsHere
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
+from magnetar.broker.view import BrokerView
 
 STEPS_AT_ONCE = 200
 """Topics and subscriptions that are gathered before others get their turn: some milliseconds."""
@@ -193,7 +190,7 @@ class Gathering:
 class MetricsPage:
     """What `/metrics` of a broker shows."""
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, broker: BrokerView) -> None:
         services = broker.services
         settings = services.settings
         self._broker = broker

@@ -1,13 +1,11 @@
 """What is shown of transactions: of the coordinators of a broker, and of its topics."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from magnetar.broker.metrics.text import Table, counter, gauge, labels_of
+from magnetar.broker.services import Services
 from magnetar.broker.transactions.buffer_state import BufferState
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
+from magnetar.broker.transactions.topic_transactions import state_of
 
 COORDINATOR = (
     gauge("pulsar_txn_active_count", "Transactions that have not ended everywhere."),
@@ -52,10 +50,9 @@ class EndsHere:
 
 
 def transaction_tables(
-    broker: "Broker", ends: EndsHere, cluster: Mapping[str, str]
+    services: Services, ends: EndsHere, cluster: Mapping[str, str]
 ) -> Iterator[Table]:
     """Nothing while nobody has used transactions."""
-    services = broker.services
     coordinators = services.coordinators.served
     if coordinators:
         rows = Table(COORDINATOR)
@@ -72,11 +69,8 @@ def transaction_tables(
             labels = labels_of({**cluster, "coordinator_id": str(each.number)})
             rows.rows.append((labels, values))
         yield rows
-    buffers = [
-        topic.visibility.buffer
-        for topic in services.topics.loaded
-        if topic.visibility.buffer is not None
-    ]
+    states = map(state_of, services.topics.loaded)
+    buffers = [each for each in states if each is not None]
     counts = ends.look(buffers)
     if buffers:
         sums = (sum(len(each.open) for each in buffers), *counts)

@@ -77,6 +77,7 @@ class ClusterOwnership:
             layouts,
             on_lost=self._on_lease_lost,
             retry_s=limits.retry_s,
+            clock=clock,
         )
         self._unloading = Unloading(
             self._leases,
@@ -270,6 +271,17 @@ class ClusterOwnership:
         if lease.destination == self.name:
             return NotYet(f"{lease.broker} has not handed {bundle} over yet")
         raise ServiceNotReadyError(f"{bundle} is served by {lease.broker} at {lease.native_url}")
+
+    async def alone_since_s(self, topic: TopicName) -> float | None:
+        if not self._guard.is_valid or self.is_draining:
+            return None
+        bundle = await self.bundle_of(topic)
+        if bundle in self._unloading.moving:
+            return None
+        since_s = self._leases.held_since_s(bundle)
+        if since_s is None and self._placement.is_leader and await self._lookup.is_free(bundle):
+            return self._clock.monotonic_s()
+        return since_s
 
     # Unloading
 

@@ -32,6 +32,7 @@ from magnetar.ledger.errors import (
     UnknownOutcomeError,
 )
 from magnetar.ledger.metadata.store import MetadataStore, Versioned, Watch, WatchEvent
+from magnetar.ledger.ports import Clock
 
 _log = structlog.get_logger()
 
@@ -42,9 +43,10 @@ _ATTEMPTS_MAX = 10
 class _Held:
     """A lease of this broker, in the present term."""
 
-    __slots__ = ("term", "version", "watch")
+    __slots__ = ("since_s", "term", "version", "watch")
 
-    def __init__(self, term: int, version: int, watch: Watch) -> None:
+    def __init__(self, term: int, version: int, watch: Watch, since_s: float) -> None:
+        self.since_s = since_s
         self.term = term
         self.version = version
         self.watch = watch
@@ -62,6 +64,7 @@ class Leases:
         *,
         on_lost: Callable[[BundleId], None],
         retry_s: float,
+        clock: Clock,
     ) -> None:
         """`on_lost`: a lease that was held is gone although the session lives, as when an operator
         deletes the node. `retry_s`: between two looks at a lease that has to be known."""
@@ -71,6 +74,7 @@ class Leases:
         self._layouts = layouts
         self._on_lost = on_lost
         self._retry_s = retry_s
+        self._clock = clock
         self._held: dict[BundleId, _Held] = {}
         self._taking: dict[BundleId, asyncio.Task[LeaseRecord]] = {}
         self._checking: set[asyncio.Task[None]] = set()
@@ -87,6 +91,10 @@ class Leases:
         """Whether the lease is known to be ours at this moment. Does not wait."""
         held = self._held.get(bundle)
         return held is not None and self._guard.holds(held.term)
+
+    def held_since_s(self, bundle: BundleId) -> float | None:
+        """Since when the lease is held without a gap, monotonic; None: it is not held."""
+        return self._held[bundle].since_s if self.holds(bundle) else None
 
     def is_ours(self, record: LeaseRecord) -> bool:
         """Whether a lease was taken by this broker, in its present session."""
@@ -309,10 +317,12 @@ class Leases:
     def _hold(self, bundle: BundleId, term: int, version: int) -> None:
         held = self._held.get(bundle)
         if held is not None:
+            if held.term != term:
+                held.since_s = self._clock.monotonic_s()
             held.term, held.version = term, version
             return
         watch = self._store.watch(bundle.lease_path, partial(self._on_event, bundle))
-        self._held[bundle] = _Held(term, version, watch)
+        self._held[bundle] = _Held(term, version, watch, self._clock.monotonic_s())
 
     def _forget(self, bundle: BundleId) -> None:
         held = self._held.pop(bundle, None)

@@ -132,6 +132,14 @@ class OwnerLookup:
             return self._here(listener)
         return await self._there(bundle, lease, listener)
 
+    async def is_free(self, bundle: BundleId) -> bool:
+        """Whether nobody has the lease.
+
+        Raises:
+            BrokerMetadataError
+        """
+        return self._others.get(bundle) is None and await self._read(bundle) is None
+
     def _here(self, listener: str) -> Owner:
         record = self._registration.record
         return _owner(record, listener, is_self=True)

@@ -88,6 +88,17 @@ class Ownership(Protocol):
         """
         ...
 
+    async def alone_since_s(self, topic: TopicName) -> float | None:
+        """Since when nobody but this broker can have served the topic, by the monotonic clock.
+
+        None: it is not this broker's to look after. A topic that no broker owns is the leader's,
+        from this moment on; loading it makes this broker its owner. Takes nothing.
+
+        Raises:
+            BrokerMetadataError: that cannot be told now.
+        """
+        ...
+
 
 class TopicHolder(Protocol):
     """The topics of this broker, as ownership needs them; `TopicEnds` is one."""

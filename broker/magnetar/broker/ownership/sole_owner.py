@@ -1,5 +1,6 @@
 """The ownership of a broker that is alone: it owns every topic, for ever."""
 
+import math
 from collections.abc import Callable, Mapping
 
 from magnetar.broker.errors import NotAllowedError
@@ -58,3 +59,7 @@ class SoleOwner:
     async def acquire(self, topic: TopicName, *, timeout_s: float) -> _Always:
         """Nobody else could own it."""
         return ALWAYS
+
+    async def alone_since_s(self, topic: TopicName) -> float | None:
+        """For ever."""
+        return -math.inf

@@ -266,11 +266,26 @@ class Tenants:
             raise ConflictError(f"namespace {namespace} already exists")
 
     async def create_namespace(self, namespace: str, record: NamespaceRecord) -> None:
-        """
+        """Make a namespace of a tenant that exists.
+
+        A tenant that is deleted at the same time has either this namespace, and stays, or it is
+        gone, and so is the namespace: each of the two looks for the other after its own change.
+
         Raises:
+            TenantNotFoundError: the tenant was deleted meanwhile.
             ConflictError, BrokerMetadataError; see `check_new_namespace`
         """
-        await self._create(record, namespace_path(namespace), f"namespace {namespace}")
+        path, tenant = namespace_path(namespace), namespace.partition("/")[0]
+        await self._create(record, path, f"namespace {namespace}")
+        try:
+            await self.tenant(tenant)
+        except TenantNotFoundError:
+            # While the record stands, nobody else makes a namespace of this name.
+            await self._remove(layout_path(namespace))
+            await self._remove(path)
+            for root in (TENANTS_ROOT, *_PARENT_ROOTS):
+                await self._remove_empty(f"{root}/{tenant}")
+            raise
 
     async def topics_in(self, namespace: str) -> list[str]:
         """What there is in a namespace, as names that people read; empty: it can be deleted.
@@ -335,6 +350,18 @@ class Tenants:
             return await asked(self._store.children(path), f"list {path}")
         except NoNodeError:
             return []
+
+    async def _remove_empty(self, path: str) -> None:
+        """Remove a node that has neither a value nor children. A record that somebody has written
+        there meanwhile stays."""
+        try:
+            node = await self._store.get(path)
+            if not node.value:
+                await self._store.delete(path, version=node.version)
+        except (NoNodeError, NotEmptyError, BadVersionError):
+            pass
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot delete {path}: {error}") from error
 
     async def _remove(self, path: str) -> None:
         try:

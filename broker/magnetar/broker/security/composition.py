@@ -19,7 +19,6 @@ from magnetar.broker.security.authenticator import (
     TokenMethod,
 )
 from magnetar.broker.security.authorizer import Authorizer, Namespaces
-from magnetar.broker.security.host_names import is_loopback
 from magnetar.broker.security.issuers import Fetch, Freshness, Issuers
 from magnetar.broker.security.keys import (
     ReadFile,
@@ -35,6 +34,7 @@ from magnetar.broker.security.settings import SecuritySettings
 from magnetar.broker.security.tokens import METHOD as TOKEN
 from magnetar.broker.security.tokens import Claims
 from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.link_settings import is_loopback
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
 from magnetar.ledger.tls import ClientTls, ServerTls, TlsFiles, TlsNetwork

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from magnetar.broker.settings import BrokerSettings
+from magnetar.ledger.link_settings import is_loopback
 
 REFUSED_NAME = (
     "this broker serves people it does not know, and answers to its own names only: localhost, "
@@ -41,11 +42,6 @@ def is_own_name(host: str | None, names: frozenset[str] | None) -> bool:
         return True
     name = _name_of(host)
     return name in names or name.endswith(".localhost") or _is_address(name) or name == "localhost"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only the own machine reaches an address to listen on."""
-    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
 
 
 def _name_of(host: str) -> str:

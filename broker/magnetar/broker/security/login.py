@@ -11,31 +11,28 @@ lacks the feature flag) ends with its credentials. Source: protocol sheet, secti
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING
 
 from magnetar.broker import replies
-from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.errors import AuthenticationError, ProtocolViolationError
+from magnetar.broker.link import Link
 from magnetar.broker.ownership.reachability import PROBE
 from magnetar.broker.security.actions import Action, Resource
 from magnetar.broker.security.authenticator import Credentials
 from magnetar.broker.security.identity import NOBODY, Identity
+from magnetar.broker.services import Services
 from magnetar.sdk.wire.pulsar_pb2 import CommandAuthResponse, CommandConnect
-
-if TYPE_CHECKING:
-    from magnetar.broker.connection import Connection
 
 _TIMER_S_MAX = 86_400.0
 """A timer may be late by as much as clocks drift meanwhile: look again once a day."""
 
 
-class Login(ConnectionPart):
+class Login:
     """Authentication of one connection."""
 
-    def __init__(self, connection: "Connection", certificate_role: str) -> None:
-        super().__init__(connection)
+    def __init__(self, link: Link, services: Services, certificate_role: str) -> None:
         self.identity: Identity = NOBODY
-        self._services = connection.services
+        self._link = link
+        self._services = services
         self._certificate_role = certificate_role
         self._is_proving = False
         self._is_challenged = False
@@ -87,9 +84,7 @@ class Login(ConnectionPart):
         identity = self.identity
         if principal:
             identity = services.authenticator.acting_for(identity, principal)
-        await services.authorizer.check(
-            identity, action, resource, address=self._connection.address
-        )
+        await services.authorizer.check(identity, action, resource, address=self._link.address)
 
     async def may(self, action: Action, resource: Resource) -> bool:
         """Whether the client may do something.
@@ -109,7 +104,7 @@ class Login(ConnectionPart):
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         # One at a time. A refusal would leave it "being proven" for good, and the connection open.
-        self._connection.start(work, _never, is_bounded=True)
+        self._link.start(work, _never, is_bounded=True)
 
     async def _identify(self, data: bytes) -> Identity | None:
         """Who has sent these; None: refused, and the connection closed."""
@@ -118,7 +113,7 @@ class Login(ConnectionPart):
         )
         try:
             return await self._services.authenticator.authenticate(
-                credentials, address=self._connection.address
+                credentials, address=self._link.address
             )
         except AuthenticationError as error:
             self._refuse(str(error))
@@ -132,7 +127,7 @@ class Login(ConnectionPart):
         identity = await self._identify(data)
         if identity is None:
             return
-        self.identity = identity
+        self._proven(identity)
         self._is_proving = False
         welcome()
         self._wait_for_expiry()
@@ -148,12 +143,16 @@ class Login(ConnectionPart):
             self._refuse("the new credentials are another role's")
             return
         self._is_challenged = False
-        self.identity = identity
+        self._proven(identity)
         self._wait_for_expiry()
+
+    def _proven(self, identity: Identity) -> None:
+        self.identity = identity
+        self._link.role = identity.role
 
     def _wait_for_expiry(self) -> None:
         expires_at_ms = self.identity.expires_at_ms
-        if expires_at_ms is None or self._connection.is_closed:
+        if expires_at_ms is None or self._link.is_closed:
             return
         left_s = max(0.0, (expires_at_ms - self._services.clock.wall_ms()) / 1000)
         self._call_in(min(left_s, _TIMER_S_MAX), self._on_expiry)
@@ -166,12 +165,11 @@ class Login(ConnectionPart):
             self._refuse("the credentials have expired")
             return
         self._is_challenged = True
-        connection = self._connection
-        connection.write(
+        self._link.write(
             replies.auth_challenge(
                 self._method,
                 server_version=self._services.server_version,
-                protocol_version=connection.protocol_version,
+                protocol_version=self._link.protocol_version,
             )
         )
         self._call_in(self._services.settings.credentials_refresh_ms / 1000, self._on_no_answer)
@@ -185,11 +183,10 @@ class Login(ConnectionPart):
         self._timer = asyncio.get_running_loop().call_later(delay_s, call)
 
     def _refuse(self, reason: str) -> None:
-        connection = self._connection
         self._services.counters.authentications_failed += 1
         error = AuthenticationError(reason)
-        connection.write(replies.error(replies.NO_REQUEST, error.code, reason))
-        connection.close()
+        self._link.write(replies.error(replies.NO_REQUEST, error.code, reason))
+        self._link.close()
 
 
 def _never(error: Exception) -> bytes:

@@ -1,14 +1,22 @@
-"""The last message of a topic: where its last entry is, and the last message in that."""
+"""The last message of a topic: where its last entry is, the last message in that, and where it
+begins if it is in chunks."""
 
+from magnetar.broker.chunks import chunk_metadata
+from magnetar.broker.dispatch.visibility import Visibility
 from magnetar.broker.entry import MARKER, last_batch_index_of, messages_of
 from magnetar.broker.errors import BrokerPersistenceError
 from magnetar.broker.tail_cache import TailCache
 from magnetar.broker.topic.surroundings import TopicLog
-from magnetar.broker.transactions.visibility import Visibility
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
+from magnetar.sdk.wire import MessageMetadata
 
 _NOTHING = Position(-1, -1)
+
+LOOK_BACK_ENTRIES_MAX = 1_000
+"""Entries among which the beginning of a message in chunks is looked for."""
+LOOK_BACK_BYTES_MAX = 256 << 20
+"""Their size: an entry is read as a whole, be it from the cache or from bookies."""
 
 
 class LastMessage:
@@ -20,6 +28,9 @@ class LastMessage:
         self._cache = cache
         self._visibility = visibility
         self._known: tuple[Position, int] = (_NOTHING, -1)
+        self._chunk: MessageMetadata | None = None
+        """Of the known entry, if it goes on with a message in chunks."""
+        self._begun: tuple[Position, Position | None] = (_NOTHING, None)
 
     async def find(self) -> tuple[Position, int]:
         """Position of the last entry, and the index of the last message in it (-1: no batch).
@@ -29,17 +40,56 @@ class LastMessage:
         Raises:
             BrokerPersistenceError: the entry could not be read.
         """
-        if self._visibility.buffer is not None:
+        if self._visibility.hidden is not None:
             return await self._find_visible()
         last = self._log.last_confirmed
         if last.entry_id < 0 or self._log.first_position() > last:
             return _NOTHING, -1
         if self._known[0] != last:
-            self._known = (last, last_batch_index_of(await self._entry_at(last)))
+            self._note(last, await self._entry_at(last))
         return self._known
 
+    async def first_chunk(self, last: Position) -> Position | None:
+        """Where the message begins of which `find` has told a chunk that is not its first one.
+
+        None: it is none, or its beginning is gone or too far away. It is looked for once.
+        """
+        chunk = self._chunk
+        if chunk is None or self._known[0] != last:
+            return None
+        if self._begun[0] != last:
+            try:
+                self._begun = (last, await self._look_back(last, chunk))
+            except BrokerPersistenceError:
+                return None  # and looked for again by whoever asks next
+        return self._begun[1]
+
+    async def _look_back(self, position: Position, chunk: MessageMetadata) -> Position | None:
+        size = 0
+        for _ in range(LOOK_BACK_ENTRIES_MAX):
+            position = self._log.previous_position(position)
+            if position.entry_id < 0 or position < self._log.first_position():
+                return None
+            entry = await self._entry_at(position)
+            found = chunk_metadata(entry)
+            if found is not None and found.uuid == chunk.uuid:
+                # Names are used again by producers that come back, for other messages.
+                if found.publish_time != chunk.publish_time:
+                    return None
+                if found.chunk_id == 0:
+                    return position
+            size += len(entry)
+            if size > LOOK_BACK_BYTES_MAX:
+                return None
+        return None
+
+    def _note(self, position: Position, entry: bytes) -> None:
+        self._known = (position, last_batch_index_of(entry))
+        chunk = chunk_metadata(entry)
+        self._chunk = chunk if chunk is not None and chunk.chunk_id > 0 else None
+
     async def _find_visible(self) -> tuple[Position, int]:
-        """The same with transactions: back over markers, and what is open or aborted."""
+        """As `find` where entries are hidden: back over markers, and what nobody may read."""
         position = self._visibility.last
         while position.entry_id >= 0 and self._log.first_position() <= position:
             if position == self._known[0]:
@@ -47,7 +97,7 @@ class LastMessage:
             if not self._visibility.is_aborted(position):
                 entry = await self._entry_at(position)
                 if messages_of(entry) != MARKER:
-                    self._known = (position, last_batch_index_of(entry))
+                    self._note(position, entry)
                     return self._known
             position = self._log.previous_position(position)
         return _NOTHING, -1

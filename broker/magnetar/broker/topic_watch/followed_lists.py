@@ -5,6 +5,7 @@ change, at most once per `topic_list_pause_ms`: topics may come by the thousand.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from magnetar.broker import naming
@@ -17,6 +18,8 @@ Listener = Callable[[Sequence[str], Sequence[str]], None]
 """Hears of topics that are new, and of those that are gone."""
 
 _READS_AT_ONCE = 8
+_TURN_S_MAX = 0.005
+"""For listeners, before others have their turn: what one costs depends on the names it knows."""
 
 
 class FollowedList:
@@ -40,7 +43,9 @@ class FollowedList:
         self._followed: Followed[list[str]] = Followed(
             store, naming.topics_path(namespace), self._read, self._changed, at_once
         )
-        self.listeners: list[Listener] = []
+        self.listeners: dict[Listener, None] = {}
+        self._untold: deque[tuple[deque[Listener], Sequence[str], Sequence[str]]] = deque()
+        """Changes, each with those who have not heard of it; the oldest first."""
 
     async def names(self) -> list[str]:
         """As they are now.
@@ -68,10 +73,32 @@ class FollowedList:
 
     def _changed(self, before: list[str], after: list[str]) -> None:
         new, deleted = difference(before, after)
-        for listener in list(self.listeners):
-            listener(new, deleted)
+        self._untold.append((deque(self.listeners), new, deleted))
+        if len(self._untold) == 1:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell some of the listeners, and the others in further turns of the loop: there may be
+        thousands. Each hears of all changes in their order."""
+        if not self._untold:
+            return
+        listeners, new, deleted = self._untold[0]
+        until_s = self._clock.monotonic_s() + _TURN_S_MAX
+        try:
+            while listeners:
+                listener = listeners.popleft()
+                if listener in self.listeners:
+                    listener(new, deleted)
+                if self._clock.monotonic_s() >= until_s:
+                    break
+        finally:
+            if not listeners:
+                self._untold.popleft()
+            if self._untold:
+                asyncio.get_running_loop().call_soon(self._tell)
 
     def close(self) -> None:
+        self._untold.clear()
         self._followed.close()
 
 
@@ -112,13 +139,13 @@ class FollowedLists:
                 self._clock,
                 pause_s=self._pause_s,
             )
-        followed.listeners.append(listener)
+        followed.listeners[listener] = None
         return followed
 
     def leave(self, namespace: str, listener: Listener) -> None:
         """It hears no more; a list that nobody follows is forgotten."""
         followed = self._lists[namespace]
-        followed.listeners.remove(listener)
+        del followed.listeners[listener]
         if not followed.listeners:
             del self._lists[namespace]
             followed.close()

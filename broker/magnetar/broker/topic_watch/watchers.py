@@ -8,20 +8,18 @@ client does not read is told in one piece when it does.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from magnetar.broker import naming, replies, topic_lists
-from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.errors import NotAllowedError, RequestError
+from magnetar.broker.link import Link
 from magnetar.broker.security import Action, Namespace
+from magnetar.broker.security.login import Login
+from magnetar.broker.services import Services
 from magnetar.broker.topic_watch.followed_lists import FollowedList, difference
 from magnetar.broker.topic_watch.pattern import TopicPattern
 from magnetar.broker.topic_watch.watched_list import WatchedList
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.pulsar_pb2 import CommandWatchTopicList
-
-if TYPE_CHECKING:
-    from magnetar.broker.connection import Connection
 
 _NAMES_PER_TURN = 2000
 """Names that are matched before others have their turn."""
@@ -43,13 +41,14 @@ class _Watcher:
                 self._on_news(self)
 
 
-class TopicWatchers(ConnectionPart):
+class TopicWatchers:
     """Watchers of one connection."""
 
-    def __init__(self, connection: "Connection") -> None:
-        super().__init__(connection)
-        self._settings = connection.services.settings
-        self._lists = connection.services.topic_lists
+    def __init__(self, link: Link, services: Services, login: Login) -> None:
+        self._link = link
+        self._login = login
+        self._settings = services.settings
+        self._lists = services.topic_lists
         self._watchers: dict[int, _Watcher] = {}
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
@@ -64,11 +63,11 @@ class TopicWatchers(ConnectionPart):
         self._forget(request.watcher_id)
         if len(self._watchers) >= self._settings.topic_watchers_per_connection_max:
             error = NotAllowedError(f"this connection has {len(self._watchers)} topic watchers")
-            self._connection.write(refuse(error))
+            self._link.write(refuse(error))
             return
         watcher = _Watcher(request.watcher_id, request.namespace, self._tell)
         self._watchers[request.watcher_id] = watcher
-        if not self._connection.start(self._watch(request, watcher), refuse):
+        if not self._link.start(self._watch(request, watcher), refuse):
             del self._watchers[request.watcher_id]
 
     async def _watch(self, request: CommandWatchTopicList, watcher: _Watcher) -> None:
@@ -81,7 +80,7 @@ class TopicWatchers(ConnectionPart):
     async def _begin(self, request: CommandWatchTopicList, watcher: _Watcher) -> None:
         namespace = request.namespace
         naming.check_text(namespace, request.topics_pattern, request.topics_hash)
-        await self._connection.login.check(Action.LIST_TOPICS, Namespace(namespace))
+        await self._login.check(Action.LIST_TOPICS, Namespace(namespace))
         length_max = self._settings.topics_pattern_length_max
         pattern = TopicPattern(request.topics_pattern, length_max=length_max)
         topic_lists.check_name(namespace)
@@ -90,14 +89,14 @@ class TopicWatchers(ConnectionPart):
             watched = await _watched_list(pattern, followed)
             names = watched.names
             topic_lists.check_size(names, namespace, self._settings.message_bytes_max)
-            if self._connection.is_closed or not self._is_current(watcher):
+            if self._link.is_closed or not self._is_current(watcher):
                 raise NotAllowedError(f"topic watcher {watcher.watcher_id} was closed meanwhile")
         except BaseException:
             self._lists.leave(namespace, watcher.on_change)
             raise
         watcher.list = watched
         current = topic_lists.topics_hash(names)
-        self._connection.write(
+        self._link.write(
             replies.watch_topic_list_success(
                 request.request_id,
                 watcher.watcher_id,
@@ -110,10 +109,10 @@ class TopicWatchers(ConnectionPart):
         return self._watchers.get(watcher.watcher_id) is watcher
 
     def _tell(self, watcher: _Watcher) -> None:
-        if not self._connection.is_writable or watcher.list is None:
+        if not self._link.is_writable or watcher.list is None:
             return
         for update in watcher.list.take_updates(self._settings.message_bytes_max):
-            self._connection.write(
+            self._link.write(
                 replies.watch_topic_update(
                     watcher.watcher_id,
                     update.new,
@@ -142,7 +141,7 @@ class TopicWatchers(ConnectionPart):
     def _on_close(self, command: BaseCommand) -> None:
         request = command.watchTopicListClose
         self._forget(request.watcher_id)
-        self._connection.write(replies.success(request.request_id))
+        self._link.write(replies.success(request.request_id))
 
     def _forget(self, watcher_id: int) -> None:
         watcher = self._watchers.pop(watcher_id, None)

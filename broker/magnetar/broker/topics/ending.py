@@ -6,7 +6,7 @@ owner: nothing more is written, sent or answered.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 import structlog
@@ -37,6 +37,8 @@ class TopicEnds:
         self._hand_overs_at_once = asyncio.Semaphore(_HAND_OVERS_AT_ONCE)
         self._given_up: set[Topic] = set()
         """Topics that are being dropped and are still ours."""
+        self.on_closing: list[Callable[[Topic], None]] = []
+        """Called with each topic that begins to be closed, however that comes."""
         self.fenced = 0
         """Topics that were dropped because somebody else has them, or may have."""
 
@@ -107,6 +109,14 @@ class TopicEnds:
         if (closing := table.closing.get(name)) is not None:
             await asyncio.wait([closing.task])
 
+    def put_to_rest(self, topic: Topic) -> asyncio.Task[None] | None:
+        """Begin to close a topic that the broker loaded for itself; returns the task of that.
+        None: somebody has asked for it meanwhile, or it is closed already."""
+        if topic.use.is_asked_for or not self._table.is_served(topic):
+            return None
+        self._start_closing(topic)
+        return self._table.closing[topic.name].task
+
     def _reopen(self, topic: Topic, reason: str) -> None:
         """Close a topic in order; its clients come back and have it loaded again."""
         _log.info("topic_reopened", topic=str(topic.name), reason=reason)
@@ -156,6 +166,8 @@ class TopicEnds:
 
     def _start_closing(self, topic: Topic, destination: Destination | None = None) -> None:
         table = self._table
+        for callback in self.on_closing:
+            callback(topic)
         closing = Closing(topic, table.take_out(topic), topic.durable_cursors())
         topic.disconnect_all(destination)
         table.closing[topic.name] = closing
@@ -190,11 +202,12 @@ class TopicEnds:
 
 
 async def _close_parts(closing: Closing) -> None:
-    if closing.topic.compaction is not None:
-        await closing.topic.compaction.finished()
+    features = closing.topic.features
+    for feature in features:
+        await feature.stopped()
+    ends: list[Coroutine[object, object, None]]
     ends = [cursor.close() for cursor in closing.cursors]
-    if closing.topic.transactions is not None:
-        ends.append(closing.topic.transactions.close())
+    ends.extend(work for feature in features if (work := feature.ending()) is not None)
     for result in await asyncio.gather(closing.log.close(), *ends, return_exceptions=True):
         if isinstance(result, CursorUnavailableError):
             # Nothing is lost: what was not saved is delivered again.

@@ -20,7 +20,7 @@ from magnetar.broker.tail_cache import TailCachePool
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.ending import TopicEnds
 from magnetar.broker.topics.loading import TopicLoader
-from magnetar.broker.topics.opening import AttachCoordinator, TopicOpener
+from magnetar.broker.topics.opening import MakeCoordinator, TopicOpener
 from magnetar.broker.topics.removal import TopicRemoval
 from magnetar.broker.topics.table import TopicTable
 from magnetar.broker.tracing import Spans
@@ -49,6 +49,7 @@ class Topics:
     ) -> None:
         self._store = store
         self._policies = policies
+        self._topics_max = settings.topics_max
         self._table = TopicTable()
         self.partitioned = PartitionedTopics(
             store, partitions_max=settings.partitions_max, clock=clock
@@ -94,9 +95,9 @@ class Topics:
         self.open_cursor = self._opener.open_cursor
         policies.on_change(self._policies_changed)
 
-    def attach_coordinators(self, attach: AttachCoordinator) -> None:
+    def attach_coordinators(self, make: MakeCoordinator) -> None:
         """Have coordinators of transactions made of the topics that are their places."""
-        self._opener.attach_coordinator = attach
+        self._opener.make_coordinator = make
 
     # In use
 
@@ -109,7 +110,29 @@ class Topics:
             BrokerPersistenceError, UnreadableRecordError: it cannot be loaded at all.
             NotAllowedError: too many topics, of this broker or of the namespace.
         """
-        return await self._loader.get(name, may_create=may_create)
+        topic = await self._loader.get(name, may_create=may_create)
+        topic.use.is_asked_for = True
+        return topic
+
+    async def wake(self, name: TopicName) -> Topic:
+        """Load a topic for the broker's own work, which does not count as a use of it. Whoever
+        calls this closes it again, by `ends.put_to_rest`.
+
+        Raises:
+            As `get`.
+        """
+        return await self._loader.get(name, may_create=False)
+
+    def is_here(self, name: TopicName) -> bool:
+        """Whether the topic is served here, being loaded or being closed."""
+        table = self._table
+        return name in table.served or name in table.loading or name in table.closing
+
+    def has_room(self, topics: int) -> bool:
+        """Whether so many more topics can be loaded, and the broker is not stopping."""
+        table = self._table
+        count = len(table.served) + len(table.loading) + topics
+        return count <= self._topics_max and not table.is_stopping
 
     @property
     def loaded(self) -> Sequence[Topic]:

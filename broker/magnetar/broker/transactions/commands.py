@@ -6,27 +6,25 @@ a plain ERROR (protocol sheet, section 13).
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magnetar.broker import naming, replies
-from magnetar.broker.connection_part import ConnectionPart
 from magnetar.broker.errors import (
     AuthorizationError,
     NotAllowedError,
     RequestError,
     TopicNotFoundError,
 )
+from magnetar.broker.link import Link
 from magnetar.broker.security import Action, Cluster, Subscription, Topic
-from magnetar.broker.topic import Topic as ServedTopic
+from magnetar.broker.security.login import Login
+from magnetar.broker.services import Services
 from magnetar.broker.transactions.coordinator import Coordinator
 from magnetar.broker.transactions.errors import TransactionNotFoundError
 from magnetar.broker.transactions.ids import TransactionId
-from magnetar.broker.transactions.topic_transactions import TopicTransactions
+from magnetar.broker.transactions.topic_transactions import TopicTransactions, transactions_of
 from magnetar.sdk.wire import BaseCommand, TopicName, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from magnetar.broker.connection import Connection
 
 _ANSWERS = {
     "tcClientConnectRequest": ("tcClientConnectResponse", pb.CommandTcClientConnectResponse),
@@ -63,12 +61,13 @@ _RETRIES = "Magnetar-"
 connection, when they have waited for an answer in vain."""
 
 
-class TransactionCommands(ConnectionPart):
+class TransactionCommands:
     """Of one connection."""
 
-    def __init__(self, connection: "Connection") -> None:
-        super().__init__(connection)
-        self._services = connection.services
+    def __init__(self, link: Link, services: Services, login: Login) -> None:
+        self._link = link
+        self._services = services
+        self._login = login
         self._told: dict[TransactionId, None] = {}
         """Transactions whose end was answered here. To end one of these again is an error, as in
         Pulsar; on another connection it is answered as the first time, since the client that has
@@ -95,10 +94,10 @@ class TransactionCommands(ConnectionPart):
         request = getattr(command, name)
         if not self._services.settings.transaction_coordinator_enabled:
             error = NotAllowedError("transactions are not enabled on this broker")
-            self._connection.write(replies.error(request.request_id, error.code, str(error)))
+            self._link.write(replies.error(request.request_id, error.code, str(error)))
             return
         # What the broker was asked to decide must not end half way with the connection.
-        self._connection.start(
+        self._link.start(
             self._answer(name, do, request), partial(_refuse, name, request), must_finish=True
         )
 
@@ -106,7 +105,7 @@ class TransactionCommands(ConnectionPart):
         self, name: str, do: Callable[[Any], Awaitable[TransactionId | None]], request: Any
     ) -> None:
         txn = await do(request)
-        self._connection.write(_response(name, request, txn))
+        self._link.write(_response(name, request, txn))
 
     # Of clients
 
@@ -115,7 +114,7 @@ class TransactionCommands(ConnectionPart):
 
     async def _begin(self, request: pb.CommandNewTxn) -> TransactionId:
         coordinator = await self._services.coordinators.get(request.tc_id)
-        return await coordinator.begin(request.txn_ttl_millis, self._connection.login.identity.role)
+        return await coordinator.begin(request.txn_ttl_millis, self._login.identity.role)
 
     async def _add_topics(self, request: pb.CommandAddPartitionToTxn) -> None:
         txn = _id_of(request)
@@ -123,7 +122,7 @@ class TransactionCommands(ConnectionPart):
         topics: list[str] = []
         for each in request.partitions:
             name = naming.topic_of(each)
-            await self._connection.login.check(Action.PRODUCE, Topic(name))
+            await self._login.check(Action.PRODUCE, Topic(name))
             _check_persistent(name)
             topics.append(each)
         await coordinator.join(txn, topics)
@@ -135,9 +134,7 @@ class TransactionCommands(ConnectionPart):
         for each in request.subscription:
             name = naming.topic_of(each.topic)
             naming.check_subscription(each.subscription)
-            await self._connection.login.check(
-                Action.CONSUME, Subscription(name, each.subscription)
-            )
+            await self._login.check(Action.CONSUME, Subscription(name, each.subscription))
             _check_persistent(name)
             subscriptions.append((each.topic, each.subscription))
         await coordinator.join(txn, (), subscriptions)
@@ -151,7 +148,7 @@ class TransactionCommands(ConnectionPart):
         self._note_told(txn)
 
     def _note_told(self, txn: TransactionId) -> None:
-        if self._connection.client_version.startswith(_RETRIES):
+        if self._link.client_version.startswith(_RETRIES):
             return
         self._told[txn] = None
         if len(self._told) > _TOLD_MAX:
@@ -164,7 +161,7 @@ class TransactionCommands(ConnectionPart):
             AuthorizationError: somebody else's.
         """
         coordinator = await self._services.coordinators.get(txn.most)
-        owner, role = coordinator.owner_of(txn), self._connection.login.identity.role
+        owner, role = coordinator.owner_of(txn), self._login.identity.role
         if owner and owner != role and self._services.authorizer.is_on:
             raise AuthorizationError(f"transaction {txn} was begun by somebody else")
         return coordinator
@@ -172,7 +169,7 @@ class TransactionCommands(ConnectionPart):
     # Of coordinators
 
     async def _end_on_topic(self, request: pb.CommandEndTxnOnPartition) -> None:
-        await self._connection.login.check(Action.ADMINISTER, Cluster())
+        await self._login.check(Action.ADMINISTER, Cluster())
         transactions = await self._transactions_of(request.topic)
         await transactions.buffer.end(
             _id_of(request),
@@ -181,7 +178,7 @@ class TransactionCommands(ConnectionPart):
         )
 
     async def _end_on_subscription(self, request: pb.CommandEndTxnOnSubscription) -> None:
-        await self._connection.login.check(Action.ADMINISTER, Cluster())
+        await self._login.check(Action.ADMINISTER, Cluster())
         transactions = await self._transactions_of(request.subscription.topic)
         await transactions.acks.end(
             request.subscription.subscription,
@@ -200,13 +197,7 @@ class TransactionCommands(ConnectionPart):
             # behind.
             await topics.catch_up()
             found = await topics.get(name, may_create=False)
-        return _transactions_in(found)
-
-
-def _transactions_in(topic: ServedTopic) -> TopicTransactions:
-    if topic.transactions is None:
-        raise NotAllowedError(f"{topic.name} keeps nothing: it takes part in no transactions")
-    return topic.transactions
+        return transactions_of(found)
 
 
 def _check_persistent(name: TopicName) -> None:

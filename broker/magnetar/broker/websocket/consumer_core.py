@@ -43,6 +43,8 @@ class Deliveries:
     """What becomes of messages that were taken."""
 
     frames: list[bytes]
+    sent: list[MessageId] = field(default_factory=list)
+    """To a consumer: what the frames hold."""
     dead: list[Message] = field(default_factory=list)
     """They came too often, and go to the dead letter topic."""
     discarded: list[Message] = field(default_factory=list)
@@ -75,8 +77,7 @@ class ConsumerCore:
         """Messages that were taken, at most as many as there was room for."""
         most = self._redeliveries_max
         deliveries = Deliveries([])
-        frames, dead = deliveries.frames, deliveries.dead
-        sent: list[MessageId] = []
+        frames, sent, dead = deliveries.frames, deliveries.sent, deliveries.dead
         for message in messages:
             if message.is_encrypted and self._on_encrypted is not CryptoFailureAction.CONSUME:
                 # Nobody here has the keys. What is to fail stays unacknowledged.

@@ -12,11 +12,11 @@ from magnetar.broker.websocket.endpoint import Endpoint
 from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.frames import END_OF_TOPIC
 from magnetar.broker.websocket.parameters import ConsumerParameters, ReaderParameters
-from magnetar.broker.websocket.proxy_stats import Traffic
 from magnetar.broker.websocket.queue_size import FIRST, QueueSize
 from magnetar.broker.websocket.session import Links, Socket
 from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.broker.websocket.sources import Sources
+from magnetar.broker.websocket.traffic import Traffic
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.errors import SdkError
@@ -130,7 +130,7 @@ class _Receiving:
                 self.traffic.messages += len(deliveries.frames)
                 self.traffic.payload_bytes += size
                 socket.send(deliveries.frames)
-                self._after_sent(consumer, messages[-1].message_id)
+                self._after_sent(consumer, messages[-1].message_id, deliveries.sent)
 
     @property
     def _may_take(self) -> bool:
@@ -140,7 +140,7 @@ class _Receiving:
     def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
         """Messages came too often."""
 
-    def _after_sent(self, consumer: Consumer, last: MessageId) -> None:
+    def _after_sent(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
         """Messages of a consumer were sent, up to that one."""
 
 
@@ -292,7 +292,8 @@ class ConsumerSession(_Receiving):
     def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
         self._dead_letters.put(consumer, messages)
 
-    def _after_sent(self, consumer: Consumer, last: MessageId) -> None:
+    def _after_sent(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
+        self._dead_letters.delivered(sent)
         if self._ack_timer is None:
             self._arm_ack_timer()
 
@@ -371,6 +372,6 @@ class ReaderSession(_Receiving):
         self._sizes[reader.consumer] = size
         return reader.consumer
 
-    def _after_sent(self, consumer: Consumer, last: MessageId) -> None:
+    def _after_sent(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
         # Tells the broker how far we are: it shows a backlog and may drop what was read.
         consumer.acknowledge_cumulative(last)

@@ -1,16 +1,18 @@
 """Dead letters: messages that came too often go to a topic of their own; then they are done."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import structlog
 
 from magnetar.broker.websocket.session import Links
 from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.consuming.letters_once import LettersOnce
 from magnetar.sdk.consuming.message_copies import MessageCopies
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message import Message
+from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.topic_name import TopicName
 
 _log = structlog.get_logger()
@@ -47,6 +49,7 @@ class DeadLetters:
         self._initial_subscription = initial_subscription
         self._copies = MessageCopies(lambda topic: links.client_for(topic), needs_schema=False)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._once = LettersOnce()
 
     @property
     def is_full(self) -> bool:
@@ -55,11 +58,22 @@ class DeadLetters:
 
     def put(self, consumer: Consumer, messages: list[Message]) -> None:
         """Store messages there; those that cannot be stored come again."""
-        size = sum(_COST_BYTES + len(each.data) for each in messages)
+        wanted, done = self._once.sort(messages)
+        if done:
+            consumer.acknowledge_many(done)
+        if not wanted:
+            return
+        size = sum(_COST_BYTES + len(each.data) for each in wanted)
         self._bytes += size
-        task = asyncio.create_task(self._put(consumer, messages), name="dead-letters")
+        task = asyncio.create_task(self._put(consumer, wanted), name="dead-letters")
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, size))
+
+    def delivered(self, ids: Iterable[MessageId]) -> None:
+        """Messages were sent to the client."""
+        if self._once.has_stored:
+            for each in ids:
+                self._once.delivered(each.ledger_id, each.entry_id)
 
     def _ended(self, size: int, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -80,8 +94,9 @@ class DeadLetters:
                 )
             except SdkError as error:
                 _log.warning("dead_letter_failed", topic=str(target), error=str(error))
-                consumer.negative_acknowledge(message)
+                consumer.negative_acknowledge(self._once.failed(message))
             else:
+                self._once.stored(message)
                 consumer.acknowledge(message)
 
     def _properties(self, message: Message) -> dict[str, str]:

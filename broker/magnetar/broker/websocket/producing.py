@@ -16,10 +16,10 @@ from magnetar.broker.websocket.producer_core import (
     encoded_metadata,
     sent_key,
 )
-from magnetar.broker.websocket.proxy_stats import Traffic
 from magnetar.broker.websocket.routing import Router
 from magnetar.broker.websocket.session import Links, Socket
 from magnetar.broker.websocket.settings import WebSocketSettings
+from magnetar.broker.websocket.traffic import Traffic
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.errors import PendingLimitError, SdkError
 from magnetar.sdk.message_id import MessageId

@@ -4,42 +4,15 @@ The shapes are Pulsar's.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from magnetar.broker import naming
 from magnetar.broker.errors import TopicNotFoundError
-
-if TYPE_CHECKING:
-    from magnetar.broker.websocket.service import WebSocketService
+from magnetar.broker.websocket.traffic import SessionStats
 
 _PATH = "/admin/v2/proxy-stats"
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What went through one session since it began."""
-
-    messages: int = 0
-    payload_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SessionStats:
-    """One session now."""
-
-    topics: tuple[str, ...]
-    """Full names, partitions by their topic; of a pattern, those it has found."""
-    namespaces: tuple[str, ...]
-    is_producer: bool
-    subscription: str
-    subscription_type: str
-    remote: str
-    age_s: float
-    traffic: Traffic = field(default_factory=Traffic)
 
 
 class ProducerStats(BaseModel):
@@ -121,13 +94,9 @@ def by_namespace(sessions: Iterable[SessionStats]) -> list[Metrics]:
     ]
 
 
-def proxy_stats_router(service: "Callable[[], WebSocketService | None]") -> APIRouter:
-    """The routes; `service` gives None while nobody has used WebSocket."""
+def proxy_stats_router(sessions: Callable[[], Iterable[SessionStats]]) -> APIRouter:
+    """The routes; `sessions`: those that are open."""
     router = APIRouter(tags=["proxy-stats"], prefix=_PATH)
-
-    def sessions() -> list[SessionStats]:
-        found = service()
-        return [] if found is None else found.stats()
 
     @router.get("/metrics")
     async def metrics() -> list[Metrics]:

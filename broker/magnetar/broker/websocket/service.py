@@ -39,9 +39,9 @@ from magnetar.broker.websocket.parameters import (
     ReaderParameters,
 )
 from magnetar.broker.websocket.producing import ProducerSession
-from magnetar.broker.websocket.proxy_stats import SessionStats
 from magnetar.broker.websocket.session import Session
 from magnetar.broker.websocket.settings import WebSocketSettings
+from magnetar.broker.websocket.traffic import SessionStats
 from magnetar.ledger.ports import Clock, Network
 from magnetar.sdk.client import Client
 from magnetar.sdk.errors import InvalidUrlError, SdkError

@@ -137,6 +137,36 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
+{{/* The secret of the bookies: what a server, and the tools in its container, are told of it. */}}
+{{- define "magnetar.secretEnv" -}}
+- name: MAGNETAR_LEDGER_SHARED_SECRET_FILE
+  value: /etc/magnetar-secret/shared-secret
+{{- if .Values.sharedSecret.optional }}
+- name: MAGNETAR_LEDGER_SHARED_SECRET_OPTIONAL
+  value: "true"
+{{- end }}
+{{- end -}}
+
+{{- define "magnetar.secretMount" -}}
+- name: shared-secret
+  mountPath: /etc/magnetar-secret
+  readOnly: true
+{{- end -}}
+
+{{- define "magnetar.secretName" -}}
+{{ .Values.sharedSecret.existingSecret | default (printf "%s-shared-secret" (include "magnetar.fullname" .)) }}
+{{- end -}}
+
+{{- define "magnetar.secretVolume" -}}
+- name: shared-secret
+  secret:
+    secretName: {{ include "magnetar.secretName" . }}
+    defaultMode: 0440
+    items:
+      - key: shared-secret
+        path: shared-secret
+{{- end -}}
+
 {{/* The three probes of a server with /health at a port: (dict port settings). */}}
 {{- define "magnetar.probes" -}}
 startupProbe:

@@ -24,7 +24,7 @@ from magnetar.ledger.autorecovery.fragments import (
     subtract,
 )
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import PacketCodec, codec_for
+from magnetar.ledger.digest import PacketCodec, codec_for, read_key
 from magnetar.ledger.errors import (
     BookieProtocolError,
     BookieUnavailableError,
@@ -68,7 +68,7 @@ class Checker:
     ) -> None:
         self._channels = channels
         self._registry = registry
-        self._list_body = encode_list_entries(list_bitmap_bytes)
+        self._list_bitmap_bytes = list_bitmap_bytes
         self._read_bytes = read_bytes
 
     async def check(self, metadata: LedgerMetadata, reported: Missing) -> LedgerCheck:
@@ -195,7 +195,7 @@ class Checker:
             at = span.first
             while at <= span.last:
                 if page is None or not page.first <= at <= page.last:
-                    page = await self._page(metadata.ledger_id, bookie_id, at)
+                    page = await self._page(metadata, bookie_id, at)
                 stop = min(span.last, page.last, at + _IDS_AT_ONCE - 1)
                 part = span._replace(first=at, last=stop)
                 lacking += missing_in(part, index, metadata.write_quorum, page)
@@ -203,13 +203,14 @@ class Checker:
             result.append(lacking)
         return result
 
-    async def _page(self, ledger_id: int, bookie_id: str, first: int) -> HeldIds:
+    async def _page(self, metadata: LedgerMetadata, bookie_id: str, first: int) -> HeldIds:
         """What the bookie holds from an id on, as far as one reply tells."""
+        ledger_id, key = metadata.ledger_id, read_key(metadata.password)
         frame = await ask(
             self._channels,
             bookie_id,
             Op.LIST_ENTRIES,
-            self._list_body,
+            encode_list_entries(self._list_bitmap_bytes, master_key=key),
             ledger_id=ledger_id,
             entry_id=first,
         )
@@ -246,12 +247,17 @@ class Checker:
         codec = codec_for(metadata)
         for ranges, lacking in zip(own, missing, strict=True):
             for first, last in subtract(intersect(ranges, bounded), lacking[:]):
-                lacking += await self._bad_in(metadata.ledger_id, codec, bookie_id, first, last)
+                lacking += await self._bad_in(metadata, codec, bookie_id, first, last)
             lacking.sort()
 
     async def _bad_in(
-        self, ledger_id: int, codec: PacketCodec, bookie_id: str, first: int, last: int
+        self, metadata: LedgerMetadata, codec: PacketCodec, bookie_id: str, first: int, last: int
     ) -> list[Range]:
+        body = encode_read_body(
+            last_entry_id=last,
+            bytes_max=self._read_bytes,
+            master_key=read_key(metadata.password),
+        )
         bad: list[Range] = []
         at = first
         while at <= last:
@@ -259,8 +265,8 @@ class Checker:
                 self._channels,
                 bookie_id,
                 Op.READ,
-                encode_read_body(last_entry_id=last, bytes_max=self._read_bytes),
-                ledger_id=ledger_id,
+                body,
+                ledger_id=metadata.ledger_id,
                 entry_id=at,
             )
             try:
@@ -284,9 +290,7 @@ class Checker:
         if self._registry.resolve(bookie_id) is None:
             return MemberState.AWAY
         try:
-            bad = await self._bad_in(
-                metadata.ledger_id, codec_for(metadata), bookie_id, entry_id, entry_id
-            )
+            bad = await self._bad_in(metadata, codec_for(metadata), bookie_id, entry_id, entry_id)
         except READ_ERRORS:
             return MemberState.UNKNOWN
         return MemberState.LACKS if bad else MemberState.WHOLE

@@ -20,7 +20,7 @@ from magnetar.ledger.autorecovery.fragments import Piece, Span
 from magnetar.ledger.autorecovery.worker_metrics import WorkerMetrics
 from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import PacketCodec, codec_for, master_key
+from magnetar.ledger.digest import PacketCodec, codec_for, master_key, read_key
 from magnetar.ledger.errors import BookieUnavailableError, DigestMismatchError, LedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.pace import Pace
@@ -176,7 +176,11 @@ class Copier:
         """Good packets from `first` on, from whoever has them."""
         metrics = self._metrics
         started_s = self._clock.monotonic_s()
-        body = encode_read_body(last_entry_id=run.last, bytes_max=self._settings.copy_read_bytes)
+        body = encode_read_body(
+            last_entry_id=run.last,
+            bytes_max=self._settings.copy_read_bytes,
+            master_key=copy.read_key,
+        )
         errors: list[LedgerError] = []
         for bookie_id in copy.sources(run, first, self._facts_of):
             try:
@@ -320,6 +324,7 @@ class _SpanCopy:
         self.ledger_id = metadata.ledger_id
         self.codec: PacketCodec = codec_for(metadata)
         self.key = master_key(metadata.password)
+        self.read_key = read_key(metadata.password)
         self.result = CopyResult()
 
     def sources(

@@ -15,6 +15,7 @@ from typing import Literal, Protocol, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from magnetar.ledger.errors import (
+    BadVersionError,
     LedgerLayoutError,
     NodeExistsError,
     NoNodeError,
@@ -81,7 +82,7 @@ class LedgerLayout(Protocol):
         ...
 
 
-class _LayoutRecord(BaseModel):
+class LayoutRecord(BaseModel):
     """The value of the LAYOUT node."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -89,10 +90,18 @@ class _LayoutRecord(BaseModel):
     manager: str
     manager_version: int
     format_version: int
+    ledger_passwords: bool = False
+    """Whether new ledgers have passwords, which reads take. Left out where it is false: a release
+    that does not know it refuses a root that has it, with the advice to upgrade."""
+
+    def to_json(self) -> bytes:
+        return self.model_dump_json(exclude_defaults=True).encode()
 
 
-async def check_layout(store: MetadataStore, root: str, layout: LedgerLayout) -> bool:
-    """Check that the root is kept by this layout; False if it does not say, and might be.
+async def check_layout(
+    store: MetadataStore, root: str, layout: LedgerLayout
+) -> LayoutRecord | None:
+    """Check that the root is kept by this layout; None if it does not say, and might be.
 
     Raises:
         LedgerLayoutError: another one keeps it, or the value cannot be understood.
@@ -102,8 +111,8 @@ async def check_layout(store: MetadataStore, root: str, layout: LedgerLayout) ->
     try:
         value = (await store.get(path)).value
     except NoNodeError:
-        await _refuse_foreign_ledgers(store, root, layout)
-        return False
+        await _has_own_ledgers(store, root, layout)
+        return None
     record = _decode(value, root)
     known = (layout.name, LAYOUT_VERSION, _FORMAT_VERSION)
     if (record.manager, record.manager_version, record.format_version) != known:
@@ -112,7 +121,7 @@ async def check_layout(store: MetadataStore, root: str, layout: LedgerLayout) ->
             f"{record.manager_version}; this client is set to {layout.name!r}, version "
             f"{LAYOUT_VERSION}. Set ledger_manager to the root's, or choose another root"
         )
-    return True
+    return record
 
 
 async def layout_name_of(store: MetadataStore, root: str) -> LayoutName:
@@ -137,27 +146,78 @@ async def layout_name_of(store: MetadataStore, root: str) -> LayoutName:
     )
 
 
-async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) -> None:
-    """Make the root this layout's, unless it is somebody's already.
+async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) -> LayoutRecord:
+    """Make the root this layout's, unless it is somebody's already; what it says then.
+
+    A new root is one whose ledgers have passwords. One that holds ledgers was begun by a release
+    that knows of none, and may be in use by it.
 
     Raises:
         LedgerLayoutError: it is another one's.
         UnknownOutcomeError, MetadataUnavailableError
     """
-    while not await check_layout(store, root, layout):
-        record = _LayoutRecord(
-            manager=layout.name, manager_version=LAYOUT_VERSION, format_version=_FORMAT_VERSION
+    while (record := await check_layout(store, root, layout)) is None:
+        record = LayoutRecord(
+            manager=layout.name,
+            manager_version=LAYOUT_VERSION,
+            format_version=_FORMAT_VERSION,
+            ledger_passwords=not await _has_own_ledgers(store, root, layout),
         )
         try:
-            await store.create(f"{root}/LAYOUT", record.model_dump_json().encode())
+            await store.create(f"{root}/LAYOUT", record.to_json())
         except NodeExistsError:
             continue  # Somebody was faster: see who.
-        return
+        return record
+    return record
 
 
-def _decode(value: bytes, root: str) -> _LayoutRecord:
+async def passwords_are_on(store: MetadataStore, root: str) -> bool | None:
+    """Whether new ledgers of the root have passwords; None: no ledger was ever made there.
+
+    Raises:
+        LedgerLayoutError: what the root names is not understood.
+        MetadataUnavailableError
+    """
     try:
-        return _LayoutRecord.model_validate_json(value)
+        node = await store.get(f"{root}/LAYOUT")
+    except NoNodeError:
+        return None
+    return _decode(node.value, root).ledger_passwords
+
+
+async def turn_passwords_on(store: MetadataStore, root: str) -> bool:
+    """Have new ledgers of the root have passwords from now on; False if they had before.
+
+    For when nobody is left who does not know them: such a client could not open those ledgers, and
+    when it starts anew it refuses the root.
+
+    Raises:
+        LedgerLayoutError: the root names no layout yet, or what it names is not understood.
+        UnknownOutcomeError, MetadataUnavailableError
+    """
+    path = f"{root}/LAYOUT"
+    while True:
+        try:
+            node = await store.get(path)
+        except NoNodeError:
+            raise LedgerLayoutError(
+                f"there is no {path}: no ledger was ever made there, and the first one will have a "
+                f"password without more ado, unless there are older ones"
+            ) from None
+        record = _decode(node.value, root)
+        if record.ledger_passwords:
+            return False
+        changed = record.model_copy(update={"ledger_passwords": True})
+        try:
+            await store.set(path, changed.to_json(), version=node.version)
+        except BadVersionError:
+            continue  # Somebody else did, as a rule.
+        return True
+
+
+def _decode(value: bytes, root: str) -> LayoutRecord:
+    try:
+        return LayoutRecord.model_validate_json(value)
     except ValidationError:
         raise LedgerLayoutError(
             f"{root}/LAYOUT holds {value[:80]!r}, which names no ledger manager of this release. "
@@ -166,19 +226,26 @@ def _decode(value: bytes, root: str) -> _LayoutRecord:
         ) from None
 
 
-async def _refuse_foreign_ledgers(store: MetadataStore, root: str, layout: LedgerLayout) -> None:
-    """Roots that were begun before there were LAYOUT nodes have none."""
+async def _has_own_ledgers(store: MetadataStore, root: str, layout: LedgerLayout) -> bool:
+    """Whether a root without LAYOUT holds ledgers of this layout: roots that were begun before
+    there were LAYOUT nodes have none.
+
+    Raises:
+        LedgerLayoutError: it holds some of another one.
+    """
     try:
         children = await store.children(root)
     except NoNodeError:
-        return
-    for name in children:
-        if _looks_like_ledgers(name) and not layout.keeps(name):
+        return False
+    ledgers = [name for name in children if _looks_like_ledgers(name)]
+    for name in ledgers:
+        if not layout.keeps(name):
             raise LedgerLayoutError(
                 f"{root} has no LAYOUT and holds {name!r}, which is not where the "
                 f"{layout.name!r} manager keeps ledgers. Set ledger_manager to the one that wrote "
                 f"them, or choose another root"
             )
+    return bool(ledgers)
 
 
 def _looks_like_ledgers(child_of_root: str) -> bool:

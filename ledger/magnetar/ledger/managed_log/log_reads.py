@@ -21,7 +21,7 @@ class OwnerReads:
     """Reads entries of a log for its owner."""
 
     def __init__(
-        self, client: LedgerClient, path: str, appender: LogAppender, *, password: bytes
+        self, client: LedgerClient, path: str, appender: LogAppender, *, password: bytes | None
     ) -> None:
         self._client = client
         self._path = path

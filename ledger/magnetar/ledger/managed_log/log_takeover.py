@@ -55,7 +55,7 @@ async def take_over(
     client: LedgerClient,
     *,
     clock: Clock,
-    password: bytes,
+    password: bytes | None,
     may_own: MayOwn = always,
 ) -> LedgerWriter | None:
     """Make a loaded list ours; returns the ledger to write to, None if the log is terminated.
@@ -102,7 +102,7 @@ async def claim(
     *,
     clock: Clock,
     random: random.Random,
-    password: bytes,
+    password: bytes | None,
     may_own: MayOwn = always,
 ) -> None:
     """Make a loaded list ours without a ledger to write to; a terminated one is left as it is.
@@ -145,7 +145,7 @@ async def _recover(
     log_list: LogList,
     client: LedgerClient,
     clock: Clock,
-    password: bytes,
+    password: bytes | None,
     may_own: MayOwn,
 ) -> Sequence[LogLedger]:
     """The ledgers of the list, all of them closed now, with what they really hold."""

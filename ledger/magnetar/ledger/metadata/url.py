@@ -6,6 +6,7 @@
 """
 
 import re
+from pathlib import Path
 
 from magnetar.ledger.errors import InvalidPathError
 from magnetar.ledger.metadata.settings import MetadataSettings
@@ -13,6 +14,8 @@ from magnetar.ledger.metadata.store import MetadataStore, check_path
 
 _SCHEMES = "a metadata URL is embedded:PATH or zk://host:port[,host:port...]/path"
 _ZOOKEEPER_PORT = 2181
+SHARED_SECRET_NAME = "shared-secret"
+"""The file of a standalone's or cluster's own secret, in its data directory."""
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
 
 
@@ -37,6 +40,18 @@ async def open_store(url: str, *, settings: MetadataSettings | None = None) -> M
 
         return await ZooKeeperStore.open(hosts, chroot, settings=settings)
     raise InvalidPathError(f"{_SCHEMES}; this is not: {url!r}")
+
+
+def shared_secret_beside(url: str) -> str:
+    """The file of the secret that the bookies of an embedded store ask for; "": there is none.
+
+    A standalone keeps both in its data directory, so that who is given the URL finds the secret.
+    """
+    scheme, _, path = url.partition(":")
+    if scheme != "embedded" or not path:
+        return ""
+    beside = Path(path).absolute().with_name(SHARED_SECRET_NAME)
+    return str(beside) if beside.is_file() else ""
 
 
 def parse_zookeeper_url(url: str) -> tuple[str, str]:

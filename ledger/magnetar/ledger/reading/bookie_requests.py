@@ -10,6 +10,7 @@ from magnetar.ledger.errors import (
     BookieUnavailableError,
     NoSuchEntryError,
     NoSuchLedgerOnBookieError,
+    UnauthorizedError,
 )
 from magnetar.ledger.wire import EntryBlock, Frame, Status, decode_block
 
@@ -56,6 +57,7 @@ def read_reply_block(frame: Frame, bookie_id: str) -> EntryBlock:
 
     Raises:
         NoSuchEntryError, NoSuchLedgerOnBookieError: explicit negatives.
+        UnauthorizedError: the key that was shown is not the ledger's.
         BookieUnavailableError: anything else that is not OK (unknown).
         BookieProtocolError: the body is malformed.
     """
@@ -67,6 +69,7 @@ def check_status(frame: Frame, bookie_id: str) -> None:
     """
     Raises:
         NoSuchEntryError, NoSuchLedgerOnBookieError: explicit negatives.
+        UnauthorizedError: the key that was shown is not the ledger's.
         BookieUnavailableError: anything else that is not OK (unknown).
     """
     if frame.status == Status.OK:
@@ -77,4 +80,6 @@ def check_status(frame: Frame, bookie_id: str) -> None:
     if frame.status == Status.NO_SUCH_LEDGER:
         raise NoSuchLedgerOnBookieError(f"{where}: no such ledger")
     text = frame.body.decode("utf-8", "replace")
+    if frame.status == Status.UNAUTHORIZED:
+        raise UnauthorizedError(f"{where}: the ledger's password does not fit: {text}")
     raise BookieUnavailableError(f"{where}: status {frame.status} {text}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import codec_for, length_in
+from magnetar.ledger.digest import codec_for, length_in, read_key
 from magnetar.ledger.errors import (
     BeyondLastConfirmedError,
     DigestMismatchError,
@@ -110,7 +110,9 @@ class EntryFetcher:
         last = min(last, metadata.fragment_end(first))
         codec = codec_for(metadata)
         body = encode_read_body(
-            last_entry_id=last, bytes_max=min(bytes_max, self._settings.read_frame_bytes_max)
+            last_entry_id=last,
+            bytes_max=min(bytes_max, self._settings.read_frame_bytes_max),
+            master_key=read_key(metadata.password),
         )
 
         end = metadata.last_entry_id if metadata.state is LedgerState.CLOSED else None
@@ -150,7 +152,9 @@ class EntryFetcher:
             As `fetch`.
         """
         codec = codec_for(metadata)
-        body = encode_read_body(last_entry_id=entry_id, bytes_max=1)
+        body = encode_read_body(
+            last_entry_id=entry_id, bytes_max=1, master_key=read_key(metadata.password)
+        )
 
         def judge(bookie_id: str, frame: Frame) -> int:
             packet = read_reply_block(frame, bookie_id).packets()[0]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import PacketCodec
+from magnetar.ledger.digest import PacketCodec, read_key
 from magnetar.ledger.errors import (
     BookieProtocolError,
     BookieUnavailableError,
@@ -88,6 +88,7 @@ class LacPoller:
             on_entries: gets confirmed entries that came along: first id and payloads.
         """
         self._ledger_id = metadata.ledger_id
+        self._key = read_key(metadata.password)
         self._codec = codec
         self._bound = bound
         self._channels = channels
@@ -185,6 +186,7 @@ class LacPoller:
             self._bound.last_entry_id,
             wait_ms,
             self._settings.long_poll_entries_bytes if wants_entries else 0,
+            self._key,
         )
         self.polls += 1
         if wait_ms:

@@ -9,7 +9,7 @@ ledger is empty (rule 9.5, defect D5b); an error or a damaged packet says nothin
 import asyncio
 
 from magnetar.ledger.channel import ChannelPool
-from magnetar.ledger.digest import PacketCodec
+from magnetar.ledger.digest import PacketCodec, read_key
 from magnetar.ledger.errors import BookieUnavailableError, LedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.quorum import Coverage
@@ -37,6 +37,7 @@ class LacRead:
         """
         self._channels = channels
         self._codec = codec
+        self._key = read_key(metadata.password)
         self._ledger_id = metadata.ledger_id
         self._bookies = metadata.last_fragment.bookies
         self._enough_above = enough_above
@@ -66,7 +67,9 @@ class LacRead:
             if not self._future.done():
                 self._on_reply(index, bookie_id, reply)
 
-        self._channels.get(bookie_id).send(Op.READ_LAC, (b"",), on_reply, ledger_id=self._ledger_id)
+        self._channels.get(bookie_id).send(
+            Op.READ_LAC, (self._key,), on_reply, ledger_id=self._ledger_id
+        )
 
     def _on_reply(self, index: int, bookie_id: str, reply: Frame | BookieUnavailableError) -> None:
         try:

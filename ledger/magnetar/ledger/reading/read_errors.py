@@ -9,6 +9,7 @@ from magnetar.ledger.errors import (
     LedgerError,
     NoSuchEntryError,
     NoSuchLedgerOnBookieError,
+    UnauthorizedError,
 )
 
 READ_ERRORS = (
@@ -17,10 +18,17 @@ READ_ERRORS = (
     BookieUnavailableError,
     NoSuchEntryError,
     NoSuchLedgerOnBookieError,
+    UnauthorizedError,
 )
 """What one replica may answer a read with."""
 
-_BY_PRECEDENCE = (DigestMismatchError, BookieProtocolError, BookieUnavailableError)
+_BY_PRECEDENCE = (
+    DigestMismatchError,
+    BookieProtocolError,
+    BookieUnavailableError,
+    # Behind what a retry may help with: another replica may yet take the key.
+    UnauthorizedError,
+)
 
 
 def is_negative(error: LedgerError) -> bool:

@@ -37,7 +37,7 @@ class WriteBack:
         self._fragments: tuple[Fragment, ...] = ()
         self._snapshot_ensemble = snapshot.last_fragment.bookies
         self._pipeline = AddPipeline(
-            parts.channels,
+            parts.turn,
             ledger_id=snapshot.ledger_id,
             ensemble=self._snapshot_ensemble,
             write_quorum=snapshot.write_quorum,

@@ -28,7 +28,6 @@ from functools import partial
 
 import structlog
 
-from magnetar.ledger.channel import BookieChannel, ChannelPool
 from magnetar.ledger.errors import (
     BookieUnavailableError,
     LedgerError,
@@ -44,7 +43,7 @@ from magnetar.ledger.wire_adds import (
     SINGLE_ADD_HEAD,
     SINGLE_TABLE_BYTES,
 )
-from magnetar.ledger.writing.add_turn import AddMember
+from magnetar.ledger.writing.add_turn import AddMember, AddQueue, AddTurn
 from magnetar.ledger.writing.pending_adds import OnDone, PendingAdd, PendingAdds
 from magnetar.ledger.writing.replacements import Replacements
 
@@ -62,7 +61,7 @@ class AddPipeline:
 
     def __init__(
         self,
-        channels: ChannelPool,
+        turn: AddTurn,
         *,
         ledger_id: int,
         ensemble: tuple[str, ...],
@@ -78,7 +77,7 @@ class AddPipeline:
         on_missed: OnMissed,
         on_lost: Callable[[LedgerError], None],
     ) -> None:
-        self._pool = channels
+        self._turn = turn
         self._ledger_id = ledger_id
         self._ensemble = ensemble
         self._write_quorum = write_quorum
@@ -110,9 +109,9 @@ class AddPipeline:
         self.changes = 0
         """Ensemble changes so far."""
 
-    def _member(self, index: int, bookie_id: str) -> tuple[BookieChannel, AddMember]:
+    def _member(self, index: int, bookie_id: str) -> tuple[AddQueue, AddMember]:
         """Where the adds of a member go, and where its answers come to."""
-        return self._pool.get(bookie_id), AddMember(
+        return self._turn.queue_to(bookie_id), AddMember(
             self._ledger_id,
             on_stored=partial(self._on_stored, index, bookie_id),
             on_reply=partial(self._on_reply, index, bookie_id),
@@ -213,8 +212,8 @@ class AddPipeline:
             for index in range(len(self._members)):
                 self._send_alone(index, adds, (head[KEY_AT:], content))
         else:
-            for channel, member in self._members:
-                channel.queue_add(member, adds, head, content)
+            for queue, member in self._members:
+                queue.add(member, adds, head, content)
 
     def _send_striped(
         self,
@@ -252,19 +251,19 @@ class AddPipeline:
             if self._flags:
                 self._send_adds(index, adds)
             else:
-                channel, member = self._members[index]
+                queue, member = self._members[index]
                 data = _block_of(adds)
                 entry_id = adds[0].first_entry_id
                 head = ADD_HEAD.pack(self._ledger_id, entry_id, len(data), self._key)
-                channel.queue_add(member, adds, head, data)
+                queue.add(member, adds, head, data)
 
     def _send_adds(self, index: int, adds: list[PendingAdd]) -> None:
         """Send several adds to one member at once, in a frame of their own."""
         self._send_alone(index, adds, (self._key, _block_of(adds)))
 
     def _send_alone(self, index: int, adds: list[PendingAdd], body: Sequence[bytes]) -> None:
-        channel, member = self._members[index]
-        channel.send(
+        queue, member = self._members[index]
+        queue.channel.send(
             Op.ADD,
             body,
             partial(member.on_reply, adds),

@@ -1,9 +1,9 @@
 """What all writers of one client send in one turn of the event loop: as few frames as there may be.
 
 Writers that were given something join the turn. When it is over, each makes its adds ready and
-queues them for the bookies; then every bookie gets the adds of all ledgers together (`ADDS`), or a
-single one as a plain `ADD`. The adds of thousands of ledgers are one add each, and cost one frame
-and one answer per bookie, not per add.
+puts them into the queues of its bookies; then every bookie gets the adds of all ledgers together
+(`ADDS`), or a single one as a plain `ADD`, by its channel. The adds of thousands of ledgers are one
+add each, and cost one frame and one answer per bookie, not per add.
 
 Adds that are sent once more (to a new member of an ensemble, to one that failed them) and those of
 recovery go alone, beside this. So a frame never holds the same add twice.
@@ -13,21 +13,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
+from magnetar.ledger.channel import BookieChannel, ChannelPool
 from magnetar.ledger.errors import BookieProtocolError, BookieUnavailableError
 from magnetar.ledger.wire import Frame, Op, Status
 from magnetar.ledger.wire_adds import (
     ADDS_MAX,
     KEY_AT,
+    NO_ID,
     PAIR_BYTES,
     decode_outcome,
     encode_count,
 )
 from magnetar.ledger.writing.pending_adds import PendingAdd
-
-if TYPE_CHECKING:
-    from magnetar.ledger.channel import BookieChannel
 
 _ALONE_BYTES = 64 << 10
 """An add larger than this has a frame of its own, so that it is not copied once more."""
@@ -47,16 +45,33 @@ class AddMember:
 _Item = tuple[AddMember, list[PendingAdd]]
 
 
-class QueuedAdds:
-    """What is queued for one bookie in this turn."""
+class AddQueue:
+    """What leaves for one bookie when the turn of the event loop is over."""
 
-    __slots__ = ("channel", "items", "parts")
+    __slots__ = ("_items", "_parts", "_turn", "channel")
 
-    def __init__(self, channel: "BookieChannel") -> None:
+    def __init__(self, channel: BookieChannel, turn: "AddTurn") -> None:
         self.channel = channel
-        self.items: list[_Item] = []
-        self.parts: list[bytes] = []
+        self._turn = turn
+        self._items: list[_Item] = []
+        self._parts: list[bytes] = []
         """Of each item its head (`ADD_HEAD`), and what follows it."""
+
+    def add(self, member: AddMember, adds: list[PendingAdd], head: bytes, content: bytes) -> None:
+        """Send adds of one ledger together with those of others.
+
+        `head` is an `ADD_HEAD`, and `content` what follows it.
+        """
+        if not self._items:
+            self._turn.enlist(self)
+        self._items.append((member, adds))
+        self._parts += (head, content)
+
+    def take(self) -> tuple[list[_Item], list[bytes]]:
+        """What it holds; it is empty then."""
+        taken = self._items, self._parts
+        self._items, self._parts = [], []
+        return taken
 
 
 class SharedAdds:
@@ -146,25 +161,33 @@ class AddFrame:
 class AddTurn:
     """The turns of one client."""
 
-    def __init__(self, frame_bytes_max: int) -> None:
+    def __init__(self, channels: ChannelPool, frame_bytes_max: int) -> None:
+        self._channels = channels
         self._frame_bytes_max = frame_bytes_max
+        self._queues: dict[str, AddQueue] = {}
+        """By bookie; as many as there are channels."""
         self._writers: list[Callable[[], None]] = []
-        self._queued: list[QueuedAdds] = []
+        self._filled: list[AddQueue] = []
         self._is_due = False
         self._is_sending = False
+
+    def queue_to(self, bookie_id: str) -> AddQueue:
+        """Where adds for a bookie go, in this turn and in all others."""
+        queue = self._queues.get(bookie_id)
+        if queue is None:
+            queue = self._queues[bookie_id] = AddQueue(self._channels.get(bookie_id), self)
+        return queue
 
     def join(self, send: Callable[[], None]) -> None:
         """Call `send` when the turn is over; what it queues leaves with what the others queue."""
         self._writers.append(send)
         self._schedule()
 
-    def queue_for(self, channel: "BookieChannel") -> QueuedAdds:
-        """A queue for a bookie that has none in this turn."""
-        queued = QueuedAdds(channel)
-        self._queued.append(queued)
+    def enlist(self, queue: AddQueue) -> None:
+        """A queue has its first add of this turn."""
+        self._filled.append(queue)
         if not self._is_sending:
             self._schedule()
-        return queued
 
     def _schedule(self) -> None:
         if not self._is_due:
@@ -179,19 +202,20 @@ class AddTurn:
         for send in writers:
             _run(send)
         self._is_sending = False
-        queued, self._queued = self._queued, []
+        filled, self._filled = self._filled, []
         parts: list[bytes] = []
         frames: list[AddFrame] = []
-        for each in queued:
+        for queue in filled:
+            items, queued = queue.take()
             try:
                 # As a rule the bookies get the same adds, which are then put together once.
-                if each.parts != parts:
-                    frames, parts = self._cut(each.parts), each.parts
+                if queued != parts:
+                    frames, parts = self._cut(queued), queued
             except Exception as error:  # noqa: BLE001  # handed on to the loop's handler
                 _hand_on(error)
-                each.channel.give_up_queued(each, error)
+                _give_up(queue.channel, items, error)
             else:
-                each.channel.send_queued(each, frames)
+                _send(queue.channel, items, frames)
 
     def _cut(self, parts: Sequence[bytes]) -> list[AddFrame]:
         """The frames that a queue makes; what is large goes alone, without being copied."""
@@ -214,6 +238,47 @@ class AddTurn:
         if start < count:
             frames.append(AddFrame(start, count, parts))
         return frames
+
+
+def _send(channel: BookieChannel, items: list[_Item], frames: Sequence[AddFrame]) -> None:
+    """Send a bookie its adds, which make these frames."""
+    for frame in frames:
+        try:
+            _send_frame(channel, items[frame.start : frame.stop], frame)
+        except Exception as error:  # noqa: BLE001  # must keep nothing from other bookies
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"adds to bookie {channel.bookie_id}", "exception": error}
+            )
+
+
+def _send_frame(channel: BookieChannel, items: list[_Item], frame: AddFrame) -> None:
+    if frame.is_alone:
+        ((member, adds),) = items
+        channel.send(
+            Op.ADD,
+            frame.body,
+            partial(member.on_reply, adds),
+            ledger_id=member.ledger_id,
+            entry_id=adds[0].first_entry_id,
+        )
+    else:
+        shared = SharedAdds(items, frame.pairs)
+        channel.send(
+            Op.ADDS,
+            frame.body,
+            shared.on_error,
+            ledger_id=NO_ID,
+            entry_id=NO_ID,
+            on_part=shared.on_frame,
+        )
+
+
+def _give_up(channel: BookieChannel, items: list[_Item], error: Exception) -> None:
+    """No frames can be made of these adds: those who wait for them hear it later, as of others."""
+    loop = asyncio.get_running_loop()
+    reason = BookieUnavailableError(f"bookie {channel.bookie_id}: cannot send adds: {error!r}")
+    for member, adds in items:
+        loop.call_soon(member.on_reply, adds, reason)
 
 
 def _tell(hear: Callable[..., None], what: object) -> None:

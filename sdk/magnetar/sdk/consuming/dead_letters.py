@@ -17,6 +17,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from magnetar.sdk.consuming.letters_once import LettersOnce
 from magnetar.sdk.consuming.message_copies import MessageCopies
 from magnetar.sdk.consuming.policies import DeadLetterPolicy
 from magnetar.sdk.context import ClientContext
@@ -65,6 +66,7 @@ class DeadLetters:
         self._base = topic.partitioned
         self._copies = MessageCopies(lambda _: context.client, needs_schema=has_schema)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._once = LettersOnce()
         self.given_up = 0
         """Messages that went to the dead letter topic."""
 
@@ -91,9 +93,17 @@ class DeadLetters:
 
     def put(self, giver: Giver, messages: Iterable[Message]) -> None:
         """Store messages in the dead letter topic; those that cannot be stored come again."""
-        task = asyncio.create_task(self._put(giver, list(messages)), name="magnetar dead letters")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        wanted, done = self._once.sort(messages)
+        for message in done:
+            giver.acknowledge(message)
+        if wanted:
+            task = asyncio.create_task(self._put(giver, wanted), name="magnetar dead letters")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def delivered(self, ledger_id: int, entry_id: int) -> None:
+        """An entry came that is not given up."""
+        self._once.delivered(ledger_id, entry_id)
 
     async def _put(self, giver: Giver, messages: list[Message]) -> None:
         for message in messages:
@@ -101,8 +111,9 @@ class DeadLetters:
                 await self._store(message, self._properties(message))
             except SdkError as error:
                 _log.warning("dead_letter_failed %s: %s", message, error)
-                giver.negative_acknowledge(message)
+                giver.negative_acknowledge(self._once.failed(message))
             else:
+                self._once.stored(message)
                 giver.acknowledge(message)
 
     async def _store(self, message: Message, properties: dict[str, str]) -> None:

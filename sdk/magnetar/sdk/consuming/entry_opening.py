@@ -77,7 +77,10 @@ class EntryOpening:
         """
         opened = self._assemble(batch)
         letters = self._letters
-        if opened is None or letters is None or opened.redelivery_count <= letters.redeliveries_max:
+        if opened is None or letters is None:
+            return opened
+        if opened.redelivery_count <= letters.redeliveries_max:
+            letters.delivered(opened.ledger_id, opened.entry_id)
             return opened
         try:
             letters.put(self._giver, opened.messages())

@@ -17,6 +17,7 @@ from magnetar.ledger.errors import (
     BookieUnavailableError,
     NoSuchEntryError,
     NoSuchLedgerOnBookieError,
+    UnauthorizedError,
     WrongBookieError,
 )
 from magnetar.ledger.hello import (
@@ -66,19 +67,22 @@ class BookieLink:
         """A reply is outstanding that nobody has read."""
 
     def blocks(
-        self, ledger_id: int, first: int, last: int, bytes_max: int
+        self, ledger_id: int, first: int, last: int, bytes_max: int, *, key: bytes = b""
     ) -> Iterator[tuple[int, EntryBlock]]:
         """Blocks of entries from `first` to `last`, in order, with the id of their first entry.
+
+        `key`: the `read_key` of the ledger.
 
         Whoever stops early may ask for something else: the connection is made anew then.
 
         Raises:
             BookieUnavailableError: no connection, no answer in time, or an answer that is an error.
             NoSuchEntryError, NoSuchLedgerOnBookieError: the bookie says that it has not got them.
+            UnauthorizedError: this is not the ledger's key.
             BookieProtocolError: an answer that cannot be.
         """
         with self._connected():
-            body = encode_read_body(last_entry_id=last, bytes_max=bytes_max)
+            body = encode_read_body(last_entry_id=last, bytes_max=bytes_max, master_key=key)
             request_id = self._ask(Op.READ, ledger_id, first, body)
             while True:
                 block_bytes, count = self._head(request_id, ledger_id, first)
@@ -90,18 +94,19 @@ class BookieLink:
                     return
                 first = after
 
-    def first_held(self, ledger_id: int, first: int, last: int) -> int | None:
+    def first_held(self, ledger_id: int, first: int, last: int, *, key: bytes = b"") -> int | None:
         """The first of the entries `first` to `last` that the bookie has; None: it has none.
+
+        `key`: the `read_key` of the ledger.
 
         Raises:
             BookieUnavailableError, BookieProtocolError: as `blocks`.
             NoSuchLedgerOnBookieError: it has nothing of the ledger at all.
         """
+        body = encode_list_entries(_LIST_BITMAP_BYTES, master_key=key)
         with self._connected():
             while first <= last:
-                request_id = self._ask(
-                    Op.LIST_ENTRIES, ledger_id, first, encode_list_entries(_LIST_BITMAP_BYTES)
-                )
+                request_id = self._ask(Op.LIST_ENTRIES, ledger_id, first, body)
                 body_bytes = self._answer(Op.LIST_ENTRIES, request_id, ledger_id, first)
                 page = decode_entry_list(self._receive(body_bytes))
                 self._is_asked = False
@@ -207,5 +212,7 @@ class BookieLink:
                 raise NoSuchEntryError(f"{where}: no such entry")
             if status == Status.NO_SUCH_LEDGER:
                 raise NoSuchLedgerOnBookieError(f"{where}: no such ledger")
+            if status == Status.UNAUTHORIZED:
+                raise UnauthorizedError(f"{where}: the ledger's password does not fit: {text}")
             raise BookieUnavailableError(f"{where}: status {status} {text}")
         return int(body_bytes)

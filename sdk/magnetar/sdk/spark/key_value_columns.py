@@ -12,8 +12,14 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.sdk.spark.columns import VALUE
 from magnetar.sdk.spark.slices import ValueSchema
-from magnetar.sdk.spark.value_types import KEY_PART, is_union, value_fields, value_type
-from magnetar.sdk.spark.values import StoredColumn, StoredValues, check_field
+from magnetar.sdk.spark.stored_values import StoredColumn, StoredValues
+from magnetar.sdk.spark.value_types import (
+    KEY_PART,
+    check_field,
+    is_union,
+    value_fields,
+    value_type,
+)
 
 _SIZE = struct.Struct(">i")
 

@@ -8,7 +8,7 @@ only when all of an entry's have, the read fails, and says what each of them sai
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 
-from magnetar.ledger.digest import PacketCodec, length_in, packet_codec
+from magnetar.ledger.digest import PacketCodec, length_in, packet_codec, read_key
 from magnetar.ledger.errors import (
     BookieUnavailableError,
     DigestMismatchError,
@@ -125,7 +125,9 @@ class LedgerReads:
             try:
                 if bookie_id in self._not_telling:
                     raise BookieUnavailableError(f"bookie {bookie_id} has not told before")
-                held = self._link(bookie_id).first_held(part.ledger_id, part.first, found - 1)
+                held = self._link(bookie_id).first_held(
+                    part.ledger_id, part.first, found - 1, key=read_key(part.password)
+                )
             except NoSuchLedgerOnBookieError:
                 continue
             except LedgerError:
@@ -144,7 +146,9 @@ class LedgerReads:
     ) -> Iterator[tuple[int, list[bytes]]]:
         link = self._link(bookie_id)
         request_bytes = self._request_bytes if last > first else _SMALL_READ_BYTES
-        for at, block in link.blocks(part.ledger_id, first, last, request_bytes):
+        for at, block in link.blocks(
+            part.ledger_id, first, last, request_bytes, key=read_key(part.password)
+        ):
             payloads, problem = codec.open_payloads(block, at, last - at + 1)
             if payloads:
                 if part.length >= 0 and at + len(payloads) - 1 == part.last:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, StructField, StructType
 
 from magnetar.sdk.spark.columns import VALUE
-from magnetar.sdk.spark.values import StoredValues, arrow_schema
+from magnetar.sdk.spark.stored_values import StoredValues, arrow_schema
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _INT32 = range(-(1 << 31), 1 << 31)

@@ -5,7 +5,7 @@ holds where each ledger's entries lie, so that executors need neither brokers no
 store. Spark pickles it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -53,7 +53,8 @@ class LedgerPart:
     write_quorum: int = 0
     digest_type: str = "CRC32C"
     """Name of a `DigestType`; the type itself would load all of the ledger metadata everywhere."""
-    password: bytes = b""
+    password: bytes = field(default=b"", repr=False)
+    """Of the ledger: what bookies are shown, and what HMAC digests are made with."""
     aborted: bytes = b""
     """Bitmap of the entries of aborted transactions, which are left out: bit `i % 8` of byte
     `i // 8`. Brokers leave them out themselves."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 import re2
 
+from magnetar.ledger.metadata.url import shared_secret_beside
 from magnetar.sdk.spark.errors import OffsetError, OptionError
 from magnetar.sdk.spark.offsets import StartingOffsets, parse_offsets
 from magnetar.sdk.spark.options import CONNECTION_NAMES, ConnectionOptions, OptionReader, shown
@@ -142,7 +143,7 @@ class SourceOptions:
                 mode=read.choice("mode", MODES, FAILFAST),
                 request_bytes=_integer(read, "requestBytes", 1 << 20, low=4096, high=7 << 20),
                 bookie_timeout_ms=_integer(read, "bookieTimeoutMs", 5_000, low=10, high=600_000),
-                bookie_security=_bookie_security(read),
+                bookie_security=_bookie_security(read, metadata_url),
                 decompressed_bytes_max=_integer(
                     read, "maxDecompressedBytes", 64 << 20, low=1, high=1 << 31
                 ),
@@ -216,7 +217,7 @@ def _offsets(
         raise OptionError(name, str(error)) from None
 
 
-def _bookie_security(read: OptionReader) -> BookieSecurity:
+def _bookie_security(read: OptionReader, metadata_url: str) -> BookieSecurity:
     names = ("bookieTlsTrustCertsFile", "bookieTlsCertificateFile", "bookieTlsKeyFile")
     files = [read.text(name, "") for name in names]
     if any(files) and not all(files):
@@ -228,7 +229,8 @@ def _bookie_security(read: OptionReader) -> BookieSecurity:
         tls_certificate_file=certificate,
         tls_key_file=key,
         tls_checks_host=read.flag("bookieTlsHostnameVerification", True),
-        secret_file=read.text("bookieSharedSecretFile", ""),
+        # Of a standalone it lies beside its metadata.
+        secret_file=read.text("bookieSharedSecretFile", shared_secret_beside(metadata_url)),
     )
 
 

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 from magnetar.sdk.spark.columns import VALUE
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.spark.stored_values import Part, StoredValues, arrow_schema
 from magnetar.sdk.spark.value_types import is_union, value_type
-from magnetar.sdk.spark.values import Part, StoredValues, arrow_schema
 
 _VALUE_CHARACTERS_MAX = 100
 
@@ -181,6 +181,22 @@ class StructuredValues:
                     f"a value is not of the topic's schema: field {field.name}: {error}",
                 )
         return pa.array(values, field.type)
+
+
+class WholeRecord:
+    """One column `value`: a struct of the fields that the query asks for, null without a value."""
+
+    needs_keys = False
+
+    def __init__(self, wanted: StructType, value_schema: ValueSchema) -> None:
+        """
+        Raises:
+            SchemaMismatchError: a definition that cannot be read.
+        """
+        self._values = StructuredValues(wanted, value_schema)
+
+    def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
+        return {VALUE: self._values.struct(stored)}
 
 
 class _Real(float):

@@ -1,5 +1,7 @@
 """The columns that values of a schema are. Pure."""
 
+from collections.abc import Mapping
+
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -20,6 +22,7 @@ from pyspark.sql.types import (
 
 from magnetar.sdk.spark.avro_types import type_of
 from magnetar.sdk.spark.columns import METADATA_NAMES, RESERVED_NAMES, VALUE
+from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
 
 KEY_PART = "key"
@@ -101,3 +104,26 @@ def has_field(schema: ValueSchema, field: StructField) -> bool:
 def is_union(schema: ValueSchema) -> bool:
     """Whether it is an AVRO union, not a record: the struct of its members is one column."""
     return schema.definition.lstrip().startswith("[")
+
+
+def check_field(each: StructField, known: Mapping[str, DataType], schema: ValueSchema) -> None:
+    """Whether a column that a query wants is one of the `known` ones of the schema.
+
+    Raises:
+        SchemaMismatchError: it is not, or of another type.
+    """
+    asked = f"column {each.name} of type {each.dataType.simpleString()}"
+    if schema.kind == "BYTES":
+        raise SchemaMismatchError(
+            f"{asked}: the topic's values are bytes, which are a column value of type binary or "
+            f"string"
+        )
+    if each.name not in known:
+        raise SchemaMismatchError(
+            f"{asked}: the topic's schema has no such field, or none with a type that Spark has; "
+            f"it has {', '.join(known)}. A column value of type binary is the bytes"
+        )
+    if each.dataType != known[each.name]:
+        raise SchemaMismatchError(
+            f"{asked}: in the topic's schema it is {known[each.name].simpleString()}"
+        )

@@ -1,75 +1,22 @@
-"""The columns that messages' values become: the bytes, or what their schema makes of them."""
+"""Which columns messages' values become: the bytes, or what their schema makes of them."""
 
-from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from magnetar.sdk.spark.columns import ERROR_FIELD, KEY, METADATA_FIELDS, METADATA_NAMES, VALUE
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.spark.stored_values import StoredColumn, StoredValues, ValueColumns
 from magnetar.sdk.spark.value_types import (
     KEY_PART,
     TEXT_KINDS,
+    check_field,
     has_field,
     value_fields,
     wants_bytes_only,
 )
-
-Part = bytes | memoryview
-
-
-@dataclass(slots=True)
-class StoredValues:
-    """The values of some rows as they were stored, one behind the other."""
-
-    parts: Sequence[Part]
-    """Cut in any way."""
-    lengths: Sequence[int]
-    """Of the values."""
-    nulls: Sequence[int] = ()
-    """Rows without a value."""
-    versions: Sequence[tuple[int, int]] = ()
-    """Runs of rows: version of the schema, number of rows."""
-    keys: Mapping[int, bytes] = field(default_factory=dict)
-    """Row -> key of the message; only for what has `needs_keys`."""
-    unfit: dict[int, str] = field(default_factory=dict)
-    """Row -> why its value is none of its schema: filled while columns are made. It has null."""
-
-    def cut(self) -> list[Part]:
-        """Each value by itself."""
-        if len(self.parts) == len(self.lengths):
-            return list(self.parts)
-        whole = memoryview(b"".join(self.parts))
-        values: list[Part] = []
-        at = 0
-        for length in self.lengths:
-            values.append(whole[at : at + length])
-            at += length
-        return values
-
-
-class ValueColumns(Protocol):
-    """Makes the columns of the values of some rows."""
-
-    needs_keys: bool
-
-    def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
-        """By name; adds to `stored.unfit`."""
-        ...
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark wants batches to be, to the letter."""
-    try:
-        return to_arrow_schema(schema, timezone="UTC")
-    except TypeError:
-        return to_arrow_schema(schema)  # Spark 4.1 takes UTC without being told
 
 
 def value_columns(schema: StructType, value_schema: ValueSchema) -> ValueColumns:
@@ -96,6 +43,8 @@ def value_columns(schema: StructType, value_schema: ValueSchema) -> ValueColumns
     for each in wanted:
         if is_stored(each, value_schema, known):
             made.append(StoredColumn(each.dataType))
+        elif is_whole_record(each, value_schema, known):
+            made.append(_whole_record(each, value_schema, known))
         else:
             check_field(each, known, value_schema)
             fields.append(each)
@@ -115,26 +64,10 @@ def is_stored(each: StructField, schema: ValueSchema, known: Mapping[str, DataTy
     return isinstance(each.dataType, BinaryType) and not has_field(schema, each)
 
 
-def check_field(each: StructField, known: Mapping[str, DataType], schema: ValueSchema) -> None:
-    """
-    Raises:
-        SchemaMismatchError
-    """
-    asked = f"column {each.name} of type {each.dataType.simpleString()}"
-    if schema.kind == "BYTES":
-        raise SchemaMismatchError(
-            f"{asked}: the topic's values are bytes, which are a column value of type binary or "
-            f"string"
-        )
-    if each.name not in known:
-        raise SchemaMismatchError(
-            f"{asked}: the topic's schema has no such field, or none with a type that Spark has; "
-            f"it has {', '.join(known)}. A column value of type binary is the bytes"
-        )
-    if each.dataType != known[each.name]:
-        raise SchemaMismatchError(
-            f"{asked}: in the topic's schema it is {known[each.name].simpleString()}"
-        )
+def is_whole_record(each: StructField, schema: ValueSchema, known: Mapping[str, DataType]) -> bool:
+    """Whether it is all fields as one column, and no column of the schema's."""
+    is_struct = each.name == VALUE and isinstance(each.dataType, StructType)
+    return is_struct and VALUE not in known and schema.kind in ("JSON", "AVRO")
 
 
 def _check_metadata(schema: StructType) -> None:
@@ -166,6 +99,17 @@ def _decoded(wanted: StructType, value_schema: ValueSchema) -> ValueColumns:
     return PrimitiveValues(value_schema.kind, wanted.fields[0].dataType)
 
 
+def _whole_record(
+    column: StructField, schema: ValueSchema, known: Mapping[str, DataType]
+) -> ValueColumns:
+    from magnetar.sdk.spark.structured_values import WholeRecord
+
+    assert isinstance(column.dataType, StructType)
+    for each in column.dataType.fields:
+        check_field(each, known, schema)
+    return WholeRecord(column.dataType, schema)
+
+
 class _Joined:
     """Columns that are made in several ways, or none."""
 
@@ -178,41 +122,3 @@ class _Joined:
         for each in self._made:
             found.update(each.columns(stored))
         return found
-
-
-class StoredColumn:
-    """Values as they are, as bytes or text."""
-
-    needs_keys = False
-
-    def __init__(self, kind: DataType) -> None:
-        self._kind = pa.string() if isinstance(kind, StringType) else pa.binary()
-
-    def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
-        rows = len(stored.lengths)
-        validity = None
-        if stored.nulls:
-            bits = bytearray(b"\xff" * ((rows + 7) // 8))
-            for row in stored.nulls:
-                bits[row // 8] &= ~(1 << row % 8)
-            validity = pa.py_buffer(bytes(bits))
-        offsets = array("i", accumulate(stored.lengths, initial=0))
-        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(stored.parts))]
-        made = pa.Array.from_buffers(self._kind, rows, buffers)
-        if self._kind == pa.string():
-            try:
-                made.validate(full=True)
-            except pa.ArrowInvalid:
-                return {VALUE: self._valid_only(stored)}
-        return {VALUE: made}
-
-    def _valid_only(self, stored: StoredValues) -> pa.Array:
-        nulls = set(stored.nulls)
-        found: list[str | None] = []
-        for row, value in enumerate(stored.cut()):
-            try:
-                found.append(None if row in nulls else bytes(value).decode())
-            except UnicodeDecodeError as error:
-                stored.unfit[row] = f"a value is no valid UTF-8: {error}"
-                found.append(None)
-        return pa.array(found, self._kind)

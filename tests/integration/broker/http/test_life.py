@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from magnetar.broker import naming
-from magnetar.broker.errors import BrokerMetadataError
+from magnetar.broker.balance.layouts import create_layout
+from magnetar.broker.errors import BrokerMetadataError, TenantNotFoundError
+from magnetar.broker.policies.model import NamespaceRecord
+from magnetar.broker.policies.tenants import Tenants
 from magnetar.cursors import delete_unopened, list_cursors
 from magnetar.ledger.managed_log.log_deletion import delete_marked, mark_deleted
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
@@ -322,3 +325,28 @@ async def test_a_deleted_tenant_leaves_no_nodes(tmp_path: Path) -> None:
             rounds.append(await _nodes(cluster))
         assert not [each for every in rounds for each in every if "first" in each]
         assert not [each for each in rounds[1] if "second" in each]
+
+
+async def test_a_tenant_that_is_deleted_while_a_namespace_is_made_leaves_none_of_both(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port, tenants = broker.http_port, Tenants(cluster.store)
+        whole = "/admin/v2/tenants/short"
+        assert (await put(port, whole, {"allowedClusters": ["standalone"]})).status == 204
+        # What a request for a namespace with bundles of its own does, step by step.
+        await tenants.check_new_namespace("short/space", NamespaceRecord())
+        await create_layout(cluster.store, "short/space", 8)
+        assert await delete(port, whole) == 204
+        with pytest.raises(TenantNotFoundError):
+            await tenants.create_namespace("short/space", NamespaceRecord())
+        assert not [each for each in await _nodes(cluster) if "short" in each]
+
+
+async def test_a_tenant_stays_if_a_namespace_was_made_just_before(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port, whole = broker.http_port, "/admin/v2/tenants/short"
+        assert (await put(port, whole, {"allowedClusters": ["standalone"]})).status == 204
+        await Tenants(cluster.store).create_namespace("short/space", NamespaceRecord())
+        assert await delete(port, whole) == 409
+        assert (await get(port, "/admin/v2/namespaces/short")).json == ["short/space"]

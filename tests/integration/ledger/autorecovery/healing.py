@@ -13,7 +13,7 @@ from magnetar.ledger.autorecovery.work_items import WorkItems
 from magnetar.ledger.autorecovery.worker import Worker
 from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.digest import codec_for, master_key
+from magnetar.ledger.digest import codec_for, master_key, read_key
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.metadata.store import MetadataStore
@@ -56,7 +56,7 @@ class Healing:
         *,
         quorum: tuple[int, int, int] = (3, 3, 2),
         close: bool = True,
-        password: bytes = b"",
+        password: bytes | None = None,
     ) -> LedgerMetadata:
         """A ledger with these entries."""
         size, write_quorum, ack_quorum = quorum
@@ -98,7 +98,9 @@ class Healing:
                 self.client.channels,
                 bookie_id,
                 Op.READ,
-                encode_read_body(last_entry_id=entry_id, bytes_max=1),
+                encode_read_body(
+                    last_entry_id=entry_id, bytes_max=1, master_key=read_key(metadata.password)
+                ),
                 ledger_id=metadata.ledger_id,
                 entry_id=entry_id,
             )

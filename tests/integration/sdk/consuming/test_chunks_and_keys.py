@@ -20,6 +20,7 @@ from magnetar.sdk import (
     Compression,
     ConsumerSettings,
     DeadLetterPolicy,
+    MessageId,
     ProducerSettings,
     ReaderSettings,
     SubscriptionType,
@@ -28,7 +29,7 @@ from magnetar.sdk.encryption import CryptoFailureAction, FileKeyReader
 from magnetar.sdk.errors import CorruptMessageError, EncryptedMessageError
 from magnetar.sdk.schemas import INT64
 from magnetar.testing import Broker
-from tests.integration.sdk.embedded import EARLIEST, data, official, send, take
+from tests.integration.sdk.embedded import EARLIEST, admin, data, official, send, take
 from tests.waiting import until
 
 FROM_START = ConsumerSettings(initial_position=EARLIEST)
@@ -99,6 +100,27 @@ async def test_the_id_of_a_sent_message_in_chunks_leads_to_its_first_chunk(
         assert (await reader.read_next(timeout_s=30)).data == LARGE
     async with await client.reader(topic, sent) as reader:
         assert (await reader.read_next(timeout_s=30)).data == b"behind"
+
+
+async def test_the_newest_message_is_whole_though_it_was_sent_in_chunks(
+    server: Broker, client: Client, topic: str
+) -> None:
+    async with await client.producer(topic, CHUNKING) as producer:
+        await producer.send(b"before")
+        await producer.send(LARGE)
+    inclusive = ReaderSettings(start_inclusive=True)
+    async with await client.reader(topic, MessageId.LATEST, inclusive) as reader:
+        assert await reader.has_message_available()
+        assert (await reader.read_next(timeout_s=30)).data == LARGE
+        assert not await reader.has_message_available()
+        await admin(server, "PUT", f"{topic.replace('://', '/')}/unload")
+        await reader.seek(MessageId.LATEST)
+        assert (await reader.read_next(timeout_s=30)).data == LARGE
+    settings = ConsumerSettings(durable=False, start_inclusive=True)
+    async with await client.consumer(topic, "s", settings) as consumer:
+        assert data(await take(consumer, 1)) == [LARGE]
+        await send(client, topic, [b"behind"])
+        assert data(await take(consumer, 1)) == [b"behind"]
 
 
 async def test_chunks_of_the_official_client_arrive_and_it_reads_ours(

@@ -2,8 +2,8 @@
 
 from magnetar.broker.dispatch.failover import FailoverDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.visibility import Visibility
 from magnetar.broker.transactions.coordinator import Coordinator
-from magnetar.broker.transactions.visibility import Visibility
 from magnetar.ledger.managed_log import log_takeover
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from tests.simulation.mutations.mutation import Mutation, edited
@@ -100,7 +100,7 @@ MUTATIONS: list[Mutation] = [
         apply=lambda: edited(
             Visibility,
             "last",
-            ("return last if self.buffer is None else self.buffer.limit(last)", "return last"),
+            ("return last if self.hidden is None else self.hidden.limit(last)", "return last"),
         ),
     ),
 ]

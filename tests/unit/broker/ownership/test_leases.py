@@ -21,6 +21,7 @@ from magnetar.ledger.errors import (
     UnknownOutcomeError,
 )
 from magnetar.ledger.metadata.store import Versioned, Watch, WatchCallback, WatchEvent
+from magnetar.ledger.system import SystemClock
 from tests.dictionary_store import DictionaryStore
 
 BUNDLE = BundleId("public/default", Bundle(0, 0x40000000))
@@ -164,6 +165,7 @@ class World:
             cast("Layouts", self.layout),
             on_lost=self.lost.append,
             retry_s=0.001,
+            clock=SystemClock(),
         )
 
     @classmethod

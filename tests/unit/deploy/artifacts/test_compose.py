@@ -10,17 +10,20 @@ from magnetar.ledger.metadata.url import parse_zookeeper_url
 from tests.artifacts import (
     COMPOSE,
     DEPLOY,
+    DOCKERFILE,
     SERVERS,
     check_environment,
     commands,
     options_of,
     read_yaml,
     seconds,
+    servers_secret,
     stop_bound_s,
     zookeeper_settings,
 )
 
 FILE = read_yaml(COMPOSE)
+SECRET_VOLUME = "shared-secret"
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 OURS = {name: each for name, each in SERVICES.items() if each["image"].startswith("magnetar:")}
 
@@ -93,14 +96,32 @@ def test_health_is_asked_where_each_server_answers() -> None:
         assert url == f"http://127.0.0.1:{port}/health", name
 
 
-def test_volumes_are_declared_and_belong_to_one_service_each() -> None:
+def test_volumes_are_declared_and_belong_to_one_service_each_but_for_the_secret() -> None:
     used = [
         volume.partition(":")[0]
         for each in SERVICES.values()
         for volume in each.get("volumes", [])
         if not volume.startswith(".")
     ]
-    assert sorted(used) == sorted(FILE["volumes"])
+    assert used.count(SECRET_VOLUME) == len(OURS)
+    own = [volume for volume in used if volume != SECRET_VOLUME]
+    assert sorted([*own, SECRET_VOLUME]) == sorted(FILE["volumes"])
+
+
+def test_bookies_ask_for_a_secret_that_all_who_use_them_have() -> None:
+    paths = set()
+    for name, service in OURS.items():
+        path, settings = servers_secret(service["command"][0], service["environment"])
+        assert not settings.shared_secret_optional
+        assert "MAGNETAR_BOOKIE_INSECURE" not in service["environment"]
+        (volume,) = (each for each in service["volumes"] if each.startswith(SECRET_VOLUME))
+        _, folder, *read_only = volume.split(":")
+        assert path.startswith(folder + "/"), name
+        # Whoever may start first makes it: brokers wait for bookies.
+        assert settings.shared_secret_create is not bool(read_only), name
+        paths.add(path)
+    assert len(paths) == 1
+    assert paths.pop().rpartition("/")[0] in DOCKERFILE.read_text(), "the volume would be root's"
 
 
 def test_directories_of_bookies_lie_on_their_volumes() -> None:

@@ -14,6 +14,7 @@ from tests.artifacts import (
     commands,
     environment_file,
     options_of,
+    servers_secret,
     stop_bound_s,
 )
 
@@ -100,3 +101,15 @@ def test_the_directories_of_a_bookie_lie_in_what_systemd_makes() -> None:
     assert len(named) == 3
     for path in named:
         assert path.rpartition("/")[0] in made, path
+
+
+def test_bookies_ask_for_a_secret_that_all_who_use_them_have() -> None:
+    found = {}
+    for server in SERVERS:
+        environment = environment_file(SYSTEMD / "env" / f"{server}.env")
+        found[server], settings = servers_secret(server, environment)
+        assert not settings.shared_secret_optional
+        assert "MAGNETAR_BOOKIE_INSECURE" not in environment
+    assert set(found.values()) == {"/etc/magnetar/shared-secret"}
+    modes = (SYSTEMD / "tmpfiles.d" / "magnetar.conf").read_text()
+    assert re.search(r"^z /etc/magnetar/\*\s+0640 root\s+magnetar$", modes, re.MULTILINE)

@@ -14,9 +14,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from magnetar.sdk.spark.sink.json_encoding import encode_json
 from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
+from magnetar.sdk.spark.stored_values import StoredValues
 from magnetar.sdk.spark.structured_values import StructuredValues
 from magnetar.sdk.spark.value_types import value_fields
-from magnetar.sdk.spark.values import StoredValues
 
 WANTED = StructType([StructField("b", StringType())])
 

@@ -25,8 +25,9 @@ from magnetar.sdk.schemas import INT32, STRING, KeyValue, KeyValueEncoding, KeyV
 from magnetar.sdk.schemas.primitives import PRIMITIVES
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.spark.stored_values import StoredValues, arrow_schema
 from magnetar.sdk.spark.value_types import value_fields
-from magnetar.sdk.spark.values import StoredValues, arrow_schema, value_columns
+from magnetar.sdk.spark.values import value_columns
 
 RAW = StructType([StructField("value", BinaryType())])
 
@@ -253,6 +254,44 @@ def test_bytes_come_beside_fields_and_a_field_of_that_name_is_the_field() -> Non
     assert read(named, [data], RAW) == {"value": [b"inner"]}
 
 
+@pytest.mark.parametrize("kind", ["JSON", "AVRO"])
+def test_a_message_without_a_value_is_a_row_of_nulls_and_a_null_struct(kind: str) -> None:
+    """A record whose fields are all null is another thing, and one column tells."""
+    definition = record(("x", ["null", "int"]), ("y", ["null", "string"]))
+    schema = ValueSchema(kind, definition, ((0, definition),))
+    values = [{"x": 1, "y": "a"}, {"x": None, "y": None}]
+    is_json = kind == "JSON"
+    bodies = [
+        json.dumps(each).encode() if is_json else written(definition, each) for each in values
+    ]
+    bodies.append(b"")
+    fields = [StructField("x", IntegerType()), StructField("y", StringType())]
+    assert read(schema, bodies, nulls=[2]) == {"x": [1, None, None], "y": ["a", None, None]}
+    whole = StructField("value", StructType(fields))
+    assert read(schema, bodies, StructType([whole]), nulls=[2]) == {"value": [*values, None]}
+    found = read(schema, bodies, StructType([fields[0], *RAW.fields]), nulls=[2])
+    assert found == {"x": [1, None, None], "value": [*bodies[:2], None]}
+    some = StructType([StructField("value", StructType(fields[1:])), fields[0]])
+    assert read(schema, bodies, some, nulls=[2]) == {
+        "value": [{"y": "a"}, {"y": None}, None],
+        "x": [1, None, None],
+    }
+
+
+def test_all_fields_as_one_column_have_the_types_of_the_schema() -> None:
+    schema = ValueSchema("JSON", record(("x", "int")))
+    for field in (StructField("x", LongType()), StructField("z", IntegerType())):
+        wanted = StructType([StructField("value", StructType([field]))])
+        with pytest.raises(SchemaMismatchError, match=f"column {field.name} of type"):
+            value_columns(wanted, schema)
+    inner = record(("x", "int"), name="Inner")
+    own = ValueSchema("JSON", record(("value", json.loads(inner)), ("x", "string")))
+    field = StructField("value", StructType([StructField("x", IntegerType())]))
+    assert read(own, [b'{"value": {"x": 3}, "x": "a"}'], StructType([field])) == {
+        "value": [{"x": 3}]
+    }
+
+
 def test_what_is_no_text_is_in_a_text_column_as_it_is_in_the_json() -> None:
     """As in from_json: an enum that Python writes as its number, a BigDecimal of Java."""
     enum = {"type": "enum", "name": "E", "symbols": ["a", "b"]}
@@ -282,7 +321,7 @@ def test_batches_have_the_schema_that_each_spark_wants(monkeypatch: pytest.Monke
     schema = StructType([StructField("value", TimestampType())])
     expected = arrow_schema(schema)
     monkeypatch.setattr(
-        "magnetar.sdk.spark.values.to_arrow_schema",
+        "magnetar.sdk.spark.stored_values.to_arrow_schema",
         lambda each: to_arrow_schema(each, timezone="UTC"),
     )
     assert arrow_schema(schema) == expected

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from magnetar.sdk.spark.columns import KEY, MESSAGE_ID, PUBLISH_TIME, archived_schema
+from magnetar.sdk.spark.columns import KEY, MESSAGE_ID, PUBLISH_TIME
 from magnetar.sdk.spark.columns import TOPIC as SOURCE_TOPIC
 from magnetar.sdk.spark.pipeline.archive_log import Commit, Watermark
 from magnetar.sdk.spark.pipeline.archive_store import (
@@ -33,8 +33,9 @@ from magnetar.sdk.spark.pipeline.archive_store import (
 )
 from magnetar.sdk.spark.pipeline.compaction import CompactionSettings, compact
 from magnetar.sdk.spark.pipeline.errors import PipelineError
+from magnetar.sdk.spark.pipeline.job import BrokerSettings, Chosen, brokers_of, job_parser, run_job
 from magnetar.sdk.spark.pipeline.progress import megabytes, progress_bar, show_summary
-from magnetar.sdk.spark.pipeline.session import BrokerSettings
+from magnetar.sdk.spark.query_schema import archived_schema
 from magnetar.sdk.spark.slices import DROPMALFORMED, FAILFAST
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
 
@@ -235,10 +236,37 @@ def _check_columns(names: list[str]) -> None:
     assert KEY in names
 
 
+def archive_arguments(arguments: list[str] | None = None) -> Chosen[ArchiveSettings]:
+    parser = job_parser("archive", "Topics to Parquet, each message once.")
+    parser.add_argument("--metadata-url", default="", help="read straight from the bookies")
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--topics", default="")
+    parser.add_argument("--topics-pattern", default="")
+    parser.add_argument("--continuous", action="store_true", help="go on until it is stopped")
+    parser.add_argument("--interval-s", type=int, default=60)
+    parser.add_argument("--entries-max", type=int, default=0, help="of a micro-batch")
+    parser.add_argument("--mode", default=FAILFAST, help="of messages that cannot be read")
+    parser.add_argument("--checkpoint", default="")
+    parser.add_argument("--file-bytes", type=int, default=CompactionSettings().file_bytes)
+    parser.add_argument("--files-min", type=int, default=CompactionSettings().files_min)
+    found = parser.parse_args(arguments)
+    settings = ArchiveSettings(
+        brokers=brokers_of(found),
+        output=found.output,
+        topics=found.topics,
+        topics_pattern=found.topics_pattern,
+        once=not found.continuous,
+        interval_s=found.interval_s,
+        entries_max=found.entries_max,
+        mode=found.mode,
+        checkpoint=found.checkpoint,
+        compaction=CompactionSettings(file_bytes=found.file_bytes, files_min=found.files_min),
+    )
+    return Chosen(settings, found.master)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """`spark-submit archive.py --service-url … --output …`."""
-    from magnetar.sdk.spark.pipeline.arguments import archive_arguments, run_job
-
     run_job("archive", archive_arguments(arguments), run)
 
 

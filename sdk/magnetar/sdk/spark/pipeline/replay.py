@@ -16,8 +16,8 @@ from pyspark.sql import functions as f
 from magnetar.sdk.spark.columns import EVENT_TIME, KEY, MESSAGE_ID, PROPERTIES, PUBLISH_TIME, VALUE
 from magnetar.sdk.spark.pipeline.archive_store import DAY, ENTRY, INDEX, LEDGER, TOPIC, ArchiveStore
 from magnetar.sdk.spark.pipeline.errors import PipelineError
+from magnetar.sdk.spark.pipeline.job import BrokerSettings, Chosen, brokers_of, job_parser, run_job
 from magnetar.sdk.spark.pipeline.progress import progress_bar, show_summary
-from magnetar.sdk.spark.pipeline.session import BrokerSettings
 
 LOOK_S = 0.5
 
@@ -141,10 +141,31 @@ def _tasks(spark: SparkSession) -> tuple[int, str, int]:
     return done, "", max(total, 1)
 
 
+def replay_arguments(arguments: list[str] | None = None) -> Chosen[ReplaySettings]:
+    parser = job_parser("replay", "An archive back into a topic.")
+    parser.add_argument("--archive", required=True)
+    parser.add_argument("--to", required=True)
+    parser.add_argument("--topics", default="")
+    parser.add_argument("--name", default="")
+    parser.add_argument("--by-key", type=int, default=0)
+    parser.add_argument("--schema", default="none", choices=("none", "json", "avro"))
+    parser.add_argument("--compression", default="none")
+    found = parser.parse_args(arguments)
+    settings = ReplaySettings(
+        brokers=brokers_of(found),
+        archive=found.archive,
+        to=found.to,
+        topics=found.topics,
+        name=found.name,
+        by_key=found.by_key,
+        schema=found.schema,
+        compression=found.compression,
+    )
+    return Chosen(settings, found.master)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """`spark-submit replay.py --archive … --to …`."""
-    from magnetar.sdk.spark.pipeline.arguments import replay_arguments, run_job
-
     run_job("replay", replay_arguments(arguments), run)
 
 

@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from magnetar.sdk.spark.columns import VALUE
+from magnetar.sdk.spark.pipeline.job import BrokerSettings, Chosen, brokers_of, job_parser, run_job
 from magnetar.sdk.spark.pipeline.progress import progress_bar, show_summary
-from magnetar.sdk.spark.pipeline.session import BrokerSettings
 
 LOOK_S = 1
 WINDOW = "1 hour"
@@ -148,10 +148,30 @@ def _lines(spark: SparkSession, settings: RollupSettings, topic: str, columns: s
     return lines.select(parsed.alias("row")).select("row.*")
 
 
+def rollup_arguments(arguments: list[str] | None = None) -> Chosen[RollupSettings]:
+    parser = job_parser("rollup", "Delays per carrier and hour, with the weather at the origin.")
+    parser.add_argument("--metadata-url", default="", help="read straight from the bookies")
+    parser.add_argument("--flights", required=True, help="topic of flights")
+    parser.add_argument("--weather", required=True, help="topic of weather")
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--lateness", default=LATENESS)
+    parser.add_argument("--continuous", action="store_true", help="go on until it is stopped")
+    parser.add_argument("--plots", default="", help="directory for PNG files")
+    found = parser.parse_args(arguments)
+    settings = RollupSettings(
+        brokers=brokers_of(found),
+        flights=found.flights,
+        weather=found.weather,
+        output=found.output,
+        lateness=found.lateness,
+        once=not found.continuous,
+        plots=found.plots,
+    )
+    return Chosen(settings, found.master)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """`spark-submit rollup.py --flights … --weather … --output …`."""
-    from magnetar.sdk.spark.pipeline.arguments import rollup_arguments, run_job
-
     run_job("rollup", rollup_arguments(arguments), run)
 
 

@@ -1,7 +1,7 @@
 """The name of a replay, by which it is known again."""
 
+from magnetar.sdk.spark.pipeline.job import BrokerSettings
 from magnetar.sdk.spark.pipeline.replay import ReplaySettings
-from magnetar.sdk.spark.pipeline.session import BrokerSettings
 
 BROKERS = BrokerSettings(service_url="pulsar://b", admin_url="http://b")
 

@@ -1,0 +1,52 @@
+"""The start of a server on a metadata store, tried again when the store goes away meanwhile.
+
+A start takes many steps on the store: registration, layouts, election. Whoever ended at the first
+one that the store did not answer would end most surely where a whole cluster starts at once. That
+the store can be reached at all is another question: opening it has a time of its own.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import structlog
+
+from magnetar.ledger.errors import (
+    MetadataUnavailableError,
+    SessionExpiredError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.store import MetadataStore
+
+_log = structlog.get_logger(__name__)
+
+STARTS_MAX = 5
+"""Starts that are tried, each on a session of its own."""
+
+_PASSING = (MetadataUnavailableError, SessionExpiredError, UnknownOutcomeError)
+
+
+async def start_on(
+    open_store: Callable[[], Awaitable[MetadataStore]],
+    start: Callable[[MetadataStore, AsyncExitStack], Awaitable[None]],
+) -> AsyncExitStack:
+    """Open the store and start on it; what is open then, the store first.
+
+    `start` puts what it opens on the stack, which is closed if it fails.
+
+    Raises:
+        MetadataError: the store cannot be opened, or went away in each of `STARTS_MAX` starts.
+    """
+    tries = 1
+    while True:
+        async with AsyncExitStack() as opened:
+            store = await open_store()
+            opened.push_async_callback(store.close)
+            try:
+                await start(store, opened)
+            except _PASSING as error:
+                if tries == STARTS_MAX:
+                    raise
+                _log.warning("start_tried_again", tries=tries, error=str(error))
+                tries += 1
+                continue
+            return opened.pop_all()

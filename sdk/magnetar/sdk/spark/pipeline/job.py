@@ -1,0 +1,114 @@
+"""What the jobs have in common: their session, how brokers are reached, and their command lines.
+
+`magnetar pipeline` has the options that they have for spark-submit; each job's own are beside it.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.spark import register
+
+_T = TypeVar("_T")
+
+EXIT_REFUSED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """What every job has to know of the cluster."""
+
+    service_url: str
+    admin_url: str
+    authentication: str = "none"
+    metadata_url: str = ""
+    """With it executors read straight from the bookies."""
+
+    def options(self) -> dict[str, str]:
+        """For the source and the sink."""
+        return {
+            "service.url": self.service_url,
+            "admin.url": self.admin_url,
+            "authentication": self.authentication,
+        }
+
+    def source_options(self) -> dict[str, str]:
+        found = self.options()
+        if self.metadata_url:
+            found["metadata.url"] = self.metadata_url
+        return found
+
+
+def spark_session(name: str, master: str = "") -> SparkSession:
+    """The session that spark-submit has prepared, or one of this machine.
+
+    `master`: where to run; empty: what spark-submit says, else local[*].
+    """
+    builder = SparkSession.builder.appName(name)
+    if master or "SPARK_ENV_LOADED" not in os.environ:
+        builder = builder.master(master or os.environ.get("MASTER") or "local[*]")
+    builder = builder.config("spark.sql.session.timeZone", "UTC")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    return session
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen(Generic[_T]):
+    """What a command line says."""
+
+    settings: _T
+    master: str
+
+
+def run_job(name: str, chosen: Chosen[_T], job: Callable[[SparkSession, _T], None]) -> None:
+    """Run it in its session; what the user can put right is one line on stderr, and status 2."""
+    is_ours = SparkSession.getActiveSession() is None
+    spark = spark_session(f"magnetar-{name}", chosen.master)
+    try:
+        job(spark, chosen.settings)
+    except (SdkError, PySparkException) as error:
+        sys.stderr.write(f"{name}: {one_line(error)}\n")
+        sys.exit(EXIT_REFUSED)
+    finally:
+        if is_ours:
+            spark.stop()
+
+
+def one_line(error: BaseException) -> str:
+    """Our own line out of what Spark has made of it."""
+    text = str(error)
+    for line in text.splitlines():
+        _, found, rest = line.partition("magnetar.sdk.")
+        if found and ": " in rest:
+            return rest.partition(": ")[2].strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def job_parser(name: str, about: str) -> argparse.ArgumentParser:
+    """The options of every job; it adds its own."""
+    parser = argparse.ArgumentParser(prog=name, description=about)
+    parser.add_argument("--service-url", required=True)
+    parser.add_argument("--admin-url", required=True)
+    parser.add_argument("--authentication", default="none")
+    parser.add_argument("--master", default="", help="default: what spark-submit says, or local[*]")
+    return parser
+
+
+def brokers_of(found: argparse.Namespace) -> BrokerSettings:
+    """How the cluster is reached, by these options."""
+    return BrokerSettings(
+        service_url=found.service_url,
+        admin_url=found.admin_url,
+        authentication=found.authentication,
+        metadata_url=getattr(found, "metadata_url", ""),
+    )

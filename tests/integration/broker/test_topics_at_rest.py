@@ -1,0 +1,236 @@
+"""Topics that nobody uses after a restart are kept in order like those in use, and stay unused."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from magnetar.broker import naming
+from magnetar.broker.broker import Broker
+from magnetar.cursors import list_cursors
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.system import SystemClock
+from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
+from tests.integration.broker.wire_client import WireClient
+from tests.integration.ledger.cluster import Cluster, cluster_of
+from tests.waiting import until
+
+_DAY_S = 86_400
+NAME = parse_topic_name(TOPIC)
+PATH = naming.log_path(NAME)
+
+LEDGERS = 4
+
+
+class LaterClock(SystemClock):
+    """`later_s` have passed."""
+
+    later_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.later_s
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + int(self.later_s * 1000)
+
+
+async def ledgers(cluster: Cluster) -> Sequence[LogLedger]:
+    """Of the topic, as they are stored."""
+    node = await cluster.store.get(PATH)
+    return LogMetadata.from_json(node.value, path=PATH).ledgers
+
+
+async def fill(cluster: Cluster, *, subscriptions: Sequence[str] = ("s",), **settings: Any) -> None:
+    """Have a topic of `LEDGERS` ledgers with a backlog of a message in each; its broker ends."""
+    async with broker_on(cluster, **settings) as broker:
+        client = await WireClient.open(broker.port)
+        for number, subscription in enumerate(subscriptions):
+            await client.subscribe(TOPIC, subscription=subscription, consumer_id=number)
+            await client.leave(number)
+        await client.produce(TOPIC)
+        (topic,) = broker.services.topics.loaded
+        for sequence_id in range(LEDGERS):
+            await topic.log.rotate()
+            client.publish(sequence_id, b"body")
+            await client.next(BaseCommand.SEND_RECEIPT)
+        await client.close()
+    assert len(await ledgers(cluster)) == LEDGERS
+
+
+async def looked_after(broker: Broker) -> None:
+    """One walk. Nothing is loaded behind it, and nothing failed."""
+    await broker.at_rest.walk()
+    assert broker.services.topics.loaded == []
+    assert broker.at_rest.failures == broker.upkeep.failures == 0
+
+
+async def test_expired_messages_of_a_topic_that_nobody_uses_let_their_ledgers_go(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        await fill(cluster)
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, ttl_s=60) as broker:
+            await looked_after(broker)
+            assert len(await ledgers(cluster)) == LEDGERS
+            clock.later_s = 3600
+            await looked_after(broker)
+            assert broker.at_rest.loads == 1
+        (last,) = await ledgers(cluster)
+        assert last.entries
+
+
+async def test_a_topic_in_which_nothing_is_due_is_not_loaded(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        await fill(cluster)
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock) as broker:
+            clock.later_s = 30 * _DAY_S
+            version = await cluster.store.exists(PATH)
+            await looked_after(broker)
+            assert (broker.at_rest.looks, broker.at_rest.loads) == (1, 0)
+            assert await cluster.store.exists(PATH) == version
+        assert len(await ledgers(cluster)) == LEDGERS
+
+
+async def test_retention_ends_for_a_topic_that_nobody_uses(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        kept: dict[str, Any] = {"retention_minutes": 60, "retention_mib": -1}
+        kept["inactive_topic_deletion"] = False
+        await fill(cluster, subscriptions=(), **kept)
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, **kept) as broker:
+            await looked_after(broker)
+            assert len(await ledgers(cluster)) == LEDGERS
+            clock.later_s = 2 * 3600
+            await looked_after(broker)
+        assert len(await ledgers(cluster)) == 1
+
+
+async def test_an_unused_subscription_goes_and_with_it_what_it_held(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        await fill(cluster, subscriptions=("s", "t"))
+        clock = LaterClock()
+        week = 7 * _DAY_S // 60
+        async with broker_on(
+            cluster,
+            seed=4,
+            clock=clock,
+            subscription_expiration_minutes=week,
+            inactive_topic_deletion=False,
+        ) as broker:
+            for days, left in ((5, ["s", "t"]), (8, [])):
+                clock.later_s = days * _DAY_S
+                await looked_after(broker)
+                assert await list_cursors(cluster.store, PATH) == left
+        assert len(await ledgers(cluster)) == 1
+
+
+async def test_a_topic_without_subscriptions_goes_after_its_time_of_disuse(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        await fill(cluster, subscriptions=())
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, inactive_topic_max_s=300) as broker:
+            clock.later_s = 200
+            await looked_after(broker)  # trims it, which is no use of the topic
+            assert broker.at_rest.loads == 1
+            assert await cluster.store.exists(PATH) is not None
+            clock.later_s = 301
+            await looked_after(broker)
+            assert await cluster.store.exists(PATH) is None
+
+
+async def test_a_use_begins_the_time_of_disuse_anew(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        await fill(cluster, subscriptions=())
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, inactive_topic_max_s=300) as broker:
+            clock.later_s = 200
+            client = await WireClient.open(broker.port)
+            await client.produce(TOPIC)
+            await client.close()
+            await broker.services.topics.ends.hand_over([NAME], None, timeout_s=20)
+            clock.later_s = 400
+            await looked_after(broker)
+            assert await cluster.store.exists(PATH) is not None
+            clock.later_s = 501
+            await looked_after(broker)
+            assert await cluster.store.exists(PATH) is None
+
+
+async def test_what_a_crash_left_open_is_closed_and_then_kept_by_its_time(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        async with broker_on(cluster) as broker:
+            client = await WireClient.open(broker.port)
+            await client.subscribe(TOPIC)
+            await client.leave(0)
+            await client.produce(TOPIC)
+            client.publish(0, b"body")
+            await client.next(BaseCommand.SEND_RECEIPT)
+            # As if it had been killed: nothing of the topic is closed.
+            broker.services.topics.ends.drop([NAME], "as if it were killed")
+            await client.close()
+        (left_open,) = await ledgers(cluster)
+        assert not left_open.is_closed
+        async with broker_on(cluster, seed=4, ttl_s=3600) as broker:
+            await looked_after(broker)
+            assert broker.at_rest.loads == 1
+            (closed,) = await ledgers(cluster)
+            assert closed.is_closed
+            assert closed.entries == 1
+            await looked_after(broker)
+            assert broker.at_rest.loads == 1
+
+
+async def test_a_topic_that_somebody_asks_for_meanwhile_stays_loaded(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        await fill(cluster)
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, ttl_s=60) as broker:
+            clock.later_s = 3600
+            look_after = broker.upkeep.look_after
+
+            async def with_a_client(topic: Any) -> int:
+                assert await broker.services.topics.get(NAME) is topic
+                return await look_after(topic)
+
+            broker.upkeep.look_after = with_a_client  # type: ignore[method-assign]
+            await broker.at_rest.walk()
+            (topic,) = broker.services.topics.loaded
+            assert not topic.is_closed
+
+
+async def test_no_topic_is_loaded_where_the_broker_has_no_room(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        await fill(cluster)
+        clock = LaterClock()
+        async with broker_on(
+            cluster, seed=4, clock=clock, ttl_s=60, topics_max=2, topics_at_rest_loaded_max=2
+        ) as broker:
+            client = await WireClient.open(broker.port)
+            await client.produce("persistent://public/default/in-use")
+            clock.later_s = 3600
+            await broker.at_rest.walk()
+            assert broker.at_rest.loads == 0
+            assert len(await ledgers(cluster)) == LEDGERS
+            await client.close()
+
+
+async def test_walks_keep_to_their_rate_of_reads_and_come_by_themselves(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        await fill(cluster)
+        settings: dict[str, Any] = {
+            "topics_at_rest_interval_s": 0.05,
+            "topics_at_rest_reads_per_s": 50,
+            "topics_at_rest_remembered_max": 1,
+        }
+        clock = SystemClock()
+        async with broker_on(cluster, seed=4, **settings) as broker:
+            started_s = clock.monotonic_s()
+            with capture_logs() as logged:
+                await until(lambda: broker.at_rest.looks >= 3, "three walks")
+            # Each walk lists the tenant, the namespace and its topics, and reads three nodes.
+            assert clock.monotonic_s() - started_s > 3 * 6 / 50
+            assert [each for each in logged if each["log_level"] in ("warning", "error")] == []

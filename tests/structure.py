@@ -1,0 +1,197 @@
+"""The import graph of the product: who imports whom in a circle, and what runs back up.
+
+    python -m tests.structure [--arrows]
+
+A circle is modules that import each other, over however many others. Imports for types alone count,
+and those within functions: a part that knows the whole it belongs to can reach anything of it. A
+circle that is not among `CIRCLES` is a failure, and so is one of these that is gone or has grown.
+
+Then the arrows between the folders of the broker that run against `LAYERS` are counted, which is no
+failure; `--arrows` lists them. The graph is import-linter's, whose contracts in pyproject.toml say
+which component may import which.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+
+import grimp  # comes with import-linter
+
+COMPONENTS = ("ledger", "bookie", "cursors", "sdk", "broker", "deploy", "testing")
+_CACHE = Path(__file__).resolve().parent.parent / ".import_linter_cache"
+_BROKER = "magnetar.broker."
+
+Graph = Mapping[str, AbstractSet[str]]
+"""What each module imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A circle that there still is."""
+
+    around: str
+    """A module that is in it."""
+    modules_max: int
+    reason: str
+
+
+CIRCLES: tuple[Known, ...] = ()
+
+LAYERS: Mapping[str, str] = {
+    "composition": "broker",
+    "doors": (
+        "app body_limit connection connection_places console consuming http http_connections "
+        "http_server https_acceptor inspecting internal_stats late_application link lookups "
+        "metrics publishing replies server services stats summed_stats topic_lists topic_watch "
+        "turn_gate view websocket"
+    ),
+    "features": "compaction deduplication delayed tracing transactions",
+    "topics": (
+        "access admission consumer creation deletion dispatch inactive_topics message_checks "
+        "non_persistent peer positions producer publish_budget publish_rate run "
+        "subscription tail_cache termination topic topic_config topic_properties topics upkeep"
+    ),
+    "rules": "keeping policies schemas security",
+    "cluster": "balance cluster health ownership partitions",
+    "ground": "chunks entry errors latency meter naming settings sticky_key token_bucket",
+}
+"""Folders of the broker, and files that are in none, from top to bottom: each layer imports from
+itself and from those below."""
+
+
+def product_graph() -> Graph:
+    """The imports of all components."""
+    graph = grimp.build_graph(
+        *(f"magnetar.{component}" for component in COMPONENTS), cache_dir=str(_CACHE)
+    )
+    return {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """The modules that reach each other, sorted; the smallest circles first."""
+    importers: dict[str, set[str]] = {name: set() for name in graph}
+    for name, imported in graph.items():
+        for each in imported:
+            importers[each].add(name)
+    found: list[list[str]] = []
+    left = set(graph)
+    # Whoever is left last cannot be reached by those before, but within a circle (Kosaraju).
+    for name in reversed(_by_end(graph)):
+        if name in left:
+            circle = _reached(name, importers, left)
+            left -= circle
+            if len(circle) > 1:
+                found.append(sorted(circle))
+    return sorted(found, key=lambda circle: (len(circle), circle))
+
+
+def _by_end(graph: Graph) -> list[str]:
+    """All modules, each behind those that a walk from it came to first."""
+    ended: list[str] = []
+    seen: set[str] = set()
+    for start in sorted(graph):
+        if start in seen:
+            continue
+        seen.add(start)
+        path = [(start, iter(sorted(graph[start])))]
+        while path:
+            name, imported = path[-1]
+            following = next((each for each in imported if each not in seen), None)
+            if following is None:
+                ended.append(name)
+                path.pop()
+            else:
+                seen.add(following)
+                path.append((following, iter(sorted(graph[following]))))
+    return ended
+
+
+def _reached(start: str, graph: Graph, among: AbstractSet[str]) -> set[str]:
+    found, waiting = {start}, [start]
+    while waiting:
+        new = (graph[waiting.pop()] & among) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def faults(found: Iterable[Sequence[str]], known: Iterable[Known]) -> list[str]:
+    """What is wrong with the circles that were found, in words."""
+    said: list[str] = []
+    left = list(known)
+    for circle in found:
+        excused = next((each for each in left if each.around in circle), None)
+        names = " ".join(circle)
+        if excused is None:
+            said.append(f"a circle of {len(circle)} modules: {names}")
+            continue
+        left.remove(excused)
+        if len(circle) > excused.modules_max:
+            said.append(
+                f"the circle around {excused.around} has {len(circle)} modules, and not "
+                f"{excused.modules_max} at most: {names}"
+            )
+    said += [f"the circle around {each.around} is gone: take it off the list" for each in left]
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class Arrows:
+    """Who imports whom among the folders of the broker."""
+
+    between: AbstractSet[tuple[str, str]]
+    back: AbstractSet[tuple[str, str]]
+    """Those from a layer to one above it."""
+    unplaced: AbstractSet[str]
+    """Folders in no layer, whose arrows are not looked at."""
+
+
+def arrows(graph: Graph, layers: Mapping[str, str]) -> Arrows:
+    """Those of the broker in a graph."""
+    depths = {name: depth for depth, names in enumerate(layers.values()) for name in names.split()}
+    found = {
+        (_folder(name), _folder(each))
+        for name, imported in graph.items()
+        for each in imported
+        if name.startswith(_BROKER) and each.startswith(_BROKER)
+    }
+    between = {(importer, imported) for importer, imported in found if importer != imported}
+    unplaced = {name for arrow in between for name in arrow} - depths.keys()
+    placed = {arrow for arrow in between if unplaced.isdisjoint(arrow)}
+    back = {(low, high) for low, high in placed if depths[high] < depths[low]}
+    return Arrows(between, back, unplaced)
+
+
+def _folder(module: str) -> str:
+    """Right below the broker: a folder, or a file that is in none."""
+    return module.removeprefix(_BROKER).partition(".")[0]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """What the module's text says; 1 if something is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.structure")
+    parser.add_argument("--arrows", action="store_true", help="list what runs back up")
+    options = parser.parse_args(arguments)
+    graph = product_graph()
+    found = circles(graph)
+    said = faults(found, CIRCLES)
+    folders = arrows(graph, LAYERS)
+    lines = [f"Circles: {len(found)}, of {sum(map(len, found))} modules in {len(graph)}."]
+    lines += [f"  around {each.around}: {each.reason}" for each in CIRCLES]
+    lines += [f"Wrong: {each}" for each in said]
+    lines.append(
+        f"Arrows between folders of the broker: {len(folders.between)}, "
+        f"back up {len(folders.back)}."
+    )
+    lines += [f"  in no layer: {name}" for name in sorted(folders.unplaced)]
+    if options.arrows:
+        lines += [f"  {low} imports {high}" for low, high in sorted(folders.back)]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 1 if said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

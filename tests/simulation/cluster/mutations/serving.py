@@ -1,7 +1,7 @@
 """The rules of logs, dispatch and transactions at their owner."""
 
+from magnetar.broker.dispatch.accounted import AccountedDispatcher
 from magnetar.broker.dispatch.failover import FailoverDispatcher
-from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.visibility import Visibility
 from magnetar.broker.transactions.coordinator import Coordinator
 from magnetar.ledger.managed_log import log_takeover
@@ -46,11 +46,11 @@ MUTATIONS: list[Mutation] = [
             "test_what_a_lost_consumer_had_goes_to_the_others_uncounted",
         ),
         apply=lambda: edited(
-            SharedDispatcher,
-            "remove_all",
+            AccountedDispatcher,
+            "_take_back_some",
             (
-                "self._send_later(self.accounts.give_back(consumer, None, is_counted=False))",
-                "self.accounts.give_back(consumer, None, is_counted=False)",
+                "self._send_later(self.accounts.give_back(consumer, positions, is_counted=False))",
+                "self.accounts.give_back(consumer, positions, is_counted=False)",
             ),
         ),
     ),

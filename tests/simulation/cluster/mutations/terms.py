@@ -42,7 +42,7 @@ MUTATIONS: list[Mutation] = [
         rule="10, self-fencing",
         defects=("M13",),
         invariants=("C8",),
-        description="a broker that is back in time's eyes goes on with the topics that it had",
+        description="when proofs come again, a term that ran out goes on, with its topics",
         tests=(f"{_GUARD}test_a_term_that_ended_never_holds_again",),
         apply=_terms_go_on,
     ),

@@ -45,6 +45,7 @@ _REMEDIES = (
     "rebuild-index",
     "remove the file",
     "put it back",
+    "put the right files back",
     "start with",
     "--data",
     "bookie-tool",

@@ -239,9 +239,15 @@ def dropped_topics_rest(run: Record) -> Iterator[str]:
     ledgers: dict[str, set[int]] = {
         path: set(order) for path, order in Topics.of(run).order.items()
     }
-    kinds = Dropped, Closed, Sent, Proposed, Fault
     events: list[Seen[Dropped] | Seen[Closed] | Seen[Sent] | Seen[Proposed] | Seen[Fault]] = sorted(
-        [each for kind in kinds for each in run.of(kind)], key=lambda seen: seen.place
+        [
+            *run.of(Dropped),
+            *run.of(Closed),
+            *run.of(Sent),
+            *run.of(Proposed),
+            *run.of(Fault),
+        ],
+        key=lambda seen: seen.place,
     )
     given_up: dict[tuple[str, str], None] = {}
     asked: set[tuple[str, int, int]] = set()

@@ -52,6 +52,7 @@ _REMEDIES = (
     "bookie-tool",
     "from a copy",
     "use an empty directory",
+    "or another directory",
 )
 _PAGE = 4096
 

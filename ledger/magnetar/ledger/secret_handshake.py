@@ -29,6 +29,12 @@ _CLIENT = b"magnetar client"
 _BOOKIE = b"magnetar bookie"
 
 
+_ADVICE = (
+    "Put the one into it that the other servers have; of a standalone server remove the file, and "
+    "it makes another"
+)
+
+
 def parse_secrets(data: bytes, *, where: str) -> tuple[bytes, ...]:
     """Secrets of a file, one per line: the first one is ours, all are accepted of others.
 
@@ -38,12 +44,11 @@ def parse_secrets(data: bytes, *, where: str) -> tuple[bytes, ...]:
     secrets = tuple(line.strip() for line in data.splitlines() if line.strip())
     if not secrets:
         raise SharedSecretConfigError(
-            f"{where} holds no shared secret: one per line is expected. Put the one into it that "
-            f"the other servers have; of a standalone server remove the file, and it makes another"
+            f"{where} holds no shared secret: one per line is expected. {_ADVICE}"
         )
     if min(map(len, secrets)) < SECRET_BYTES_MIN:
         raise SharedSecretConfigError(
-            f"a shared secret in {where} is shorter than {SECRET_BYTES_MIN} bytes"
+            f"a shared secret in {where} is shorter than {SECRET_BYTES_MIN} bytes. {_ADVICE}"
         )
     return secrets
 

@@ -571,7 +571,9 @@ class SqliteTree:
             raise MetadataUnavailableError(f"{self._path}: {exc}") from exc
         except sqlite3.DatabaseError as exc:
             if exc.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-                raise InvalidPathError(f"{self._path} is no SQLite file") from exc
+                raise InvalidPathError(
+                    f"{self._path} is no SQLite file: bring it back from a backup, or name another"
+                ) from exc
             raise MetadataDamagedError(
                 f"{self._path} is damaged: {exc}. Bring it back from a backup"
             ) from exc

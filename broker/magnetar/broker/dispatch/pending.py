@@ -5,8 +5,9 @@ are. A dict of positions takes 190 bytes for each, half of it objects that the c
 neighbours share an array, which makes it 20 to 40 where the entries lie close together. Pure.
 """
 
+import weakref
 from array import array
-from collections.abc import Hashable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import TypeAlias
 
 from magnetar.ledger.position import Position
@@ -27,42 +28,59 @@ class PendingIndex:
     """
 
     def __init__(self) -> None:
-        self._owners: dict[tuple[int, int], dict[Hashable, PendingEntries]] = {}
+        self._held: dict[tuple[int, int], dict[int, PendingEntries]] = {}
+        """By the ledger and the neighbourhood; then by the number of the owner."""
+        self._joined = 0
 
-    def owner(self, position: Position) -> Hashable | None:
+    def owner(self, position: Position) -> object | None:
         """Who has the entry; None: nobody. At most as many are asked as a neighbourhood has
         entries."""
         ledger_id, entry_id = position
-        for owner, entries in self._owners.get((ledger_id, entry_id >> _SHIFT), {}).items():
+        for entries in self._held.get((ledger_id, entry_id >> _SHIFT), {}).values():
             if position in entries:
-                return owner
+                return entries.owner
         return None
 
-    def _add(self, ledger_id: int, chunk: int, owner: Hashable, entries: "PendingEntries") -> None:
-        self._owners.setdefault((ledger_id, chunk), {})[owner] = entries
+    def _join(self) -> int:
+        self._joined += 1
+        return self._joined
 
-    def _remove(self, ledger_id: int, chunk: int, owner: Hashable) -> None:
-        owners = self._owners[ledger_id, chunk]
-        del owners[owner]
-        if not owners:
-            del self._owners[ledger_id, chunk]
+    def _add(self, ledger_id: int, chunk: int, number: int, entries: "PendingEntries") -> None:
+        self._held.setdefault((ledger_id, chunk), {})[number] = entries
+
+    def _remove(self, ledger_id: int, chunk: int, number: int) -> None:
+        held = self._held[ledger_id, chunk]
+        del held[number]
+        if not held:
+            del self._held[ledger_id, chunk]
 
 
 class PendingEntries(MutableMapping[Position, int]):
     """Numbers of 0 and more by position, in log order."""
 
-    __slots__ = ("_count", "_index", "_ledgers", "_owner")
+    __slots__ = ("_count", "_index", "_ledgers", "_number", "_owner")
 
     def __init__(self) -> None:
         self._ledgers: dict[int, dict[int, _Chunk]] = {}
         self._count = 0
-        self._index: PendingIndex | None = None
-        self._owner: Hashable = None
+        # Neither is held: a closed connection, its consumers and what they had go at once.
+        self._index: weakref.ref[PendingIndex] | None = None
+        self._owner: weakref.ref[object] | None = None
+        self._number = 0
 
-    def join(self, index: PendingIndex, owner: Hashable) -> None:
+    def join(self, index: PendingIndex, owner: object) -> None:
         """Have the index know from now on which of the entries its owner has."""
         assert not self._count, "nothing is pending yet"
-        self._index, self._owner = index, owner
+        self._index, self._owner = weakref.ref(index), weakref.ref(owner)
+        self._number = index._join()
+
+    @property
+    def owner(self) -> object | None:
+        """Whose entries they are."""
+        return self._owner() if self._owner is not None else None
+
+    def _indexed(self) -> PendingIndex | None:
+        return self._index() if self._index is not None else None
 
     def __len__(self) -> int:
         return self._count
@@ -96,8 +114,8 @@ class PendingEntries(MutableMapping[Position, int]):
             chunk = chunks.get(entry_id >> _SHIFT)
             if chunk is None:
                 chunk = chunks[entry_id >> _SHIFT] = array("q", _EMPTY)
-                if self._index is not None:
-                    self._index._add(ledger_id, entry_id >> _SHIFT, self._owner, self)
+                if (index := self._indexed()) is not None:
+                    index._add(ledger_id, entry_id >> _SHIFT, self._number, self)
             at = (entry_id & _MASK) + 1
             if not chunk[at]:
                 chunk[0] += 1
@@ -127,17 +145,17 @@ class PendingEntries(MutableMapping[Position, int]):
                 continue
             assert chunks is not None
             del chunks[entry_id >> _SHIFT]
-            if self._index is not None:
-                self._index._remove(ledger_id, entry_id >> _SHIFT, self._owner)
+            if (index := self._indexed()) is not None:
+                index._remove(ledger_id, entry_id >> _SHIFT, self._number)
             if not chunks:
                 del ledgers[ledger_id]
         return taken
 
     def clear(self) -> None:
-        if self._index is not None:
+        if (index := self._indexed()) is not None:
             for ledger_id, chunks in self._ledgers.items():
                 for chunk in chunks:
-                    self._index._remove(ledger_id, chunk, self._owner)
+                    index._remove(ledger_id, chunk, self._number)
         self._ledgers.clear()
         self._count = 0
 

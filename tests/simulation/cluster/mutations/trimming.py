@@ -85,4 +85,22 @@ MUTATIONS: list[Mutation] = [
             ),
         ),
     ),
+    Mutation(
+        name="retained_ledgers_go",
+        rule="section 6, step 2",
+        defects=(),
+        description="what is consumed goes at once, whatever the policies keep",
+        tests=(
+            "tests/unit/broker/keeping/test_trimming.py::"
+            "test_retained_ledgers_stay_until_the_policy_changes",
+        ),
+        apply=lambda: edited(
+            trimming,
+            "retention_of",
+            (
+                "Retention(policies.retention_time_s, policies.retention_bytes)",
+                "Retention(0, 0)",
+            ),
+        ),
+    ),
 ]

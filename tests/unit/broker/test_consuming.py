@@ -1,11 +1,14 @@
 """Credit, MESSAGE, acknowledgements and questions, through the whole core."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.connection import IDS_PER_TURN
 from magnetar.broker.consuming.acknowledging import LongAcknowledgement
+from magnetar.broker.dispatch.accounted import AccountedDispatcher
 from magnetar.broker.topic import last_message
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
@@ -486,3 +489,52 @@ def test_an_acknowledgement_in_a_transaction_stays_whole() -> None:
     )
     command = pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack)
     assert not LongAcknowledgement.is_one(command, 5)
+
+
+@pytest.mark.parametrize("sub_type", [_SHARED, pb.CommandSubscribe.Key_Shared])
+async def test_what_a_consumer_had_goes_to_others_some_at_a_time(sub_type: Any) -> None:
+    many = 1200
+    harness = Harness()
+    harness.log.store(*(entry() for _ in range(many)))
+    one, two = harness.client(), harness.client()
+    await one.subscribe(subType=sub_type, consumer_name="one")
+    one.flow(many)
+    await one.messages(many)
+    await two.subscribe(subType=sub_type, consumer_name="two")
+    two.flow(many)
+    dispatcher = harness.topic.subscriptions["s"].dispatcher
+    assert isinstance(dispatcher, AccountedDispatcher)
+    one.connection.lost()
+    assert 0 < len(dispatcher.accounts.leaving[0].pending) < many
+    dispatcher.check()
+    # Acknowledged by another one before it was given back: it is not sent again.
+    two.ack(Position(7, many - 1))
+    found = await two.messages(many - 1)
+    entries = [message.message_id.entryId for message, _ in found]
+    assert sorted(entries) == list(range(many - 1))
+    await settle()
+    assert not dispatcher.accounts.leaving
+    dispatcher.check()
+
+
+@pytest.mark.parametrize("sub_type", [_SHARED, pb.CommandSubscribe.Key_Shared])
+async def test_a_consumer_that_asks_for_everything_again_gets_it_some_at_a_time(
+    sub_type: Any,
+) -> None:
+    many = 1200
+    harness = Harness()
+    harness.log.store(*(entry() for _ in range(many)))
+    client = harness.client()
+    await client.subscribe(subType=sub_type)
+    client.flow(many)
+    await client.messages(many)
+    client.redeliver()
+    dispatcher = harness.topic.subscriptions["s"].dispatcher
+    assert isinstance(dispatcher, AccountedDispatcher)
+    assert 0 < dispatcher.accounts.unacked_messages < many
+    dispatcher.check()
+    client.flow(many)
+    found = await client.messages(many)
+    assert sorted(message.message_id.entryId for message, _ in found) == list(range(many))
+    assert {message.redelivery_count for message, _ in found} == {1}
+    dispatcher.check()

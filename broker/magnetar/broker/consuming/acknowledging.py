@@ -91,10 +91,13 @@ class LongAcknowledgement:
         whole = self._command.ack
         ids = whole.message_id[self._taken : self._taken + count]
         self._taken += len(ids)
-        ack = CommandAck(consumer_id=whole.consumer_id, ack_type=whole.ack_type, message_id=ids)
+        piece = BaseCommand(type=BaseCommand.ACK)
+        ack = piece.ack
+        ack.consumer_id, ack.ack_type = whole.consumer_id, whole.ack_type
+        ack.message_id.extend(ids)  # in their place: a message given to another one is copied
         if self.is_done and whole.HasField("request_id"):
             ack.request_id = whole.request_id
-        return BaseCommand(type=BaseCommand.ACK, ack=ack)
+        return piece
 
 
 def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], Ack | None]:

@@ -18,12 +18,11 @@ from magnetar.broker.dispatch.range_reads import RangeReads, ReadableLog, ReadLi
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.source import EntrySource, Skipped
 from magnetar.broker.dispatch.throttle import RateLimiter
+from magnetar.broker.dispatch.visibility import Visibility
 from magnetar.broker.ownership.protocol import Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.run import Run
 from magnetar.broker.tail_cache import TailCache
-from magnetar.broker.tracing import SubscriptionTrace
-from magnetar.broker.transactions.visibility import Visibility
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.position import Position
 
@@ -63,6 +62,34 @@ class Delays(Skipped, Protocol):
         ...
 
 
+class DispatchTrace(Protocol):
+    """Who follows single messages on their way through a subscription."""
+
+    def sent_through(self, after: Position, consumer: Consumer, /) -> None:
+        """Everything up to `after` was written to the one active consumer, or needs not be."""
+        ...
+
+    def sent_pending(self, consumer: Consumer, /) -> None:
+        """Entries were written to a consumer that has to acknowledge each."""
+        ...
+
+    def acked_range(self, ledger_id: int, first: int, final: int, /) -> None:
+        """Whole entries of a ledger were acknowledged, both ends included."""
+        ...
+
+    def acked_each(self, positions: Sequence[Position], /) -> None:
+        """Single whole entries were acknowledged."""
+        ...
+
+    def acked_through(self, position: Position, /) -> None:
+        """Everything at or before the position was acknowledged."""
+        ...
+
+    def redelivered(self) -> None:
+        """Entries that were sent are sent again."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DispatchContext:
     """What a dispatcher works on: one subscription of one topic."""
@@ -88,8 +115,8 @@ class DispatchContext:
     """Bounds on the rate, of the topic and of the subscription."""
     delays: Delays | None = None
     """Asked about new entries of Shared and Key_Shared that are delayed."""
-    trace: SubscriptionTrace | None = None
-    """Told what is sent and acknowledged, if messages are traced."""
+    trace: DispatchTrace | None = None
+    """Told what is sent and acknowledged, if messages are followed."""
     visibility: Visibility | None = None
     """What of the topic may be read; None: all of it."""
     early: EarlyPlace | None = None

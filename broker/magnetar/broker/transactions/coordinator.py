@@ -13,11 +13,12 @@ import heapq
 import json
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
 from magnetar.broker.errors import BrokerPersistenceError, NotAllowedError
+from magnetar.broker.topic import Feature, TopicPort
 from magnetar.broker.transactions.appends import Record
 from magnetar.broker.transactions.coordinator_state import (
     ENDED,
@@ -33,9 +34,6 @@ from magnetar.broker.turn_gate import TurnGate
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
-
-if TYPE_CHECKING:
-    from magnetar.broker.topic import Topic
 
 _log = structlog.get_logger()
 
@@ -86,13 +84,15 @@ class CoordinatorCounters:
     appended: int = 0
 
 
-class Coordinator:
+class Coordinator(Feature):
     """One coordinator, while this broker owns its topic."""
+
+    reserved_as = "the log of a coordinator of transactions"
 
     def __init__(
         self,
         number: int,
-        topic: "Topic",
+        topic: TopicPort,
         participants: Participants,
         limits: CoordinatorLimits,
         clock: Clock,
@@ -373,7 +373,7 @@ class Coordinator:
     def _append_text(self, text: str) -> "asyncio.Future[Position]":
         appended = Record([text.encode()])
         self.counters.appended += 1
-        self._topic.append_internal(appended)
+        self._topic.append(appended)
         return appended.done
 
     async def _durable(self, done: "asyncio.Future[Position]") -> None:

@@ -70,7 +70,7 @@ class Place:
     def holds(self) -> bool:
         return not self.is_closed
 
-    def append_internal(self, record: Record) -> None:
+    def append(self, record: Record) -> None:
         (payload,) = record.payloads
         if self.is_closed or self._dies_before(payload):
             self.is_closed = True
@@ -161,6 +161,8 @@ async def test_nothing_is_told_before_the_decision_is_durable() -> None:
     await first.join(txn, ["a"])
     with pytest.raises(Exception, match="dead"):
         await first.end(txn, commits=True)
+    for _ in range(5):
+        await asyncio.sleep(0)  # whoever was set to work has its turn
     assert told.ends == []
     first.close()
     second = await owner(log, told)

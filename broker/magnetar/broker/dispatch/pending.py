@@ -64,6 +64,12 @@ class PendingEntries(MutableMapping[Position, int]):
         assert not self._count, "nothing is pending yet"
         self._index, self._owner = index, owner
 
+    def part(self) -> None:
+        """Forget the owner, which is gone: the two would hold each other, and be freed by a full
+        garbage collection only."""
+        assert not self._count, "entries are still pending"
+        self._index = self._owner = None
+
     def __len__(self) -> int:
         return self._count
 

@@ -168,6 +168,7 @@ class AccountedDispatcher(Dispatcher):
             left -= len(positions)
             if not consumer.pending:
                 leaving.popleft()
+                consumer.pending.part()
         if leaving:
             asyncio.get_running_loop().call_soon(self._take_back_more)
 

@@ -179,6 +179,8 @@ class PendingAccounts:
         for consumer in [*self._consumers, *self.leaving]:
             consumer.pending.clear()
             self._release(consumer, consumer.unacked_messages)
+        for consumer in self.leaving:
+            consumer.pending.part()
         self.leaving.clear()
         self.redelivery_counts.clear()
         self.clears += 1

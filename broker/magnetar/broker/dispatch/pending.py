@@ -82,6 +82,12 @@ class PendingEntries(MutableMapping[Position, int]):
     def _indexed(self) -> PendingIndex | None:
         return self._index() if self._index is not None else None
 
+    def part(self) -> None:
+        """Forget the owner, which is gone: the two would hold each other, and be freed by a full
+        garbage collection only."""
+        assert not self._count, "entries are still pending"
+        self._index = self._owner = None
+
     def __len__(self) -> int:
         return self._count
 

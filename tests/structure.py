@@ -38,7 +38,7 @@ class Known:
     reason: str
 
 
-CIRCLES = (Known("magnetar.broker.topic.topic", 28, "a topic and its features hold each other"),)
+CIRCLES: tuple[Known, ...] = ()
 
 LAYERS: Mapping[str, str] = {
     "composition": "broker",
@@ -51,7 +51,7 @@ LAYERS: Mapping[str, str] = {
     "features": "compaction deduplication delayed tracing transactions",
     "topics": (
         "access admission consumer creation deletion dispatch inactive_topics message_checks "
-        "non_persistent peer positions producer publish_budget publish_policies publish_rate run "
+        "non_persistent peer positions producer publish_budget publish_rate run "
         "subscription tail_cache termination topic topic_config topic_properties topics upkeep"
     ),
     "rules": "keeping policies schemas security",

@@ -48,7 +48,8 @@ _REMEDIES = (
     "start with",
     "--data",
     "bookie-tool",
-    "recover",
+    "from a copy",
+    "use an empty directory",
 )
 _PAGE = 4096
 
@@ -96,12 +97,15 @@ class Original:
     directory: Path
     messages: dict[str, dict[tuple[int, int], bytes]] = field(default_factory=dict)
     """By topic and position."""
+    usual: dict[str, set[str]] = field(default_factory=dict)
+    """By the end: the warnings of a start on what is not damaged."""
 
     def copy_of(self, end: str) -> Path:
         return self.directory / end
 
     def make(self) -> None:
         """Publish, end in order, copy; publish more, kill, copy."""
+        self.directory.mkdir(parents=True, exist_ok=True)
         server = Standalone(self.directory / "data", settings=_SETTINGS)
         for end, count in (("orderly", _MESSAGES), ("killed", _MORE_MESSAGES)):
             with server:
@@ -109,6 +113,12 @@ class Original:
                 if end == "orderly":
                     assert server.terminate() == 0
             shutil.copytree(server.directory, self.copy_of(end))
+        for end in ("orderly", "killed"):
+            directory = self.directory / f"{end}-started"
+            shutil.copytree(self.copy_of(end), directory)
+            with Standalone(directory, settings=_SETTINGS) as undamaged:
+                pass
+            self.usual[end] = set(_warnings(undamaged))
 
     async def _publish(self, server: Standalone, count: int) -> None:
         async with Client(server.url, _CLIENT) as client:
@@ -163,7 +173,7 @@ class Outcome:
     missing: int
     wrong: tuple[str, ...]
     told: tuple[str, ...]
-    """Warnings and errors in the log of a server that served."""
+    """Warnings and errors in the log of a server that served, but for the usual ones."""
 
     @property
     def problem(self) -> str:
@@ -173,7 +183,7 @@ class Outcome:
         if self.refusal:
             if not self._names_the_file:
                 return f"{self.damage}: the refusal does not name the file: {self.refusal}"
-            if not any(each in self.refusal for each in _REMEDIES):
+            if not any(each in self.refusal.lower() for each in _REMEDIES):
                 return f"{self.damage}: the refusal names no remedy: {self.refusal}"
             return ""
         if self.missing and not self.told:
@@ -210,7 +220,8 @@ def strike(original: Original, damage: Damage, directory: Path) -> Outcome:
             missing, wrong = asyncio.run(_compare(server, original.expected(damage.end)))
         finally:
             server.kill()
-    return Outcome(damage, "", missing, tuple(wrong), tuple(_warnings(server)))
+    told = [each for each in _warnings(server) if each not in original.usual[damage.end]]
+    return Outcome(damage, "", missing, tuple(wrong), tuple(told))
 
 
 def _said(server: Standalone, error: ServerFailedError) -> str:

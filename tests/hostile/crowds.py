@@ -9,7 +9,7 @@ from pathlib import Path
 
 from magnetar.sdk.client import Client
 from magnetar.testing import Broker
-from tests.bench.crowds import measure
+from tests.bench.crowds import SETTINGS, measure
 from tests.hostile.findings import Findings
 from tests.processes import HOST
 from tests.standalone import Standalone
@@ -111,7 +111,7 @@ def _turns(members: int) -> dict[str, dict[str, float]]:
     # A full collection would walk the client's objects too; a server plans its own.
     gc.disable()
     try:
-        with Broker(settings={"broker": {"max_consumers_per_subscription": 0}}) as broker:
+        with Broker(settings={"broker": SETTINGS}) as broker:
             return asyncio.run(measure(broker, members))
     finally:
         gc.enable()

@@ -75,10 +75,10 @@ OF_THE_DISK = {
 """Three more of it: what no simulator sees, and the test that does."""
 
 MORE = (
-    "proofs_from_before_the_end_count",
-    "leases_given_up_before_the_topics",
+    "proofs_count_from_their_answers",
+    "losses_that_a_lookup_meets_are_not_told",
+    "leases_of_split_bundles_are_kept",
     "lost_leases_keep_their_topics",
-    "topics_lost_while_they_load_are_served",
     "snapshots_leave_out_who_has_gone",
     "undecided_counts_as_stored",
     "producers_are_told_what_is_under_way",
@@ -86,16 +86,16 @@ MORE = (
     "nodes_name_cursor_ledgers_too_soon",
     "resets_leave_the_old_position_to_trimming",
     "a_part_of_a_batch_acknowledges_it",
+    "acknowledgements_beyond_the_end_count",
+    "every_chunk_counts",
+    "retained_ledgers_go",
     "takeovers_believe_the_list",
-    "empty_ledgers_stay_listed",
     "removed_ledgers_are_not_remembered",
     "messages_of_consumers_that_went_are_forgotten",
     "standbys_are_served",
     "open_transactions_are_visible",
     "items_go_whatever_the_repair_left",
     "holes_count_as_whole",
-    "ledgers_are_repaired_without_their_lock",
-    "replacements_come_from_the_ensemble",
     "trimmed_before_all_cursors_are_open",
 )
 """Others, of ownership, topics, cursors, deduplication, trimming, logs and auto-recovery."""

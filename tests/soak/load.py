@@ -168,7 +168,7 @@ class Load:
         name = f"short-{self._random.getrandbits(40):x}"
         topic = f"steady-{self._random.randrange(_STEADY_TOPICS)}"
         path = f"/admin/v2/persistent/public/default/{topic}/subscription/{name}"
-        await self._call("PUT", path, b'"latest"')
+        await self._call("PUT", path, b"")
         await self._call("DELETE", path)
         self.done["subscriptions made and deleted"] += 1
 
@@ -215,5 +215,6 @@ class Load:
         await asyncio.to_thread(call)
 
     def _note(self, what: str, error: BaseException) -> None:
-        if len(self.errors) < _ERRORS_MAX:
-            self.errors.append(f"{what.strip('_')}: {json.dumps(str(error))[:300]}")
+        text = f"{what.strip('_')}: {json.dumps(str(error))[:300]}"
+        if text not in self.errors and len(self.errors) < _ERRORS_MAX:
+            self.errors.append(text)

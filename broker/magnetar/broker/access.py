@@ -17,8 +17,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from magnetar.broker import admission
 from magnetar.broker.errors import (
     BrokerMetadataError,
     ProducerBusyError,
@@ -26,13 +27,17 @@ from magnetar.broker.errors import (
     RequestError,
     ServiceNotReadyError,
 )
+from magnetar.broker.peer import probe
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.producer import Producer, ProducerPeer
-from magnetar.broker.termination import check_not_terminated
 from magnetar.ledger.errors import LogClosedError, LogFencedError, MetadataError
+from magnetar.sdk.wire import TopicName
 from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
 
 if TYPE_CHECKING:
-    from magnetar.broker.topic import Topic
+    from magnetar.broker.topic.publish_line import PublishLine
+    from magnetar.broker.topic.surroundings import TopicLog
+    from magnetar.broker.topic.use import TopicUse
 
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 """In the properties of the topic's log: how often the topic was had exclusively, from 0."""
@@ -76,10 +81,35 @@ class _Claim:
         """Of one that waits: done when it is its turn."""
 
 
+class ProducedTopic(Protocol):
+    """What letting producers in needs of their topic."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def log(self) -> "TopicLog": ...
+
+    @property
+    def line(self) -> "PublishLine": ...
+
+    @property
+    def policies(self) -> EffectivePolicies: ...
+
+    @property
+    def producers(self) -> dict[str, Producer]: ...
+
+    @property
+    def use(self) -> "TopicUse": ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+
 class ProducerAccess:
     """Lets producers into one topic."""
 
-    def __init__(self, topic: "Topic", *, waiting_max: int) -> None:
+    def __init__(self, topic: ProducedTopic, *, waiting_max: int) -> None:
         self._topic = topic
         self._waiting_max = waiting_max
         self._holder: Producer | _Claim | None = None
@@ -114,6 +144,35 @@ class ProducerAccess:
 
     # Joining
 
+    async def admit(self, peer: ProducerPeer, name: str) -> None:
+        """Refuse a producer if there are as many as may be; dead connections do not count.
+
+        Raises:
+            ProducerBusyError
+        """
+        try:
+            self._check_number(name)
+        except ProducerBusyError:
+            others = [each for each in self._topic.producers.values() if each.name != name]
+            await probe((each.peer for each in others), but=peer)
+            self._check_number(name)
+
+    def _check_number(self, name: str) -> None:
+        """
+        Raises:
+            ProducerBusyError
+        """
+        producers = self._topic.producers
+        others = len(producers) - (name in producers)
+        admission.check_producers(str(self._topic.name), self._topic.policies, others)
+
+    def policies_changed(self) -> None:
+        """Producers that do not encrypt go, if the topic requires that by now."""
+        if self._topic.policies.encryption_required:
+            for producer in list(self._topic.producers.values()):
+                if not producer.is_encrypted:
+                    producer.close_by_broker()
+
     async def join(
         self, peer: ProducerPeer, producer_id: int, *, name: str, epoch: int, access: Access
     ) -> Producer:
@@ -126,13 +185,15 @@ class ProducerAccess:
             TopicTerminatedError: it takes no more messages.
             BrokerMetadataError: the epoch cannot be stored now, or the topic requires encryption.
         """
-        check_not_terminated(self._topic)
-        self._topic.publish_policies.check_encryption(is_encrypted=access.is_encrypted)
+        line = self._topic.line
+        line.check_not_terminated()
+        line.check_encryption(is_encrypted=access.is_encrypted)
         make = partial(
             Producer,
             peer,
             producer_id,
-            topic=self._topic,
+            line=line,
+            on_closed=self._left,
             name=name,
             epoch=epoch,
             is_encrypted=access.is_encrypted,
@@ -147,7 +208,7 @@ class ProducerAccess:
         try:
             await self._claim(claim, access)
             topic_epoch = await self._raise_epoch(claim, access.topic_epoch)
-            await self._topic.settled(name)
+            await line.settled(name)
             self._check(claim)
             producer = make()
             producer.topic_epoch = topic_epoch
@@ -163,11 +224,11 @@ class ProducerAccess:
         topic = self._topic
         if topic.is_closed:
             raise ServiceNotReadyError(f"{topic.name} is closing")
-        check_not_terminated(topic)
-        topic.publish_policies.check_encryption(is_encrypted=producer.is_encrypted)
-        topic.check_producers(producer.name)
+        topic.line.check_not_terminated()
+        topic.line.check_encryption(is_encrypted=producer.is_encrypted)
+        self._check_number(producer.name)
         topic.producers[producer.name] = producer
-        topic.joined += 1
+        topic.use.joined += 1
         return producer
 
     async def _wait_for_name(
@@ -181,7 +242,7 @@ class ProducerAccess:
         while True:
             former = producers.get(name)
             if former is None:
-                await self._topic.settled(name)
+                await self._topic.line.settled(name)
                 if name not in producers:
                     return
             elif former.peer is peer:
@@ -278,8 +339,11 @@ class ProducerAccess:
 
     # Leaving
 
-    def leave(self, producer: Producer) -> None:
+    def _left(self, producer: Producer) -> None:
         """A producer has left."""
+        producers = self._topic.producers
+        if producers.get(producer.name) is producer:
+            del producers[producer.name]
         if self._holder is producer:
             self._holder = None
         self._promote()

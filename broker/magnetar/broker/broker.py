@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from magnetar.broker import publish_policies
 from magnetar.broker.at_rest.walk import TopicsAtRest
 from magnetar.broker.balance.sampler import ProcessUsage
 from magnetar.broker.cluster import Cluster
-from magnetar.broker.compaction.compaction import look_at
+from magnetar.broker.compaction import Compaction
 from magnetar.broker.connection import COMMAND_COST_BYTES
-from magnetar.broker.delayed.delayed_delivery import look_at as look_at_delayed
+from magnetar.broker.deduplication import Deduplication
+from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.health.health import BrokerHealth
 from magnetar.broker.health.heartbeat import Heartbeat, open_heartbeat_log
@@ -38,13 +38,13 @@ from magnetar.broker.security.revoking import IsConcerned, Revoking
 from magnetar.broker.server import BinaryServer
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import Topic, looking_at
 from magnetar.broker.topic_watch.followed_lists import FollowedLists
 from magnetar.broker.topics import Topics
 from magnetar.broker.tracing import Spans
-from magnetar.broker.transactions import topic_transactions
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.links import OwnerLinks
+from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.upkeep import Upkeep
 from magnetar.broker.view import BrokerView
 from magnetar.ledger.client import LedgerClient
@@ -203,7 +203,9 @@ class Broker:
             )
         self.upkeep: Upkeep = Upkeep(clock, lambda: self.services.topics.loaded)
         self.services.keeping.register(self.upkeep, settings)
-        self.upkeep.register("delayed-index", settings.retention_check_interval_s, look_at_delayed)
+        self.upkeep.register(
+            "delayed-index", settings.retention_check_interval_s, looking_at(DelayedDelivery)
+        )
         self.upkeep.register(
             "inactive-topics",
             settings.inactive_topic_check_interval_s,
@@ -212,16 +214,18 @@ class Broker:
         self.upkeep.register(
             "deduplication",
             settings.dedup_snapshot_check_interval_s,
-            publish_policies.take_due_snapshot,
+            looking_at(Deduplication),
         )
         self.upkeep.register(
             "rates",
             settings.stats_rate_interval_s,
             lambda topic: topic.sample(clock.wall_ms()),
         )
-        self.upkeep.register("compaction", settings.compaction_check_interval_s, look_at)
         self.upkeep.register(
-            "transactions", settings.transaction_check_interval_s, topic_transactions.look_at
+            "compaction", settings.compaction_check_interval_s, looking_at(Compaction)
+        )
+        self.upkeep.register(
+            "transactions", settings.transaction_check_interval_s, looking_at(TopicTransactions)
         )
         self.at_rest: TopicsAtRest = TopicsAtRest(
             settings,
@@ -434,7 +438,7 @@ class Broker:
         _log.info("broker_stopped", broker=self.name)
 
     def _note_unused(self, topic: Topic, since_s: float) -> None:
-        topic.loaded_s = since_s
+        topic.use.loaded_s = since_s
         self.services.keeping.inactive.note_unused(topic, since_s)
 
     async def _start_https(self) -> None:

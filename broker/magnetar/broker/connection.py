@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 from magnetar.broker import replies
 from magnetar.broker.consuming import Consuming
+from magnetar.broker.consuming.acknowledging import LongAcknowledgement
 from magnetar.broker.errors import ProtocolViolationError
 from magnetar.broker.link import Link, LinkIO
 from magnetar.broker.lookups import Lookups
@@ -59,6 +60,11 @@ REQUEST_COST_BYTES = 32 << 10
 """What a request counts of a turn that opens, closes, moves or looks up something: some tenths of
 a millisecond."""
 
+IDS_PER_TURN = 500
+"""Message ids of one command that are handled in a turn; the others wait for further ones."""
+ID_COST_BYTES = 512
+"""What one of them counts in the share of a turn, beside its bytes."""
+
 _CHEAP = frozenset(
     {BaseCommand.ACK, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG, BaseCommand.SEND}
 )
@@ -93,6 +99,8 @@ class Connection:
         """The turn of the loop is used up; it waits for a later one."""
         self._frames: list[tuple[bytes, bytes]] = []
         """Received, and not handled in their turn: commands with their payloads."""
+        self._long: LongAcknowledgement | None = None
+        """One that is being handled, in this turn and further ones."""
         self._held_bytes = 0
         """Received when the turn was used up already."""
         limit = services.settings.commands_per_s_max
@@ -154,10 +162,17 @@ class Connection:
         if handled < len(now):
             self._frames = now[handled:] + self._frames
         self._shares.use_requests(handled)
-        if self._frames or self._shares.is_used_up:
+        if self._long is not None or self._frames or self._shares.is_used_up:
             self._rest()
         else:
             self._check_pressure()
+
+    def _go_on_acknowledging(self, long: LongAcknowledgement) -> None:
+        """Handle the next piece of a long acknowledgement."""
+        self._shares.use_bytes(IDS_PER_TURN * ID_COST_BYTES)
+        self._handle_any(long.take(IDS_PER_TURN), b"")
+        if long.is_done:
+            self._long = None
 
     def _handle_all(self, frames: list[tuple[bytes, bytes]]) -> int:
         """Handle frames until a request has used up the turn; returns how many."""
@@ -175,9 +190,18 @@ class Connection:
                 # How a frame begins says nothing of it: of fields that come twice the last counts.
                 command = parse_command(raw)
                 messages += command.type == BaseCommand.SEND
+                if LongAcknowledgement.is_one(command, IDS_PER_TURN):
+                    # All that comes behind it waits until its last piece is handled.
+                    self._long = LongAcknowledgement(command)
+                    self._go_on_acknowledging(self._long)
+                    break
                 self._handle_any(command, payload)
                 if self.link.is_closed:
                     return handled
+                if command.type == BaseCommand.ACK:
+                    self._shares.use_bytes(len(command.ack.message_id) * ID_COST_BYTES)
+                    if self._shares.is_used_up:
+                        break
                 if command.type not in _CHEAP:
                     self._shares.use_bytes(REQUEST_COST_BYTES)
                     if self._shares.is_used_up:
@@ -216,7 +240,11 @@ class Connection:
         if self.link.is_closed:
             return
         try:
-            self._handle(self._frames)
+            if self._long is not None:
+                self._go_on_acknowledging(self._long)
+                self._rest()
+            else:
+                self._handle(self._frames)
         except BaseException:
             self.drop()  # as the loop does with a connection whose `receive` fails
             raise

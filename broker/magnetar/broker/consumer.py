@@ -62,6 +62,7 @@ class Consumer:
     """
 
     __slots__ = (
+        "__weakref__",
         "acked_ms",
         "bytes_out",
         "chunks_out",

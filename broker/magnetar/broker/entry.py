@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.broker.chunks import CHUNKS_FIRST, CHUNKS_TAG
 from magnetar.broker.errors import MessageChecksumError
+from magnetar.cursors import words_from_bits
 from magnetar.sdk.wire import (
     MalformedPayloadError,
     MessageMetadata,
@@ -37,8 +38,11 @@ _parse_metadata = MessageMetadata.FromString
 # The protobuf tags of num_messages_in_batch (field 11) and marker_type (field 20), both varints.
 _BATCH_TAG = b"\x58"
 _MARKER_TAG = b"\xa0\x01"
+_DELIVER_AT_TAG = b"\x98\x01"
+"""Of deliver_at_time (field 19, a varint)."""
 # Python finds a byte among bytes several times as fast as bytes of any length.
 _BATCH_FIRST, _MARKER_FIRST = _BATCH_TAG[0], _MARKER_TAG[0]
+_DELIVER_AT_FIRST = _DELIVER_AT_TAG[0]
 
 _VARINT = rb"[\x80-\xff]{0,8}[\x00-\x7f]"
 _match_usual = re.compile(
@@ -174,3 +178,46 @@ def publish_time_ms_of(entry: bytes) -> int | None:
     except MalformedPayloadError:
         return None
     return metadata.publish_time if metadata.HasField("publish_time") else None
+
+
+def deliver_at_ms_of(entry: bytes) -> int:
+    """When an entry is to be delivered, ms since the epoch; 0: at once, or it cannot be read.
+
+    Only the outer metadata counts: clients never batch delayed messages. Source: protocol sheet,
+    section 11.
+    """
+    try:
+        if entry[:2] == b"\x0e\x01":
+            raw = entry[10 : 10 + int.from_bytes(entry[6:10], "big")]
+            if _DELIVER_AT_FIRST not in raw or _DELIVER_AT_TAG not in raw:
+                return 0  # a field that is there has its tag there
+            metadata = _parse_metadata(raw)
+        else:
+            metadata, _ = split_payload(entry)
+    except (DecodeError, MalformedPayloadError):
+        return 0
+    return max(0, metadata.deliver_at_time)
+
+
+def delayed_of(entries: Sequence[bytes]) -> dict[int, int]:
+    """`deliver_at_ms_of` the entries that have it, by index."""
+    return {
+        index: found for index, entry in enumerate(entries) if (found := deliver_at_ms_of(entry))
+    }
+
+
+def kept_words_of(entry: bytes) -> tuple[int, ...]:
+    """Which messages of a compacted batch are left, as ack_set words; () if it has lost none.
+
+    Not every official client skips what has the mark `compacted_out`, but all skip what the ack_set
+    that comes with a batch calls acknowledged.
+    """
+    try:
+        metadata, _ = split_payload(entry)
+    except (DecodeError, MalformedPayloadError):
+        return ()
+    bits = 0
+    for index in metadata.compacted_batch_indexes:
+        if 0 <= index < MESSAGES_PER_ENTRY_MAX:
+            bits |= 1 << index
+    return words_from_bits(bits) if bits else ()

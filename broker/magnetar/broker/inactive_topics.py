@@ -2,10 +2,10 @@
 
 A topic is in use while somebody is connected to it, and, by the mode of the policy, while it has a
 subscription (the default) or while a subscription has something left to deliver; and while somebody
-reads what is stored without connecting (`Topic.hold_for_reading`). Retention keeps it for as long
-as it keeps messages. The time of disuse of a topic that nobody has joined begins when the topic is
-loaded; else with the first look that finds it, and anew with the first look behind whoever has come
-and gone; whoever joins in the last moment is not sent away.
+reads what is stored without connecting (`TopicUse.hold_for_reading`). Retention keeps it for as
+long as it keeps messages. The time of disuse of a topic that nobody has joined begins when the
+topic is loaded; else with the first look that finds it, and anew with the first look behind whoever
+has come and gone; whoever joins in the last moment is not sent away.
 """
 
 from collections.abc import Coroutine
@@ -45,11 +45,12 @@ class InactiveTopics:
             self._unused.pop(topic, None)
             return None
         now_s = self._clock.monotonic_s()
-        first_s = now_s if topic.joined else topic.loaded_s
-        since_s, joined = self._unused.get(topic, (first_s, topic.joined))
-        if joined != topic.joined:
+        use = topic.use
+        first_s = now_s if use.joined else use.loaded_s
+        since_s, joined = self._unused.get(topic, (first_s, use.joined))
+        if joined != use.joined:
             since_s = now_s  # Somebody has come and gone between two looks.
-        self._unused[topic] = since_s, topic.joined
+        self._unused[topic] = since_s, use.joined
         unused_s = now_s - since_s
         if unused_s < policies.inactive_topic_max_s or _is_retained(topic, unused_s):
             return None
@@ -67,7 +68,7 @@ class InactiveTopics:
 
 def is_used(topic: Topic) -> bool:
     """Whether somebody is connected, or a subscription keeps the topic by its policies."""
-    if topic.producers or topic.coordinator is not None or topic.is_held_for_reading:
+    if topic.producers or topic.is_reserved or topic.use.is_held_for_reading:
         return True
     for subscription in topic.subscriptions.values():
         if subscription.consumers or subscription.lock.locked() or not subscription.is_open:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
+from magnetar.broker.transactions.topic_transactions import state_of
 from magnetar.cursors import AckRange, Cursor
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_retention import bytes_behind
@@ -42,7 +43,7 @@ def topic_internal_stats(topic: Topic, *, schema_ledgers: Iterable[int] = ()) ->
     ledgers = list(log.ledgers)
     current = ledgers[-1] if ledgers and not ledgers[-1].is_closed else None
     return {
-        "entriesAddedCounter": topic.entries_in,
+        "entriesAddedCounter": topic.line.entries_in,
         "numberOfEntries": sum(each.entries for each in ledgers),
         "totalSize": bytes_behind(ledgers, EARLIEST),
         "currentLedgerEntries": current.entries if current is not None else 0,
@@ -72,7 +73,7 @@ def topic_internal_stats(topic: Topic, *, schema_ledgers: Iterable[int] = ()) ->
 def _transactions(topic: Topic) -> Stats:
     """Beyond Pulsar: what readers of the ledgers themselves must know of a topic's transactions:
     how far they may read, and by ledger which entries are there for nobody (`PositionSet.dump`)."""
-    buffer = topic.visibility.buffer
+    buffer = state_of(topic)
     if buffer is None:
         return {}
     shown = {"maxReadPosition": _text(topic.visibility.last), "aborted": buffer.aborted.dump()}
@@ -96,13 +97,7 @@ def _ledger(ledger: LogLedger, *, is_open: bool) -> Stats:
 
 
 def _compacted(topic: Topic) -> Stats:
-    compacted = topic.compaction.compacted if topic.compaction is not None else None
-    if compacted is None:
-        return dict(_NO_LEDGER)
-    assert topic.compaction is not None
-    stats = topic.compaction.stats
-    entries = stats.entries if stats.succeeded else -1  # one of former times has not been counted
-    return {**_NO_LEDGER, "ledgerId": compacted.ledger_id, "entries": entries}
+    return {**_NO_LEDGER, **topic.shown().get("compacted_ledger", {})}
 
 
 def _cursor(topic: Topic, subscription: Subscription) -> Stats:
@@ -122,7 +117,7 @@ def _cursor(topic: Topic, subscription: Subscription) -> Stats:
         "waitingReadOp": cursor.is_caught_up and bool(subscription.consumers),
         "pendingReadOps": int(is_reading),
         "messagesConsumedCounter": max(
-            0, topic.entries_in - log.entries_between(cursor.mark_delete, last)
+            0, topic.line.entries_in - log.entries_between(cursor.mark_delete, last)
         ),
         "cursorLedger": ledger,
         "cursorLedgerLastEntry": stored.ledger_last_entry if stored is not None else -1,

@@ -1,38 +1,12 @@
-"""Checks of single messages before they are stored, for topics that ask for more than a checksum.
+"""What the policies of a topic may ask of each message beyond its checksum."""
 
-A topic without any pays nothing. Each check sees the parsed metadata, once per message; it may
-refuse the message, which is answered by SEND_ERROR with the code of the error, in its place.
-"""
-
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from magnetar.broker.errors import BrokerMetadataError, NotAllowedError
-from magnetar.broker.tracing import TraceCheck
 from magnetar.sdk.wire import MessageMetadata, Send, split_payload
 
 if TYPE_CHECKING:
-    from magnetar.broker.producer import PublishBatch
-    from magnetar.broker.topic import Topic
-
-
-class MessageCheck(Protocol):
-    """One check."""
-
-    def __call__(
-        self,
-        batch: "PublishBatch",
-        send: Send,
-        metadata: MessageMetadata,
-        payload: bytes,
-        /,
-    ) -> None:
-        """Look at the message that would come next in the batch.
-
-        Raises:
-            RequestError: it is refused.
-        """
-        ...
+    from magnetar.broker.topic.publish_batch import PublishBatch
 
 
 class EncryptionCheck:
@@ -78,26 +52,3 @@ class SizeCheck:
                 f"{self._topic}: the message has {size} bytes; the topic's limit is "
                 f"{self._bytes_max}"
             )
-
-
-def checks_of(topic: "Topic") -> tuple[MessageCheck, ...]:
-    """The checks of a topic, by its policies and its parts."""
-    return tuple(_checks_of(topic))
-
-
-def _checks_of(topic: "Topic") -> Iterator[MessageCheck]:
-    name, policies = str(topic.name), topic.policies
-    if policies.encryption_required:
-        yield EncryptionCheck(name)
-    if policies.max_message_bytes > 0:
-        yield SizeCheck(name, policies.max_message_bytes)
-    limits_delays = policies.delayed_delivery_active and policies.delayed_delivery_max_delay_ms > 0
-    if limits_delays and topic.delayed is not None:
-        yield topic.delayed.check
-    if topic.transactions is not None and topic.transactions.is_enabled:
-        yield topic.transactions.buffer.check
-    if topic.deduplication is not None:
-        # The last one that may refuse: it notes what is stored unless somebody does.
-        yield topic.deduplication.check
-    if topic.trace is not None:
-        yield TraceCheck(topic.trace)

@@ -23,7 +23,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.link import Link
 from magnetar.broker.ownership.protocol import Destination
-from magnetar.broker.producer import Producer, PublishBatch
+from magnetar.broker.producer import Producer
 from magnetar.broker.publish_rate import PublishRate
 from magnetar.broker.schemas.admission import version_for_producer
 from magnetar.broker.security import Action, Subscription
@@ -31,7 +31,7 @@ from magnetar.broker.security import Topic as TopicResource
 from magnetar.broker.security.login import Login
 from magnetar.broker.services import Services
 from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import PublishBatch, Topic
 from magnetar.broker.transactions.errors import AlreadyStoredError
 from magnetar.broker.transactions.ids import TransactionId
 from magnetar.broker.transactions.markers import id_in, with_transaction
@@ -138,7 +138,9 @@ class Publishing:
             if producer is None:
                 self._unknown_producer(producer_id)
                 return
-            batch = self._batches[producer_id] = PublishBatch(producer)
+            batch = self._batches[producer_id] = PublishBatch(
+                producer_id, producer.name, producer.checks, producer
+            )
         size = len(payload)
         try:
             metadata = admit(payload)
@@ -162,6 +164,7 @@ class Publishing:
             self._producers[producer_id].receipt_again(sequence_id, highest_id)
             return
         except RequestError as error:
+            batch.forget_next()
             self._reject(producer_id, max(sequence_id, highest_id), error)
             return
         if metadata is None:
@@ -190,12 +193,8 @@ class Publishing:
             NotAllowedError: the topic takes part in no transactions.
         """
         producer = self._producers[producer_id]
-        transactions = producer.topic.transactions
-        if transactions is None:
-            raise NotAllowedError(f"{producer.topic.name} takes part in no transactions")
-        if transactions.is_enabled:
+        if producer.line.takes_transactions():
             return True
-        transactions.want()
         self._flush_one(producer_id)
         self._close_when_answered(producer_id, producer)
         return False
@@ -228,9 +227,9 @@ class Publishing:
         if producer is None:
             return
         producer.reject(sequence_id, error)
-        if producer.topic.deduplication is not None:
-            # Its client may send the message again. Were those behind it taken, that would be
-            # answered as a duplicate of a message that nobody has.
+        if producer.line.closes_after_refusal:
+            # Its client may send the message again. Were those behind it taken, a topic that
+            # deduplicates would answer that as a duplicate of a message that nobody has.
             self._close_when_answered(producer_id, producer)
 
     def _unknown_producer(self, producer_id: int) -> None:
@@ -259,7 +258,7 @@ class Publishing:
         self._pending_messages += len(batch.payloads)
         self._pending_bytes += batch.size_bytes
         self._budget.take(batch.size_bytes)
-        rate = producer.topic.publish_policies.rate
+        rate = producer.line.rate
         if rate.is_limited:
             rate.spend(batch.messages, batch.size_bytes)
             self._rates[rate] = None
@@ -344,19 +343,15 @@ class Publishing:
             producer_name = request.producer_name or services.next_producer_name()
             topic = await services.topics.get(name)
             await services.gate.enter()
-            if topic.coordinator is not None:
-                raise NotAllowedError(f"{name} is the log of a coordinator of transactions")
-            if topic.transactions is not None:
-                if request.txn_enabled:
-                    await topic.transactions.enable()
-                await topic.transactions.settled()
+            topic.check_open_to_clients()
+            await topic.line.admit_producer(is_transactional=request.txn_enabled)
             if request.producer_access_mode == SHARED:  # Others may have to wait for room.
-                await topic.admit_producer(self, producer_name)
+                await topic.access.admit(self, producer_name)
             await services.keeping.quotas.check_producer(topic)
             schema_version = await version_for_producer(services.schemas, topic, request)
             if request.initial_subscription_name:
                 await self._ensure_subscription(topic, request.initial_subscription_name)
-            producer = await topic.add_producer(
+            producer = await topic.access.join(
                 self,
                 producer_id,
                 name=producer_name,
@@ -492,19 +487,10 @@ def _success(request_id: int, producer: Producer) -> bytes:
     return replies.producer_success(
         request_id,
         producer_name=producer.name,
-        last_sequence_id=_last_sequence_id(producer),
+        last_sequence_id=producer.line.last_sequence_id(producer.name),
         topic_epoch=producer.topic_epoch,
         schema_version=producer.schema_version,
     )
-
-
-def _last_sequence_id(producer: Producer) -> int:
-    """From which a new producer of that name goes on: what is sent again below it is not stored."""
-    topic, name = producer.topic, producer.name
-    last = -1 if topic.deduplication is None else topic.deduplication.last_sequence_id(name)
-    if topic.transactions is None:
-        return last
-    return max(last, topic.transactions.buffer.last_sequence_id(name))
 
 
 def _check_producer(request: CommandProducer, settings: BrokerSettings) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Never
 
 from magnetar.broker.chunks import ChunkOf, chunks_of
-from magnetar.broker.delayed.deliver_at import delayed_of
-from magnetar.broker.entry import look_through
+from magnetar.broker.entry import delayed_of, look_through
 from magnetar.broker.sticky_key import key_hashes_of
 from magnetar.ledger.position import Position
 

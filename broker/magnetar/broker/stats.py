@@ -74,6 +74,15 @@ ABSENT: Final[Mapping[str, str]] = {
 """Fields of Pulsar's that are not there, and why."""
 
 
+NOT_COMPACTED: Final[Mapping[str, int]] = {
+    "lastCompactionRemovedEventCount": 0,
+    "lastCompactionSucceedTimestamp": 0,
+    "lastCompactionFailedTimestamp": 0,
+    "lastCompactionDurationTimeInMills": 0,
+}
+"""What is shown of the compaction of a topic that keeps nothing."""
+
+
 def topic_stats(
     topic: Topic, *, now_ms: int, owner: str, oldest: BacklogAge | None = None
 ) -> Stats:
@@ -90,9 +99,9 @@ def topic_stats(
         if each.is_open
     }
     sent, sent_bytes = topic.subscriptions.sent()
-    messages = topic.messages_in
-    deduplication = topic.deduplication
-    rate_in, throughput_in, drop_rate = topic.rates(now_ms)
+    messages = topic.line.messages_in
+    line, shown = topic.line, topic.shown()
+    rate_in, throughput_in, drop_rate = line.rates(now_ms)
     publishers = [_producer_stats(each, now_ms) for each in topic.producers.values()]
     stats: Stats = {
         "msgRateIn": rate_in,
@@ -100,18 +109,20 @@ def topic_stats(
         "msgRateOut": float(_sum(subscriptions, "msgRateOut")),
         "msgThroughputOut": float(_sum(subscriptions, "msgThroughputOut")),
         "msgInCounter": messages,
-        "bytesInCounter": topic.bytes_in,
+        "bytesInCounter": line.bytes_in,
         "msgOutCounter": sent,
         "bytesOutCounter": sent_bytes,
-        "averageMsgSize": topic.bytes_in / messages if messages else 0.0,
+        "averageMsgSize": line.bytes_in / messages if messages else 0.0,
         "storageSize": bytes_behind(ledgers, EARLIEST),
-        "msgChunkPublished": topic.chunks_in > 0,
+        "msgChunkPublished": line.chunks_in > 0,
         "earliestMsgPublishTimeInBacklogs": 0,
         "oldestBacklogMessageAgeSeconds": oldest.age_s if oldest is not None else -1,
         "oldestBacklogMessageSubscriptionName": (
             oldest.subscription if oldest is not None else None
         ),
-        **_transaction_stats(topic),
+        "ongoingTxnCount": shown.get("open_transactions", 0),
+        "abortedTxnCount": shown.get("aborted_transactions", 0),
+        "committedTxnCount": shown.get("committed_transactions", 0),
         "nonContiguousDeletedMessagesRanges": _sum(
             subscriptions, "nonContiguousDeletedMessagesRanges"
         ),
@@ -123,15 +134,15 @@ def topic_stats(
         "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
         "publishers": publishers,
         "subscriptions": subscriptions,
-        "publishRateLimitedTimes": topic.publish_policies.rate.limited_times,
+        "publishRateLimitedTimes": line.rate.limited_times,
         "waitingPublishers": topic.access.waiting,
-        "delayedMessageIndexSizeInBytes": topic.delayed.size_bytes if topic.delayed else 0,
-        "deduplicationStatus": "Enabled" if deduplication is not None else "Disabled",
+        "delayedMessageIndexSizeInBytes": shown.get("delayed_index_bytes", 0),
+        "deduplicationStatus": "Enabled" if "deduplicates" in shown else "Disabled",
         "topicEpoch": topic.access.epoch,
-        "compaction": compaction_stats(topic),
+        "compaction": shown.get("compaction", NOT_COMPACTED),
         "ownerBroker": owner,
         "topicCreationTimeStamp": created_ms(topic),
-        "lastPublishTimeStamp": topic.last_publish_ms,
+        "lastPublishTimeStamp": line.last_publish_ms,
         **_values_of(TOPIC_CONSTANTS),
     }
     if not topic.name.is_persistent:
@@ -141,14 +152,8 @@ def topic_stats(
 
 def compaction_stats(topic: Topic) -> Mapping[str, int]:
     """What compaction has come to; zeros: nothing yet."""
-    if topic.compaction is not None:
-        return topic.compaction.describe()
-    return {
-        "lastCompactionRemovedEventCount": 0,
-        "lastCompactionSucceedTimestamp": 0,
-        "lastCompactionFailedTimestamp": 0,
-        "lastCompactionDurationTimeInMills": 0,
-    }
+    found: Mapping[str, int] = topic.shown().get("compaction", NOT_COMPACTED)
+    return found
 
 
 def created_ms(topic: Topic) -> int:
@@ -159,18 +164,6 @@ def created_ms(topic: Topic) -> int:
 
 def _values_of(constants: Mapping[str, tuple[Any, str]]) -> Stats:
     return {name: value for name, (value, _) in constants.items()}
-
-
-def _transaction_stats(topic: Topic) -> Stats:
-    """Transactions with messages on the topic: those without an end, and ends since it is known."""
-    buffer = topic.visibility.buffer
-    if buffer is None:
-        return {"ongoingTxnCount": 0, "abortedTxnCount": 0, "committedTxnCount": 0}
-    return {
-        "ongoingTxnCount": len(buffer.open),
-        "abortedTxnCount": buffer.aborted_count,
-        "committedTxnCount": buffer.committed_count,
-    }
 
 
 def _producer_stats(producer: Producer, now_ms: int) -> Stats:
@@ -190,7 +183,7 @@ def _producer_stats(producer: Producer, now_ms: int) -> Stats:
         "supportsPartialProducer": producer.peer.is_partial_producer,
         "metadata": producer.metadata,
     }
-    if not producer.topic.name.is_persistent:
+    if not producer.line.name.is_persistent:
         stats["msgDropRate"] = drop_rate
     return stats
 

@@ -11,6 +11,7 @@ keeps its place until they come back.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import structlog
 
@@ -41,8 +42,6 @@ from magnetar.broker.errors import (
 from magnetar.broker.keeping.gate import TrimGate
 from magnetar.broker.meter import Meter
 from magnetar.broker.ownership.protocol import Destination
-from magnetar.broker.transactions.held_cursor import HeldCursor
-from magnetar.broker.transactions.pending_acks import PendingAckState
 from magnetar.cursors import CursorError, SubscriptionCursor
 from magnetar.ledger.position import Position
 
@@ -77,6 +76,18 @@ def knows_end_of_topic(client_version: str) -> bool:
     return not client_version.startswith("Pulsar-CPP")
 
 
+class HeldBack(Protocol):
+    """Entries that are held back from consumers, as those that a transaction has acknowledged."""
+
+    def holds(self, position: Position, /) -> bool:
+        """Whether an entry is held back as a whole."""
+        ...
+
+
+CursorView = Callable[[SubscriptionCursor], SubscriptionCursor]
+"""From a subscription's cursor to what its dispatcher goes by."""
+
+
 class Subscription:
     """One subscription of one topic. `context` comes with the cursor, once that is open."""
 
@@ -99,8 +110,10 @@ class Subscription:
         self.is_closed = False
         self.context: DispatchContext | None = None
         self.dispatcher: Dispatcher | None = None
-        self.pending_acks: PendingAckState | None = None
-        """What transactions hold back, if there were any."""
+        self.pending_acks: HeldBack | None = None
+        """What is held back from consumers though it is not acknowledged, if anything was."""
+        self._view: CursorView | None = None
+        """How dispatchers see the cursor with that."""
         self._sent_before = (0, 0, 0)
         """Messages, bytes and redeliveries of consumers that have left."""
         self.last_flow_ms = 0
@@ -139,11 +152,11 @@ class Subscription:
         assert self.context is not None, "the cursor is not open yet"
         return self.context.cursor
 
-    def hold_back(self, pending: PendingAckState) -> None:
-        """Deliver from now on what transactions do not hold back."""
-        self.pending_acks = pending
+    def hold_back(self, held: HeldBack, view: CursorView) -> None:
+        """Deliver from now on what is not held back. `view`: the cursor, with that on top."""
+        self.pending_acks, self._view = held, view
         if self.dispatcher is not None:
-            self.dispatcher.use_cursor(HeldCursor(self.cursor, pending))
+            self.dispatcher.use_cursor(view(self.cursor))
 
     def sent(self) -> tuple[int, int, int]:
         """Messages, bytes and redeliveries, those of consumers that have left included."""
@@ -300,8 +313,8 @@ class Subscription:
             check()
         if self._needs_dispatcher(consumer):
             context = self.context
-            if self.pending_acks is not None:
-                context = replace(context, cursor=HeldCursor(self.cursor, self.pending_acks))
+            if self._view is not None:
+                context = replace(context, cursor=self._view(self.cursor))
             dispatcher = self._new_dispatcher(context, consumer)
             if self.dispatcher is not None:
                 self.dispatcher.close()

@@ -1,20 +1,16 @@
 """The end of a topic for good: it takes no more messages, and what it holds is read as before."""
 
-from typing import TYPE_CHECKING
-
 import structlog
 
-from magnetar.broker.errors import BrokerMetadataError, ServiceNotReadyError, TopicTerminatedError
+from magnetar.broker.errors import BrokerMetadataError, ServiceNotReadyError
+from magnetar.broker.topic import Topic
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.position import Position
-
-if TYPE_CHECKING:
-    from magnetar.broker.topic import Topic
 
 _log = structlog.get_logger()
 
 
-async def terminate(topic: "Topic") -> Position:
+async def terminate(topic: Topic) -> Position:
     """End the topic behind its last message, whose position this returns; again: the same.
 
     Publishes under way are stored and answered first. Producers are told to look again, and learn
@@ -26,7 +22,7 @@ async def terminate(topic: "Topic") -> Position:
         ServiceNotReadyError: the topic went away meanwhile; ask its owner.
         BrokerMetadataError: nobody knows whether it is terminated; call again.
     """
-    topic.is_terminating = True
+    topic.line.is_terminating = True
     try:
         last = await topic.log.terminate()
     except (LogFencedError, LogClosedError) as error:
@@ -40,16 +36,3 @@ async def terminate(topic: "Topic") -> Position:
         producer.close_by_broker()
     topic.log_ended()
     return last
-
-
-def check_not_terminated(topic: "Topic") -> None:
-    """Refuse whoever wants to publish.
-
-    Raises:
-        TopicTerminatedError
-        ServiceNotReadyError: that is not certain yet; clients ask again.
-    """
-    if topic.log.terminated is not None:
-        raise TopicTerminatedError(f"{topic.name} is terminated: it takes no more messages")
-    if topic.is_terminating:
-        raise ServiceNotReadyError(f"{topic.name} is being terminated; connect again")

@@ -9,7 +9,7 @@ from magnetar.broker.dispatch.base import DispatchLimits
 from magnetar.broker.dispatch.range_reads import ReadLimits
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic import Topic, TopicLimits
+from magnetar.broker.topic import Feature, TopicLimits, TopicPort
 from magnetar.broker.transactions.topic_transactions import TopicTransactionLimits
 from magnetar.cursors import CursorSettings
 from magnetar.ledger.log import ManagedLog
@@ -47,6 +47,8 @@ def deduplication_limits(settings: BrokerSettings) -> DeduplicationLimits:
         names_max=settings.dedup_names_max,
         snapshot_bytes_max=settings.dedup_snapshot_bytes_max,
         names_unused_s=settings.dedup_names_unused_s,
+        read_entries_max=settings.read_ahead_entries,
+        read_bytes_max=settings.read_ahead_bytes,
     )
 
 
@@ -118,15 +120,17 @@ def cursor_settings(settings: BrokerSettings, policies: EffectivePolicies) -> Cu
     )
 
 
-def follow_quorums(topic: Topic, log: ManagedLog) -> None:
-    """Have the next ledger of a topic follow its policies."""
+class FollowsQuorums(Feature):
+    """Has the next ledger of a topic follow its policies."""
 
-    def changed(_: EffectivePolicies) -> None:
-        policies = topic.policies
-        log.set_quorums(
+    def __init__(self, topic: TopicPort, log: ManagedLog) -> None:
+        self._topic = topic
+        self._log = log
+
+    def policies_changed(self, before: EffectivePolicies) -> None:
+        policies = self._topic.policies
+        self._log.set_quorums(
             ensemble_size=policies.ensemble_size,
             write_quorum=policies.write_quorum,
             ack_quorum=policies.ack_quorum,
         )
-
-    topic.on_policies.append(changed)

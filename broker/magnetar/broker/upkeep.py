@@ -17,7 +17,6 @@ from collections.abc import Callable, Coroutine, Sequence
 
 import structlog
 
-from magnetar.broker.compaction.compaction import Status
 from magnetar.broker.errors import RequestError
 from magnetar.broker.topic import Topic
 from magnetar.cursors import CursorError
@@ -129,10 +128,10 @@ class Upkeep:
                 if (working := job.working.get(topic)) is not None:
                     works += 1
                     await asyncio.wait([working])
-            compaction = topic.compaction
-            if compaction is not None and compaction.status is Status.RUNNING:
-                works += 1
-                await compaction.finished()
+            for feature in topic.features:
+                if feature.is_working:
+                    works += 1
+                    await feature.stopped()
             total += works
             if topic.is_closed or not works:
                 break
@@ -150,7 +149,7 @@ class Upkeep:
                 self._look(job, job.left.popleft())
 
     def _look(self, job: _Job, topic: Topic) -> None:
-        if topic.is_closed or topic.is_draining or topic in job.working:
+        if topic.is_leaving or topic in job.working:
             return
         if not topic.tenure.holds():
             return

@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.tracing import TopicTrace
 from magnetar.deploy.otel import sampler_of, spans_of
 from magnetar.sdk import (
     Client,
@@ -135,5 +136,5 @@ async def test_a_broker_without_tracing_looks_at_no_message(tmp_path: Path) -> N
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         await _publish(broker, _traceparent("01"))
         (topic,) = broker.services.topics.loaded
-        assert topic.trace is None
-        assert topic.checks == ()
+        assert topic.find(TopicTrace) is None
+        assert topic.line.checks == ()

@@ -13,16 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
-from magnetar.broker.compaction.messages import Kind, kept_words_of, last_index_of, open_entry
+from magnetar.broker.compaction.messages import Kind, last_index_of, open_entry
 from magnetar.broker.compaction.passes import CompactionLimits, Source, learn, write
 from magnetar.broker.compaction.record import NO_LEDGER, CompactionRecord
+from magnetar.broker.entry import kept_words_of
 from magnetar.cursors import words_from_bits
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, check_checksum, encode_payload
 from magnetar.sdk.wire.compression import Compression, compress
 from magnetar.sdk.wire.pulsar_pb2 import SingleMessageMetadata
-from tests.unit.broker.memory_parts import ManualClock, MemoryLog
+from tests.unit.broker.memory_log import ManualClock, MemoryLog
 
 _KEYS = st.sampled_from([None, "a", "b", "c", "d"])
 _MESSAGES = st.tuples(_KEYS, st.sampled_from(["value", "value", "empty", "null"]))

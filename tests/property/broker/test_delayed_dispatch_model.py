@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, entry, position_in, settle
-from tests.unit.broker.memory_parts import ManualClock
+from tests.unit.broker.memory_log import ManualClock
+from tests.unit.broker.memory_parts import feature_of
 
 _TICK_MS = 1000
 _FAR_MS = 1_000_000
@@ -115,8 +117,7 @@ class _Story:
 
     async def pass_time(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds)
-        delayed = self.harness.topic.delayed
-        assert delayed is not None
+        delayed = feature_of(self.harness.topic, DelayedDelivery)
         for _ in range(3):
             delayed.release()
             await settle()
@@ -156,9 +157,7 @@ class _Story:
             if all(member.acked == wanted for member in self.members):
                 break
         assert all(member.acked == wanted for member in self.members), "lost"
-        delayed = self.harness.topic.delayed
-        assert delayed is not None
-        assert not delayed.withheld
+        assert not feature_of(self.harness.topic, DelayedDelivery).withheld
 
 
 @given(_STEPS)

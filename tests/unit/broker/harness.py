@@ -37,14 +37,10 @@ from magnetar.sdk.wire import (
 )
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.dictionary_store import DictionaryStore
-from tests.unit.broker.memory_parts import (
-    TOPIC,
-    ManualClock,
-    MemoryLog,
-    MemoryPolicies,
-    MemoryTopics,
-)
+from tests.unit.broker.memory_log import ManualClock, MemoryLog
+from tests.unit.broker.memory_parts import TOPIC, MemoryPolicies, MemoryTopics
 from tests.unit.broker.schemas.memory_schemas import memory_schemas
+from tests.unit.broker.turns import settle as settle
 
 SERVICE_URL = "pulsar://127.0.0.1:6650"
 WAIT_S = 5.0
@@ -387,10 +383,3 @@ def delivered_to(client: Client) -> list[int]:
         for command, _ in client.received()
         if command.type == BaseCommand.MESSAGE
     ]
-
-
-async def settle() -> None:
-    """Let everything that is ready run: callbacks, and tasks that wait for nothing."""
-    for _ in range(10):
-        # A turn of the loop, not a wait: nothing here depends on how long it takes.
-        await asyncio.sleep(0)

@@ -1,15 +1,14 @@
-"""What the broker's core stands on, in memory: logs, cursors, policies and the registry of topics.
+"""What the broker's core stands on, in memory: cursors, policies and the registry of topics.
 
-`MemoryLog` stands for a managed log and confirms what was appended when the test says so.
+A topic by itself needs less: `memory_log.py`.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 from magnetar.broker.creation import TopicCreation
-from magnetar.broker.deduplication import restore
+from magnetar.broker.deduplication import Deduplication, NoDeduplication
 from magnetar.broker.delayed.bucket_list import StoredBucket
 from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.errors import (
@@ -26,193 +25,31 @@ from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.policies.settings import default_policies
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
-from magnetar.broker.topic import Topic, TopicLimits
-from magnetar.broker.topic_config import deduplication_limits, delayed_limits, topic_limits
+from magnetar.broker.topic import Feature, Topic, TopicLimits
+from magnetar.broker.topic_config import (
+    deduplication_limits,
+    delayed_limits,
+    topic_limits,
+    transaction_limits,
+)
 from magnetar.broker.topics import Topics
+from magnetar.broker.tracing import Spans, TopicTrace
+from magnetar.broker.transactions.topic_log import TopicTransactionLog
+from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
-from magnetar.ledger.errors import LedgerError, LogError, LogTerminatedError
-from magnetar.ledger.log import AppendBatch
-from magnetar.ledger.managed_log.log_metadata import LogLedger
-from magnetar.ledger.managed_log.log_retention import Retention, trim_point
-from magnetar.ledger.managed_log.log_shape import LogShape
-from magnetar.ledger.managed_log.log_stored_times import stored_since_ms
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import (
     TopicName,
 )
+from tests.unit.broker.memory_log import HeldTenure, MemoryLog
+
+F = TypeVar("F", bound=Feature)
 
 TOPIC = "persistent://public/default/topic"
-
-
-class MemoryLog:
-    """A log in memory. Appends wait until `confirm`, unless `is_immediate`."""
-
-    def __init__(self, first_ledger_id: int = 7) -> None:
-        self.is_immediate = True
-        self.now_ms = 1_000_000
-        self.entries: dict[int, list[bytes]] = {first_ledger_id: []}
-        self.closed_ms: dict[int, int] = {}
-        """When ledgers were closed, if not in 1970."""
-        self.created_ms: dict[int, int] = {}
-        """When ledgers were created, if that is known."""
-        self.wall_ms = 1 << 62
-        """Now, by the clock of the log's owner: no time above lies in the future."""
-        self.waiting: deque[AppendBatch] = deque()
-        self.reads: list[Position] = []
-        self.read_error: LogError | None = None
-        self.read_gate: asyncio.Event | None = None
-        self.properties: dict[str, str] = {}
-        self.properties_gate: asyncio.Event | None = None
-        self.properties_error: Exception | None = None
-        self.terminated: Position | None = None
-        self._shape = LogShape([(first_ledger_id, 0)])
-
-    # What a topic needs
-
-    async def update_properties(self, changes: Mapping[str, str | None]) -> None:
-        if self.properties_gate is not None:
-            await self.properties_gate.wait()
-        if self.properties_error is not None:
-            raise self.properties_error
-        for name, value in changes.items():
-            self.properties.pop(name, None)
-            if value is not None:
-                self.properties[name] = value
-
-    def append(self, batch: AppendBatch) -> None:
-        if self.terminated is not None:
-            error = LogTerminatedError("the log was terminated")
-            asyncio.get_running_loop().call_soon(batch.on_failed, error)
-            return
-        self.waiting.append(batch)
-        if self.is_immediate:
-            asyncio.get_running_loop().call_soon(self.confirm)
-
-    @property
-    def last_confirmed(self) -> Position:
-        return self._shape.last_confirmed
-
-    @property
-    def ledgers(self) -> Sequence[LogLedger]:
-        last = next(reversed(self.entries))
-        return [
-            LogLedger(
-                ledger_id,
-                entries=len(entries),
-                bytes=sum(map(len, entries)),
-                closed_ms=0 if ledger_id == last else self.closed_ms.get(ledger_id, 1),
-            )
-            for ledger_id, entries in self.entries.items()
-        ]
-
-    def first_position(self) -> Position:
-        return self._shape.first_at_or_after(Position(-1, -1))
-
-    def previous_position(self, position: Position) -> Position:
-        return Position(position.ledger_id, position.entry_id - 1)
-
-    def next_position(self, position: Position) -> Position:
-        return self._shape.next_position(position)
-
-    def entries_between(self, lower: Position, upper: Position) -> int:
-        return self._shape.entries_between(lower, upper)
-
-    def stored_since_ms(self, position: Position) -> int:
-        known_ms = [self.created_ms.get(position.ledger_id, 0)]
-        return stored_since_ms(self.ledgers, position, known_ms, now_ms=self.wall_ms)
-
-    async def read_range(
-        self, start: Position, *, entries_max: int, bytes_max: int
-    ) -> tuple[Position, list[bytes]]:
-        self.reads.append(start)
-        if self.read_gate is not None:
-            await self.read_gate.wait()
-        if self.read_error is not None:
-            raise self.read_error
-        first = self._shape.first_at_or_after(start)
-        if first > self.last_confirmed:
-            return first, []
-        found: list[bytes] = []
-        for at in range(first.entry_id, len(self.entries[first.ledger_id])):
-            if found and (bytes_max <= 0 or len(found) >= entries_max):
-                break
-            payload = self.entries[first.ledger_id][at]
-            found.append(payload)
-            bytes_max -= len(payload)
-        return first, found
-
-    async def rotate(self) -> None:
-        self.roll(next(reversed(self.entries)) + 1)
-
-    def trim_point(
-        self, consumed: Position | None, retention: Retention, *, truncates: bool = False
-    ) -> Position | None:
-        return trim_point(
-            self.ledgers, consumed, retention, now_ms=self.now_ms, truncates=truncates
-        )
-
-    async def unlist(self, before: Position) -> int:
-        gone = [each for each in self.entries if each < before.ledger_id]
-        for _ in gone:
-            self.trim()
-        return len(gone)
-
-    async def delete_unlisted(self) -> None:
-        return None
-
-    leftover_ledgers = 0
-
-    async def terminate(self) -> Position:
-        self.terminated = self.last_confirmed
-        return self.terminated
-
-    # What a test does
-
-    def confirm(self, count: int | None = None) -> None:
-        """Make the oldest waiting batches durable."""
-        for _ in range(len(self.waiting) if count is None else count):
-            batch = self.waiting.popleft()
-            ledger_id = next(reversed(self.entries))
-            entries = self.entries[ledger_id]
-            first = len(entries)
-            entries.extend(batch.payloads)
-            self._shape.grow(len(entries))
-            batch.on_appended(ledger_id, first)
-
-    def fail(self, error: LogError) -> None:
-        """Fail everything that waits."""
-        while self.waiting:
-            self.waiting.popleft().on_failed(error)
-
-    def store(self, *payloads: bytes) -> None:
-        """Entries that were there before."""
-        self.entries[next(reversed(self.entries))].extend(payloads)
-        self._rebuild()
-
-    def roll(self, ledger_id: int) -> None:
-        """Go on in a new ledger."""
-        self.entries[ledger_id] = []
-        self._rebuild()
-
-    def trim(self) -> None:
-        """Take the oldest ledger away."""
-        del self.entries[next(iter(self.entries))]
-        self._rebuild()
-
-    def _rebuild(self) -> None:
-        self._shape = LogShape([(each, len(entries)) for each, entries in self.entries.items()])
-
-
-class HeldTenure:
-    """A tenure that ends when the test says so."""
-
-    def __init__(self) -> None:
-        self.is_held = True
-
-    def holds(self) -> bool:
-        return self.is_held
 
 
 class MemorySnapshot:
@@ -275,27 +112,6 @@ class MemoryBuckets:
             raise self.error
 
 
-class ManualClock:
-    """Time that tests move. The wall clock may jump."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000_000
-        self.steady_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.steady_s
-
-    def boot_s(self) -> float:
-        return self.steady_s
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def advance(self, milliseconds: int) -> None:
-        self.now_ms += milliseconds
-        self.steady_s += milliseconds / 1000
-
-
 class MemoryPolicies:
     """Policies in memory. Set `namespaces` and `topics`, then `apply` them to loaded topics."""
 
@@ -355,6 +171,38 @@ class MemoryPartitioned:
         return True
 
 
+class MemoryTransactionLog(MemoryLog):
+    """The log beside a topic's own, which keeps what its transactions need."""
+
+    async def shrink(self, before: Position) -> int:
+        return await self.unlist(before)
+
+    def on_fenced(self, callback: object) -> None:
+        """Never."""
+
+
+def memory_transactions(
+    topic: Topic, beside: MemoryTransactionLog, clock: Clock, *cursors: str
+) -> TopicTransactions:
+    """The transactions of a topic whose stored cursors have these names."""
+
+    async def open_log() -> TopicTransactionLog:
+        return TopicTransactionLog(cast(ManagedLog, beside), part_bytes_max=1 << 20)
+
+    async def cursor_names() -> Sequence[str]:
+        return cursors
+
+    limits = transaction_limits(BrokerSettings())
+    return TopicTransactions(topic, open_log, limits, clock, cursor_names=cursor_names)
+
+
+def feature_of(topic: Topic, kind: type[F]) -> F:
+    """A feature that a topic has."""
+    found = topic.find(kind)
+    assert found is not None
+    return found
+
+
 class MemoryTopics:
     """A registry of topics on memory logs; cursors keep their acknowledgements in memory."""
 
@@ -366,6 +214,11 @@ class MemoryTopics:
         self.cursors: dict[str, SubscriptionCursor] = {}
         self.snapshots: dict[str, MemorySnapshot] = {}
         self.buckets: dict[str, MemoryBuckets] = {}
+        self.transaction_logs: dict[str, MemoryTransactionLog] = {}
+        self.has_transactions = False
+        """Whether topics that are loaded from now on can take part in transactions."""
+        self.spans: Spans | None = None
+        """Keeps the traces of messages of topics that are loaded from now on."""
         self.clock: Clock = SystemClock()
         self.gate: asyncio.Event | None = None
         self.tenure = HeldTenure()
@@ -431,26 +284,44 @@ class MemoryTopics:
             self._policies.known(name),
             clock=self.clock,
         )
-        if topic.policies.deduplication:
-            snapshot = self.snapshots.setdefault(str(name), MemorySnapshot(log))
-            topic.deduplication = await restore(
-                str(name),
-                log,
-                snapshot,
-                deduplication_limits(self._settings),
-                snapshot_entries=topic.policies.dedup_snapshot_entries,
-                connected=topic.producers,
-                clock=SystemClock(),
-                read_entries_max=100,
-                read_bytes_max=1 << 20,
-            )
-            topic.update_checks()
-        buckets = self.buckets.setdefault(str(name), MemoryBuckets())
-        topic.delayed = DelayedDelivery(topic, buckets, delayed_limits(self._settings), self.clock)
-        topic.update_checks()
-        await topic.delayed.restore()
+        topic.host(*self._features_of(topic))
+        for feature in topic.features:
+            await feature.restore()
         self._topics[name] = topic
         return topic
+
+    def _features_of(self, topic: Topic) -> list[Feature]:
+        """In the order of `TopicOpener`."""
+        name, settings = str(topic.name), self._settings
+        buckets = self.buckets.setdefault(name, MemoryBuckets())
+        features: list[Feature] = [
+            DelayedDelivery(topic, buckets, delayed_limits(settings), self.clock)
+        ]
+        if self.has_transactions:
+            beside = self.transaction_logs.setdefault(name, MemoryTransactionLog(100))
+            features.append(memory_transactions(topic, beside, self.clock))
+        features.append(self._deduplication_of(topic))
+        if self.spans is not None:
+            features.append(TopicTrace(name, self.spans, messages_max=100))
+        return features
+
+    def _deduplication_of(self, topic: Topic) -> Deduplication | NoDeduplication:
+        async def open_cursor() -> MemorySnapshot:
+            log = self.logs[str(topic.name)]
+            return self.snapshots.setdefault(str(topic.name), MemorySnapshot(log))
+
+        async def remove_cursor() -> None:
+            """There is none."""
+
+        if not topic.policies.deduplication:
+            return NoDeduplication(topic, remove_cursor)
+        return Deduplication(
+            topic,
+            open_cursor,
+            deduplication_limits(self._settings),
+            connected=topic.producers,
+            clock=SystemClock(),
+        )
 
     def apply_policies(self) -> None:
         """The policies of the tests count for the loaded topics from now on."""

@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.compaction.errors import TooManyKeysError
-from magnetar.broker.compaction.messages import Kind, kept_words_of, open_entry, rest_of_batch
+from magnetar.broker.compaction.messages import Kind, open_entry, rest_of_batch
 from magnetar.broker.compaction.newest import NewestMessages
 from magnetar.broker.compaction.record import (
     NO_LEDGER,
@@ -19,6 +19,7 @@ from magnetar.broker.compaction.record import (
 )
 from magnetar.broker.dispatch.compacted import CompactedSource, EarlyPlace, runs_of
 from magnetar.broker.dispatch.range_reads import RangeReads, ReadLimits
+from magnetar.broker.entry import kept_words_of
 from magnetar.broker.errors import UnreadableRecordError
 from magnetar.broker.naming import check_subscription
 from magnetar.broker.tail_cache import TailCache, TailCachePool
@@ -28,7 +29,7 @@ from magnetar.sdk.wire import MessageMetadata, encode_payload
 from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.pulsar_pb2 import CompressionType, SingleMessageMetadata
 from tests.unit.broker.harness import entry
-from tests.unit.broker.memory_parts import MemoryLog
+from tests.unit.broker.memory_log import MemoryLog
 
 _LIMIT = 1 << 20
 

@@ -1,7 +1,14 @@
 """Credit, MESSAGE, acknowledgements and questions, through the whole core."""
 
-import pytest
+from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.broker.connection import IDS_PER_TURN
+from magnetar.broker.consuming.acknowledging import LongAcknowledgement
+from magnetar.broker.dispatch.accounted import AccountedDispatcher
 from magnetar.broker.topic import last_message
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
@@ -429,3 +436,105 @@ async def test_statistics_of_a_consumer() -> None:
     assert (stats.consumerName, stats.type) == ("me", "Shared")
     assert (stats.availablePermits, stats.unackedMessages, stats.msgBacklog) == (0, 2, 3)
     assert ask(5).error_code == pb.ServerError.ConsumerNotFound
+
+
+@given(st.integers(1, 23), st.booleans())
+def test_an_acknowledgement_of_many_ids_is_split_and_nothing_of_it_is_lost(
+    count: int, is_answered: bool
+) -> None:
+    ids = [pb.MessageIdData(ledgerId=1, entryId=each) for each in range(count)]
+    ack = pb.CommandAck(consumer_id=3, ack_type=pb.CommandAck.Individual, message_id=ids)
+    if is_answered:
+        ack.request_id = 9
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack)
+    assert LongAcknowledgement.is_one(command, 5) == (count > 5)
+    long, pieces = LongAcknowledgement(command), []
+    while not long.is_done:
+        pieces.append(long.take(5))
+    assert [each for piece in pieces for each in piece.ack.message_id] == ids
+    assert all(len(piece.ack.message_id) <= 5 for piece in pieces)
+    answered = [piece.ack.HasField("request_id") for piece in pieces]
+    assert answered == [False] * (len(pieces) - 1) + [is_answered]
+    assert {piece.ack.consumer_id for piece in pieces} == {3}
+
+
+async def test_many_ids_are_acknowledged_in_turns_and_before_what_comes_behind_them() -> None:
+    harness = Harness()
+    harness.log.store(*(entry() for _ in range(3 * IDS_PER_TURN)))
+    client = harness.client()
+    await client.subscribe(subType=_SHARED)
+    client.flow(3 * IDS_PER_TURN)
+    await client.messages(3 * IDS_PER_TURN)
+    cursor = harness.topic.subscriptions["s"].cursor
+    # Every second one first: neighbours would be one range.
+    order = [*range(0, 3 * IDS_PER_TURN, 2), *range(1, 3 * IDS_PER_TURN, 2)]
+    client.ack(*(Position(7, each) for each in order))
+    assert cursor.backlog_entries == 2 * IDS_PER_TURN
+    client.send(
+        BaseCommand.CLOSE_CONSUMER,
+        close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=6),
+    )
+    await client.next(BaseCommand.SUCCESS)
+    assert cursor.backlog_entries == 0
+
+
+def test_an_acknowledgement_in_a_transaction_stays_whole() -> None:
+    ids = [pb.MessageIdData(ledgerId=1, entryId=each) for each in range(20)]
+    ack = pb.CommandAck(
+        consumer_id=3,
+        ack_type=pb.CommandAck.Individual,
+        message_id=ids,
+        txnid_most_bits=0,
+        txnid_least_bits=1,
+    )
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack)
+    assert not LongAcknowledgement.is_one(command, 5)
+
+
+@pytest.mark.parametrize("sub_type", [_SHARED, pb.CommandSubscribe.Key_Shared])
+async def test_what_a_consumer_had_goes_to_others_some_at_a_time(sub_type: Any) -> None:
+    many = 1200
+    harness = Harness()
+    harness.log.store(*(entry() for _ in range(many)))
+    one, two = harness.client(), harness.client()
+    await one.subscribe(subType=sub_type, consumer_name="one")
+    one.flow(many)
+    await one.messages(many)
+    await two.subscribe(subType=sub_type, consumer_name="two")
+    two.flow(many)
+    dispatcher = harness.topic.subscriptions["s"].dispatcher
+    assert isinstance(dispatcher, AccountedDispatcher)
+    one.connection.lost()
+    assert 0 < len(dispatcher.accounts.leaving[0].pending) < many
+    dispatcher.check()
+    # Acknowledged by another one before it was given back: it is not sent again.
+    two.ack(Position(7, many - 1))
+    found = await two.messages(many - 1)
+    entries = [message.message_id.entryId for message, _ in found]
+    assert sorted(entries) == list(range(many - 1))
+    await settle()
+    assert not dispatcher.accounts.leaving
+    dispatcher.check()
+
+
+@pytest.mark.parametrize("sub_type", [_SHARED, pb.CommandSubscribe.Key_Shared])
+async def test_a_consumer_that_asks_for_everything_again_gets_it_some_at_a_time(
+    sub_type: Any,
+) -> None:
+    many = 1200
+    harness = Harness()
+    harness.log.store(*(entry() for _ in range(many)))
+    client = harness.client()
+    await client.subscribe(subType=sub_type)
+    client.flow(many)
+    await client.messages(many)
+    client.redeliver()
+    dispatcher = harness.topic.subscriptions["s"].dispatcher
+    assert isinstance(dispatcher, AccountedDispatcher)
+    assert 0 < dispatcher.accounts.unacked_messages < many
+    dispatcher.check()
+    client.flow(many)
+    found = await client.messages(many)
+    assert sorted(message.message_id.entryId for message, _ in found) == list(range(many))
+    assert {message.redelivery_count for message, _ in found} == {1}
+    dispatcher.check()

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.deduplication import Deduplication
 from magnetar.broker.deduplication.sequence_ids import SequenceIds
 from magnetar.ledger.errors import LogFencedError, LogTerminatedError, LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
-from tests.unit.broker.memory_parts import TOPIC, MemorySnapshot
+from tests.unit.broker.memory_parts import TOPIC, MemorySnapshot, feature_of
 
 _MINUS_1 = (1 << 64) - 1
 
@@ -85,8 +86,7 @@ async def test_what_is_sent_again_is_answered_with_minus_one_and_not_stored() ->
         (3, 3),
     ]
     assert _bodies(harness) == [0, 1, 2, 3]
-    assert harness.topic.deduplication is not None
-    assert harness.topic.deduplication.duplicates == 2
+    assert feature_of(harness.topic, Deduplication).duplicates == 2
 
 
 async def test_receipts_stay_in_order_when_duplicates_and_writes_are_mixed() -> None:
@@ -153,11 +153,10 @@ async def test_only_the_last_chunk_of_a_message_counts() -> None:
 
     client.send_bytes(chunk(0) + chunk(1))
     await settle()
-    assert harness.topic.deduplication is not None
-    assert harness.topic.deduplication.last_sequence_id("p") == -1
+    assert feature_of(harness.topic, Deduplication).last_sequence_id("p") == -1
     client.send_bytes(chunk(0) + chunk(1) + chunk(2))
     await settle()
-    assert harness.topic.deduplication.last_sequence_id("p") == 7
+    assert feature_of(harness.topic, Deduplication).last_sequence_id("p") == 7
     client.send_bytes(chunk(0) + chunk(2))
     await settle()
     assert [place for _, place in _answers(client)] == [0, 1, 2, 3, 4, 5, "duplicate"]

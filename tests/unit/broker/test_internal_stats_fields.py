@@ -11,6 +11,7 @@ from magnetar.broker.internal_stats import (
     INTERNAL_CONSTANTS,
     topic_internal_stats,
 )
+from magnetar.broker.topic import Feature
 from magnetar.cursors import Cursor
 from magnetar.cursors.ack_state import AckState
 from magnetar.cursors.saver import CursorSaver
@@ -59,6 +60,13 @@ class Seen:
             self.values[level, field].add(repr(value))
 
 
+class Compacted(Feature):
+    """Shows what compaction shows."""
+
+    def shown(self) -> Mapping[str, Any]:
+        return {"compacted_ledger": {"ledgerId": 30, "entries": 2}}
+
+
 async def all_scenarios() -> Seen:
     seen = Seen()
     harness = Harness()
@@ -72,7 +80,7 @@ async def all_scenarios() -> Seen:
     await settle()
     client.ack(Position(7, 1))
     seen.look(harness)
-    harness.topic.cache.clear()
+    harness.topic.tail.cache.clear()
     client.redeliver(Position(7, 2))
     seen.look(harness, 40, 41)  # and again
     await settle()
@@ -83,9 +91,7 @@ async def all_scenarios() -> Seen:
     log.pending_batches, log.ledger_created_ms, log.removed_through = 1, 5, 3
     harness.log.terminated = Position(9, -1)
     topic = harness.topic
-    compacted = SimpleNamespace(ledger_id=30)
-    known = SimpleNamespace(succeeded=1, entries=2)
-    topic.compaction = cast(Any, SimpleNamespace(compacted=compacted, stats=known))
+    topic.host(*topic.features, Compacted())
     context = topic.subscriptions["s"].context
     assert context is not None
     node = SimpleNamespace(properties={}, cursor_ledger_id=5)

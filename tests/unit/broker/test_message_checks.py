@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.deduplication import Deduplication
 from magnetar.broker.policies.effective import DEFAULTS
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
+from tests.unit.broker.memory_parts import feature_of
 
 _KEYS = [pb.EncryptionKeys(key="k", value=b"encrypted")]
 _ERROR = BaseCommand.SEND_ERROR
@@ -128,5 +130,4 @@ async def test_a_refusal_is_answered_in_its_place(
     kinds = client.commands()
     assert kinds == [_RECEIPT, _ERROR, *behind_it]
     if deduplication:
-        assert harness.topic.deduplication is not None
-        assert harness.topic.deduplication.last_sequence_id("p") == 0
+        assert feature_of(harness.topic, Deduplication).last_sequence_id("p") == 0

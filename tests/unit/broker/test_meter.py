@@ -50,6 +50,6 @@ async def test_a_topic_its_producers_and_consumers_are_sampled() -> None:
     await settle()
     (producer,) = topic.producers.values()
     (consumer,) = topic.subscriptions["s"].consumers
-    assert topic.rates(now_ms + 2_000)[0] == pytest.approx(2)
+    assert topic.line.rates(now_ms + 2_000)[0] == pytest.approx(2)
     assert producer.rates(now_ms + 2_000)[0] == pytest.approx(2)
     assert consumer.rates(now_ms + 2_000)[0] == pytest.approx(2)

@@ -1,5 +1,6 @@
 """Non-persistent topics: receipts at once, messages to whoever has credit, nothing kept."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -198,3 +199,16 @@ async def test_two_subscriptions_get_the_same() -> None:
     client = await producer(harness)
     client.publish(0)
     assert bodies(first) == bodies(second) == [b"0"]
+
+
+async def test_a_topic_that_keeps_nothing_has_nothing_to_deduplicate_and_stays_open() -> None:
+    harness = Harness()
+    client = await producer(harness)
+    (topic,) = harness.topics.loaded
+    for _ in range(2):
+        topic.apply_policies(
+            replace(topic.policies, deduplication=not topic.policies.deduplication)
+        )
+        await settle()
+        assert not topic.is_closed
+    assert client.commands() == []

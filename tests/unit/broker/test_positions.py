@@ -7,7 +7,7 @@ from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
 from tests.unit.broker.harness import entry
-from tests.unit.broker.memory_parts import MemoryLog
+from tests.unit.broker.memory_log import MemoryLog
 
 
 def test_minus_one_travels_unsigned() -> None:

@@ -46,7 +46,7 @@ async def _producing(harness: Harness, topic: str = "", **fields: Any) -> Client
 def _limit(harness: Harness, **rate: Any) -> _Time:
     """Limit the topic, with a clock that stands still."""
     time = _Time()
-    harness.topic.publish_policies.rate._now_s = time
+    harness.topic.line.rate._now_s = time
     harness.topic.apply_policies(replace(DEFAULTS, publish_rate=RateLimit(**rate)))
     return time
 
@@ -60,14 +60,14 @@ async def test_at_the_rate_a_connection_is_not_read(messages: int, is_paused: bo
     await settle()
     assert len(client.received()) == messages  # what has arrived is stored
     assert client.io.is_paused is is_paused
-    assert harness.topic.publish_policies.rate.limited_times == is_paused
+    assert harness.topic.line.rate.limited_times == is_paused
 
 
 async def test_it_is_read_again_when_time_has_paid() -> None:
     harness = Harness(turn_bytes_max=1 << 30)  # one read is one turn
     client = await _producing(harness)
     time = _limit(harness, messages=1000)
-    rate = harness.topic.publish_policies.rate
+    rate = harness.topic.line.rate
     client.publish(*range(1004))
     assert client.io.is_paused
     assert rate.wait_s() == pytest.approx(0.005)
@@ -152,7 +152,7 @@ async def test_a_connection_that_is_lost_is_forgotten() -> None:
     _limit(harness, messages=1)
     client.publish(0, 1, 2)
     client.connection.lost()
-    assert not harness.topic.publish_policies.rate._waiting
+    assert not harness.topic.line.rate._waiting
 
 
 async def test_a_connection_that_waits_is_alive() -> None:

@@ -10,7 +10,7 @@ from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from tests.unit.broker.harness import entry, settle
-from tests.unit.broker.memory_parts import MemoryLog
+from tests.unit.broker.memory_log import MemoryLog
 
 
 def _reads(entries: int, *, entries_max: int = 10, cache_bytes: int = 1 << 20) -> RangeReads:

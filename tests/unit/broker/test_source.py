@@ -10,7 +10,7 @@ from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import EARLIEST, Position
 from tests.unit.broker.harness import entry, settle
-from tests.unit.broker.memory_parts import MemoryLog
+from tests.unit.broker.memory_log import MemoryLog
 
 _SIZE = len(entry())
 

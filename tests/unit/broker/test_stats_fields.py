@@ -16,7 +16,7 @@ from magnetar.broker.keeping.expiry import Expiry
 from magnetar.broker.non_persistent.topic import IN_FLIGHT_MAX
 from magnetar.broker.policies.effective import RateLimit
 from magnetar.broker.stats import ABSENT, SUBSCRIPTION_CONSTANTS, TOPIC_CONSTANTS, topic_stats
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import Feature, Topic
 from magnetar.cursors import Cursor
 from magnetar.cursors.ack_state import AckState
 from magnetar.cursors.saver import CursorSaver
@@ -25,7 +25,7 @@ from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, batch, entry, send_frame, settle
-from tests.unit.broker.memory_parts import ManualClock
+from tests.unit.broker.memory_log import ManualClock
 from tests.unit.broker.pulsar_stats import BEYOND, PULSAR
 
 VOLATILE = "non-persistent://public/default/volatile"
@@ -265,18 +265,28 @@ async def reading_without_a_place(seen: Seen) -> None:
     await world.look()
 
 
+class Showing(Feature):
+    """Shows what transactions, compaction and deduplication show."""
+
+    def shown(self) -> Mapping[str, Any]:
+        compaction = {name: at for at, name in enumerate(sorted(PULSAR["compaction"]), 1)}
+        return {
+            "open_transactions": 1,
+            "aborted_transactions": 2,
+            "committed_transactions": 3,
+            "compaction": compaction,
+            "deduplicates": True,
+        }
+
+
 async def what_others_keep(seen: Seen) -> None:
     """Transactions, compaction, deduplication and stored cursors have tests of their own."""
     world = World(seen)
     client = await world.consumer(_TYPES.Exclusive)
     client.flow(1)
     await world.look()
-    buffer = SimpleNamespace(open=[1], aborted_count=2, committed_count=3)
     topic = world.topic
-    topic.visibility.buffer = cast(Any, buffer)
-    stats = {name: number for number, name in enumerate(sorted(PULSAR["compaction"]), 1)}
-    topic.compaction = cast(Any, SimpleNamespace(describe=lambda: stats))
-    topic.deduplication = cast(Any, SimpleNamespace())
+    topic.host(*topic.features, Showing())
     context = topic.subscriptions["s"].context
     assert context is not None
     node = SimpleNamespace(properties={"a": "b"}, cursor_ledger_id=5)

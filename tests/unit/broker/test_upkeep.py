@@ -10,7 +10,7 @@ from magnetar.broker.topic import Topic
 from magnetar.broker.upkeep import Upkeep
 from magnetar.ledger.errors import MetadataUnavailableError
 from tests.unit.broker.harness import settle
-from tests.unit.broker.memory_parts import HeldTenure
+from tests.unit.broker.memory_log import HeldTenure
 
 
 class _Clock:
@@ -35,6 +35,10 @@ class _Topic:
         self.is_closed = False
         self.is_draining = False
         self.tenure = HeldTenure()
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.is_closed or self.is_draining
 
 
 class _World:

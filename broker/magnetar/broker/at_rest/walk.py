@@ -210,7 +210,7 @@ class TopicsAtRest:
             return
         try:
             topic = await self._topics.wake(name)
-            if topic.is_asked_for:
+            if topic.use.is_asked_for:
                 return  # Somebody else loads it, too, and the ticker looks after it.
             self.loads += 1
             self._note_unused(topic, since_s)
@@ -229,5 +229,5 @@ class TopicsAtRest:
 
     def _closing(self, topic: Topic) -> None:
         """A topic that only the walk has had goes on with its disuse from where it was before."""
-        if topic.is_asked_for:
+        if topic.use.is_asked_for:
             self._disuse.came_to_rest(topic.name, self._clock.monotonic_s())

@@ -238,8 +238,8 @@ def _counts_of(topic: Topic) -> TopicCounts:
         name=topic.name,
         producers=len(topic.producers),
         consumers=sum(len(each.consumers) for each in topic.subscriptions.values()),
-        messages_in=topic.messages_in,
-        bytes_in=topic.bytes_in,
+        messages_in=topic.line.messages_in,
+        bytes_in=topic.line.bytes_in,
         messages_out=messages_out,
         bytes_out=bytes_out,
     )

@@ -1,6 +1,17 @@
 """Topic compaction: the newest message of each key, in a ledger beside the topic."""
 
-from magnetar.broker.compaction.compaction import Compaction, CompactionSurroundings
+from magnetar.broker.compaction.compaction import (
+    Compaction,
+    CompactionCursor,
+    CompactionSurroundings,
+    compaction_of,
+)
 from magnetar.broker.compaction.record import CURSOR
 
-__all__ = ["CURSOR", "Compaction", "CompactionSurroundings"]
+__all__ = [
+    "CURSOR",
+    "Compaction",
+    "CompactionCursor",
+    "CompactionSurroundings",
+    "compaction_of",
+]

@@ -11,10 +11,10 @@ has opened the cursor makes the compare-and-set fail.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -31,27 +31,28 @@ from magnetar.broker.compaction.passes import (
 )
 from magnetar.broker.compaction.record import (
     COMPONENT,
-    CURSOR,
     NO_LEDGER,
     CompactionRecord,
     properties_of,
     record_in,
 )
+from magnetar.broker.dispatch.base import DispatchContext
+from magnetar.broker.dispatch.compacted import EarlyPlace
 from magnetar.broker.errors import (
     BrokerPersistenceError,
     ConflictError,
+    NotAllowedError,
     RequestError,
     ServiceNotReadyError,
 )
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Feature, Topic, TopicPort, Work
 from magnetar.cursors import Cursor, CursorError
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import EARLIEST, Position
-
-if TYPE_CHECKING:
-    from magnetar.broker.topic import Topic
 
 _log = structlog.get_logger()
 
@@ -83,6 +84,15 @@ class CompactedLedgers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionCursor:
+    """How a topic's compaction comes by its cursor, `CURSOR`."""
+
+    is_stored: Callable[[], Awaitable[bool]]
+    open: Callable[[Position], Awaitable[Cursor]]
+    """Opens it, or makes it at a position."""
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionSurroundings:
     """What the compactions of a broker have in common."""
 
@@ -108,21 +118,24 @@ class CompactionStats:
     duration_ms: int = 0
 
 
-class Compaction:
+class Compaction(Feature):
     """Compaction of one topic that this broker owns. Everything happens on the event loop."""
 
     def __init__(
         self,
-        topic: "Topic",
+        topic: TopicPort,
         log: ManagedLog,
-        open_cursor: Callable[[Position], Awaitable[Cursor]],
+        at: CompactionCursor,
         around: CompactionSurroundings,
+        *,
+        find_last: Callable[[], Awaitable[tuple[Position, int]]],
     ) -> None:
-        """`open_cursor` opens the cursor `CURSOR`, or makes it at a position."""
+        """`find_last`: finds the last message of the topic, compacted or not."""
         self._topic = topic
         self._log = log
-        self._open_cursor = open_cursor
+        self._at = at
         self._around = around
+        self._find_last = find_last
         self._cursor: Cursor | None = None
         self._opening = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -133,11 +146,13 @@ class Compaction:
         self.stats = CompactionStats()
 
     async def restore(self) -> None:
-        """Open the cursor, which exists, and learn where the compacted ledger is.
+        """Open the cursor, if there is one, and learn where the compacted ledger is.
 
         Raises:
             CursorError, UnreadableRecordError
         """
+        if not await self._at.is_stored():
+            return
         cursor = await self.have_cursor()
         self._adopt(record_in(cursor.properties, of=str(self._topic.name)))
 
@@ -151,11 +166,11 @@ class Compaction:
         async with self._opening:
             if self._cursor is None:
                 async with self._topic.gate.placing():
-                    cursor = await self._open_cursor(EARLIEST)
+                    cursor = await self._at.open(EARLIEST)
                     if self._topic.is_closed:
                         cursor.abandon()
                         raise CompactionStoppedError(f"{self._topic.name} is closed")
-                    self._cursor = self._topic.internal_cursors[CURSOR] = cursor
+                    self._cursor = cursor
             return self._cursor
 
     def _adopt(self, record: CompactionRecord | None) -> None:
@@ -164,7 +179,7 @@ class Compaction:
 
     # Running
 
-    def look_at(self) -> Coroutine[object, object, None] | None:
+    def look(self) -> Work | None:
         """What is to be done by the topic's threshold; None: nothing now."""
         threshold = self._topic.policies.compaction_threshold_bytes
         if threshold <= 0 or self.status is Status.RUNNING:
@@ -191,7 +206,7 @@ class Compaction:
         name = str(self._topic.name)
         if self.status is Status.RUNNING:
             raise ConflictError(f"Compaction already in progress: {name} is being compacted")
-        if self._topic.is_closed or self._topic.is_draining:
+        if self._topic.is_leaving:
             raise ServiceNotReadyError(f"{name} is closing")
         self.status, self.last_error = Status.RUNNING, ""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"compact-{name}")
@@ -200,6 +215,21 @@ class Compaction:
         """Return when no compaction is under way."""
         if self._task is not None:
             await asyncio.wait([self._task])
+
+    @property
+    def is_working(self) -> bool:
+        return self.status is Status.RUNNING
+
+    async def stopped(self) -> None:
+        await self.finished()
+
+    def cursors(self) -> Iterable[Cursor]:
+        return (self._cursor,) if self._cursor is not None else ()
+
+    def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
+        """A subscription is being opened: it may read what is compacted."""
+        first = self._log.first_position
+        return replace(context, early=EarlyPlace(lambda: self.compacted, first, context.cursor))
 
     def close(self) -> None:
         """The topic is closed: a compaction under way is broken off."""
@@ -293,7 +323,7 @@ class Compaction:
             CompactionStoppedError
         """
         topic = self._topic
-        if topic.is_closed or topic.is_draining or not topic.tenure.holds():
+        if topic.is_leaving or not topic.tenure.holds():
             raise CompactionStoppedError(f"{topic.name} is closing, or has moved")
 
     async def _create(self) -> EntryWriter:
@@ -335,7 +365,7 @@ class Compaction:
         if compacted is None:
             return None
         if self._log.last_confirmed > compacted.horizon:
-            last = await self._topic.last_message.find()
+            last = await self._find_last()
             if last[0] > compacted.horizon:
                 return last
             # Behind the horizon are only messages of aborted transactions, and markers.
@@ -350,6 +380,15 @@ class Compaction:
         position, entry = found
         return position, last_index_of(entry)
 
+    def shown(self) -> Mapping[str, Any]:
+        found: dict[str, Mapping[str, int]] = {"compaction": self.describe()}
+        if self.compacted is not None:
+            # One of former times has not been counted.
+            entries = self.stats.entries if self.stats.succeeded else -1
+            ledger_id = self.compacted.ledger_id
+            found["compacted_ledger"] = {"ledgerId": ledger_id, "entries": entries}
+        return found
+
     def describe(self) -> Mapping[str, int]:
         """For the statistics of the topic, in Pulsar's words."""
         return {
@@ -360,6 +399,13 @@ class Compaction:
         }
 
 
-def look_at(topic: "Topic") -> Coroutine[object, object, None] | None:
-    """For the ticker: what is to be done by the topic's threshold; None: nothing now."""
-    return topic.compaction.look_at() if topic.compaction is not None else None
+def compaction_of(topic: Topic) -> Compaction:
+    """The compaction of a topic.
+
+    Raises:
+        NotAllowedError: the topic keeps nothing.
+    """
+    found = topic.find(Compaction)
+    if found is None:
+        raise NotAllowedError(f"{topic.name} keeps nothing: there is nothing to compact")
+    return found

@@ -15,8 +15,6 @@ from enum import Enum, auto
 
 from google.protobuf.message import DecodeError
 
-from magnetar.broker.entry import MESSAGES_PER_ENTRY_MAX
-from magnetar.cursors import words_from_bits
 from magnetar.sdk.wire import (
     MalformedPayloadError,
     MessageMetadata,
@@ -171,20 +169,3 @@ def last_index_of(entry: bytes) -> int:
     if metadata.compacted_batch_indexes:
         return int(metadata.compacted_batch_indexes[-1])
     return max(0, int(metadata.num_messages_in_batch) - 1)
-
-
-def kept_words_of(entry: bytes) -> tuple[int, ...]:
-    """Which messages of a compacted batch are left, as ack_set words; () if it has lost none.
-
-    Not every official client skips what has the mark `compacted_out`, but all skip what the ack_set
-    that comes with a batch calls acknowledged.
-    """
-    try:
-        metadata, _ = split_payload(entry)
-    except (DecodeError, MalformedPayloadError):
-        return ()
-    bits = 0
-    for index in metadata.compacted_batch_indexes:
-        if 0 <= index < MESSAGES_PER_ENTRY_MAX:
-            bits |= 1 << index
-    return words_from_bits(bits) if bits else ()

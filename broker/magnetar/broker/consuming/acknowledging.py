@@ -8,6 +8,7 @@ from magnetar.broker.errors import BrokerMetadataError
 from magnetar.broker.positions import position_of
 from magnetar.broker.transactions.pending_acks import Ack
 from magnetar.ledger.position import Position
+from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.pulsar_pb2 import CommandAck
 
 # A range costs about as much as this many single acknowledgements.
@@ -58,6 +59,45 @@ def acknowledge(attached: Attached, ack: CommandAck) -> None:
         take_range()
     if singles:
         subscription.acknowledge_each(consumer, [each for each in singles if each <= last])
+
+
+class LongAcknowledgement:
+    """An acknowledgement of very many ids, which is handled in pieces.
+
+    The answer, if one is asked for, belongs to the last piece.
+    """
+
+    def __init__(self, command: BaseCommand) -> None:
+        self._command = command
+        self._taken = 0
+
+    @staticmethod
+    def is_one(command: BaseCommand, count: int) -> bool:
+        """Whether a command has more ids than that, and may be handled in pieces. What belongs to a
+        transaction stays whole: it is taken as a whole, or refused."""
+        ack = command.ack
+        if command.type != BaseCommand.ACK or len(ack.message_id) <= count:
+            return False
+        is_of_transaction = ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits")
+        return not is_of_transaction and ack.ack_type == CommandAck.Individual
+
+    @property
+    def is_done(self) -> bool:
+        """No ids are left."""
+        return self._taken >= len(self._command.ack.message_id)
+
+    def take(self, count: int) -> BaseCommand:
+        """The next piece, of at most so many ids."""
+        whole = self._command.ack
+        ids = whole.message_id[self._taken : self._taken + count]
+        self._taken += len(ids)
+        piece = BaseCommand(type=BaseCommand.ACK)
+        ack = piece.ack
+        ack.consumer_id, ack.ack_type = whole.consumer_id, whole.ack_type
+        ack.message_id.extend(ids)  # in their place: a message given to another one is copied
+        if self.is_done and whole.HasField("request_id"):
+            ack.request_id = whole.request_id
+        return piece
 
 
 def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], Ack | None]:

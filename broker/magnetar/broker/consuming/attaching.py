@@ -82,8 +82,7 @@ class Attacher:
         while True:
             topic = await topics.get(name, may_create=request.force_topic_creation)
             await self._services.gate.enter()
-            if topic.coordinator is not None:
-                raise NotAllowedError(f"{name} is the log of a coordinator of transactions")
+            topic.check_open_to_clients()
             if not is_counted:
                 is_counted = True
                 self._check_rate(topic, request)
@@ -134,7 +133,7 @@ class Attacher:
         host = self._link.address.rpartition(":")[0]
         consumer = (host, request.subscription, request.consumer_name, request.consumer_id)
         now_s = self._services.clock.monotonic_s()
-        topic.subscribe_rate.check(str(topic.name), topic.policies, consumer, now_s)
+        topic.subscriptions.rate.check(str(topic.name), topic.policies, consumer, now_s)
 
     def _cursor_opener(
         self, request: CommandSubscribe, topic: Topic, consumer: Consumer

@@ -30,6 +30,7 @@ from magnetar.broker.security.login import Login
 from magnetar.broker.services import Services
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.transactions.topic_transactions import transactions_of
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, SingleAck, TopicName
@@ -200,9 +201,7 @@ class Consuming:
         async def acknowledge_in_transaction() -> None:
             if attached is None:
                 raise ServiceNotReadyError(f"there is no consumer {ack.consumer_id} any more")
-            transactions = attached.topic.transactions
-            if transactions is None:
-                raise NotAllowedError(f"{attached.topic.name} takes part in no transactions")
+            transactions = transactions_of(attached.topic)
             individual, cumulative = transactional_acks(attached, ack)
             await transactions.acks.acknowledge(
                 attached.subscription,

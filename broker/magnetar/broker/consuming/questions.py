@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from magnetar.broker import replies
+from magnetar.broker.compaction import Compaction
 from magnetar.broker.consumer import TYPE_NAMES
 from magnetar.broker.consuming.attaching import Attached
 from magnetar.broker.errors import ServiceNotReadyError
@@ -19,8 +20,9 @@ async def last_message_id(request_id: int, attached: Attached) -> bytes:
     topic = attached.topic
     partition = topic.name.partition_index
     last = None
-    if attached.consumer.reads_compacted and topic.compaction is not None:
-        last = await topic.compaction.last_message()
+    compaction = topic.find(Compaction) if attached.consumer.reads_compacted else None
+    if compaction is not None:
+        last = await compaction.last_message()
     position, batch_index = last if last is not None else await topic.last_message.find()
     first_chunk = await topic.last_message.first_chunk(position)
     if not topic.tenure.holds():

@@ -4,7 +4,7 @@ from magnetar.broker.deduplication.deduplication import (
     CURSOR,
     Deduplication,
     DeduplicationLimits,
-    restore,
+    NoDeduplication,
 )
 
-__all__ = ["CURSOR", "Deduplication", "DeduplicationLimits", "restore"]
+__all__ = ["CURSOR", "Deduplication", "DeduplicationLimits", "NoDeduplication"]

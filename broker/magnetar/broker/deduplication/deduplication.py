@@ -10,26 +10,34 @@ Source: protocol sheet, section 7; managed ledger, rule 3.2.
 """
 
 import asyncio
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
-from magnetar.broker.deduplication.replay import ReplayedLog, is_open_chunk, replay
+from magnetar.broker.deduplication.replay import is_open_chunk, replay
 from magnetar.broker.deduplication.sequence_ids import SEQUENCE_ID_MAX, SequenceIds, Verdict
-from magnetar.broker.errors import BrokerMetadataError
+from magnetar.broker.errors import BrokerMetadataError, BrokerPersistenceError
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.topic import EntryNotes, Feature, PublishBatch, PublishRows, TopicPort, Work
+from magnetar.cursors import Cursor
+from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.position import Position
+from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, Send
-
-if TYPE_CHECKING:
-    from magnetar.broker.producer import PublishBatch
 
 _log = structlog.get_logger()
 
 CURSOR: Final = "pulsar.dedup"
 """Name of the cursor; reserved among subscriptions."""
+
+
+_SWITCHED: Final = "deduplication is switched on or off"
+"""Whether ledgers overlap, and whether there is a cursor, must be the same for everything that is
+stored in one go (decision 23): the topic is opened anew."""
+
+_OPEN_CHUNK: Final = EntryNotes[None]("a chunk before the last of its message")
 
 
 class SnapshotCursor(Protocol):
@@ -56,43 +64,98 @@ class DeduplicationLimits:
     names_max: int
     snapshot_bytes_max: int
     names_unused_s: float
+    read_entries_max: int
+    """Of one read, when the entries behind a snapshot are looked at."""
+    read_bytes_max: int
 
 
-class Deduplication:
+class Deduplication(Feature):
     """The sequence ids of one topic that this broker owns. Everything happens on the event loop."""
 
     def __init__(
         self,
-        topic: str,
-        cursor: SnapshotCursor,
-        ids: SequenceIds,
+        topic: TopicPort,
+        open_cursor: Callable[[], Awaitable[SnapshotCursor]],
         limits: DeduplicationLimits,
         *,
         connected: Container[str],
         clock: Clock,
-        snapshot_entries: int,
-        behind: Position,
-        entries_behind: int = 0,
     ) -> None:
-        """`connected`: names of the producers of now. `behind`: the last entry of the log that
-        `ids` know, and `entries_behind` how many of those the snapshot does not.
+        """`open_cursor` opens the cursor `CURSOR`, or makes it at the end. `connected`: names of
+        the producers of now.
         """
-        self.cursor = cursor
-        self.snapshot_entries = snapshot_entries
+        self.snapshot_entries = topic.policies.dedup_snapshot_entries
         """Entries after which the next snapshot is due."""
         self._limits = limits
         self.duplicates = 0
         """Messages that were sent again and not stored again."""
         self._topic = topic
-        self._ids = ids
+        self._label = str(topic.name)
+        self._open_cursor = open_cursor
+        self._cursor: SnapshotCursor | None = None
+        self._ids = SequenceIds()
         self._connected = connected
         self._clock = clock
-        self._last = behind
-        self._entries_behind = entries_behind
+        self._last = EARLIEST
+        """The last entry of the log that the ids know."""
+        self._entries_behind = 0
         self._snapshot_s = clock.monotonic_s()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         """Producers that wait until the writes under their name are answered."""
         self._is_closed = False
+
+    # Its life
+
+    async def restore(self) -> None:
+        """Know what the log has: the cursor's snapshot, and every entry behind it.
+
+        A topic that did not deduplicate before has a cursor that begins at the end.
+
+        Raises:
+            LedgerError, CursorError: not everything can be read now.
+        """
+        cursor = self._cursor = await self._open_cursor()
+        log, now_s = self._topic.log, self._clock.monotonic_s()
+        ids = SequenceIds(cursor.position_properties, now_s=now_s)
+        read = await replay(
+            log,
+            cursor.mark_delete,
+            ids,
+            now_s=now_s,
+            entries_max=self._limits.read_entries_max,
+            bytes_max=self._limits.read_bytes_max,
+        )
+        self._ids, self._last, self._entries_behind = ids, log.last_confirmed, read
+        if read >= self.snapshot_entries:
+            self.take_snapshot()
+        _log.info("deduplication_restored", topic=self._label, names=len(ids), entries_read=read)
+
+    def policies_changed(self, before: EffectivePolicies) -> None:
+        policies = self._topic.policies
+        self.snapshot_entries = policies.dedup_snapshot_entries
+        if not policies.deduplication:
+            self._topic.reopen(_SWITCHED)
+
+    def look(self) -> Work | None:
+        self.take_snapshot_after(self._topic.policies.dedup_snapshot_s)
+        return None
+
+    def shown(self) -> Mapping[str, Any]:
+        return {"deduplicates": True, "duplicates": self.duplicates}
+
+    def cursors(self) -> Iterable[Cursor]:
+        return [self._cursor] if isinstance(self._cursor, Cursor) else ()
+
+    @property
+    def cursor(self) -> SnapshotCursor:
+        """The cursor that keeps snapshots."""
+        assert self._cursor is not None, "it is restored"
+        return self._cursor
+
+    def rows(self) -> PublishRows:
+        return PublishRows(
+            checks=(self.check,), gates=(self,), listeners=(self,), closes_after_refusal=True
+        )
 
     @property
     def entries_behind(self) -> int:
@@ -106,24 +169,24 @@ class Deduplication:
 
     # Producers
 
-    def last_sequence_id(self, name: str) -> int:
+    def last_sequence_id(self, producer_name: str) -> int:
         """The highest id known for a producer name; -1: none."""
-        return self._ids.last_of(name)
+        return self._ids.last_of(producer_name)
 
-    async def settled(self, name: str) -> None:
+    async def settled(self, producer_name: str) -> None:
         """Return when no write of that name is under way, or the topic is closed.
 
         What a producer is told of its last id must hold, and what it sends again must be decided.
         """
-        while not self._is_closed and not self._ids.is_settled(name):
+        while not self._is_closed and not self._ids.is_settled(producer_name):
             waiting = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(name, []).append(waiting)
+            self._waiting.setdefault(producer_name, []).append(waiting)
             await waiting
 
     # Publishing
 
     def check(
-        self, batch: "PublishBatch", send: Send, metadata: MessageMetadata, _payload: bytes
+        self, batch: PublishBatch, send: Send, metadata: MessageMetadata, _payload: bytes
     ) -> None:
         """Look at a message that comes next in the batch.
 
@@ -134,29 +197,34 @@ class Deduplication:
         name, sequence_id = batch.producer_name, send.sequence_id
         if metadata.sequence_id != sequence_id or metadata.producer_name != name:
             raise BrokerMetadataError(
-                f"{self._topic} deduplicates: the message of producer {name} with sequence id "
+                f"{self._label} deduplicates: the message of producer {name} with sequence id "
                 f"{sequence_id} says in its metadata that it is {metadata.sequence_id} of "
                 f"{metadata.producer_name}"
             )
         if sequence_id > SEQUENCE_ID_MAX or send.highest_sequence_id > SEQUENCE_ID_MAX:
             raise BrokerMetadataError(
-                f"{self._topic} deduplicates: sequence ids end at {SEQUENCE_ID_MAX}"
+                f"{self._label} deduplicates: sequence ids end at {SEQUENCE_ID_MAX}"
             )
         if metadata.num_chunks_from_msg > 1 and is_open_chunk(metadata):
-            batch.note_open_chunk()
+            _OPEN_CHUNK.add(batch, None)
 
-    def accept(self, batch: "PublishBatch") -> bool:
-        """Accept a batch whose messages are all new; False: they have to be taken apart."""
-        if batch.open_chunks is not None:
-            return False
-        batch.highest = self._ids.accept(
-            batch.producer_name, batch.sequence_ids, batch.highest_ids, batch.arrived_s
-        )
-        return batch.highest >= 0
+    def accept(self, batch: PublishBatch) -> Iterable[PublishBatch] | None:
+        """Accept a batch whose messages are all new, as nearly always; else take it apart."""
+        if batch.notes is None or _OPEN_CHUNK not in batch.notes:
+            batch.highest = self._ids.accept(
+                batch.producer_name, batch.sequence_ids, batch.highest_ids, batch.arrived_s
+            )
+            if batch.highest >= 0:
+                return None
+        return self._take_apart(batch)
 
-    def take_apart(self, batch: "PublishBatch") -> "Iterator[tuple[Verdict, PublishBatch]]":
+    def _take_apart(self, batch: PublishBatch) -> Iterator[PublishBatch]:
         """Parts of the batch of one verdict each, in order. What is new is accepted."""
-        verdicts = [self._judge(batch, at) for at in range(len(batch.payloads))]
+        open_chunks = {at for at, _ in _OPEN_CHUNK.of(batch)}
+        verdicts = [
+            Verdict.NEW if at in open_chunks else self._judge(batch, at)
+            for at in range(len(batch.payloads))
+        ]
         start = 0
         for at in range(1, len(verdicts) + 1):
             if at < len(verdicts) and verdicts[at] is verdicts[start]:
@@ -166,20 +234,23 @@ class Deduplication:
                 part.highest = self._highest(part)
             elif verdicts[start] is Verdict.DUPLICATE:
                 self.duplicates += part.messages
-            yield verdicts[start], part
+                part.is_duplicate = True
+            else:
+                part.refusal = BrokerPersistenceError(
+                    f"{self._label}: the same message is being stored: send it again"
+                )
+            yield part
             start = at
 
-    def _judge(self, batch: "PublishBatch", at: int) -> Verdict:
-        if batch.open_chunks is not None and at in batch.open_chunks:
-            return Verdict.NEW
+    def _judge(self, batch: PublishBatch, at: int) -> Verdict:
         return self._ids.judge(
             batch.producer_name, batch.sequence_ids[at], batch.highest_ids[at], batch.arrived_s
         )
 
     @staticmethod
-    def _highest(part: "PublishBatch") -> int:
+    def _highest(part: PublishBatch) -> int:
         """The highest id that the part's entries have; -1: chunks before the last alone."""
-        open_chunks = part.open_chunks or ()
+        open_chunks = {at for at, _ in _OPEN_CHUNK.of(part)}
         return max(
             (
                 max(sequence_id, highest_id)
@@ -191,7 +262,7 @@ class Deduplication:
             default=-1,
         )
 
-    def on_stored(self, batch: "PublishBatch", ledger_id: int, first_entry_id: int) -> None:
+    def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
         """The log has confirmed a batch that was accepted."""
         entries = len(batch.payloads)
         name = batch.producer_name
@@ -204,6 +275,14 @@ class Deduplication:
         if self._entries_behind >= self.snapshot_entries:
             self.take_snapshot()
 
+    def failed(self, batch: PublishBatch, error: LedgerError) -> None:
+        """Messages may turn up in the log: only its recovery tells."""
+        topic = self._topic
+        if topic.log.terminated is not None:
+            return  # refused for sure, and for good
+        if not topic.is_closed:
+            topic.reload("a message may be stored or not, and the topic deduplicates")
+
     # Snapshots
 
     def take_snapshot(self) -> None:
@@ -214,7 +293,7 @@ class Deduplication:
         self._snapshot()
 
     def take_snapshot_after(self, interval_s: float) -> None:
-        """The same, if the last one was that long ago."""
+        """Take a snapshot, if the last one was that long ago."""
         if self._clock.monotonic_s() - self._snapshot_s >= interval_s:
             self.take_snapshot()
 
@@ -231,7 +310,7 @@ class Deduplication:
         if len(snapshot) < len(self._ids):
             _log.info(
                 "producer_names_left_out",
-                topic=self._topic,
+                topic=self._label,
                 names=len(self._ids),
                 names_kept=len(snapshot),
             )
@@ -259,48 +338,18 @@ class Deduplication:
                 waiting.set_result(None)
 
 
-async def restore(
-    topic: str,
-    log: ReplayedLog,
-    cursor: SnapshotCursor,
-    limits: DeduplicationLimits,
-    *,
-    connected: Container[str],
-    clock: Clock,
-    snapshot_entries: int,
-    read_entries_max: int,
-    read_bytes_max: int,
-) -> Deduplication:
-    """The state as the log has it: the cursor's snapshot, and every entry behind it.
+class NoDeduplication(Feature):
+    """A topic does not deduplicate. It forgets what was known when it did, before anything is
+    stored: what is stored meanwhile is in no snapshot."""
 
-    A topic that did not deduplicate before has a cursor that begins at the end. The bounds are for
-    one read.
+    def __init__(self, topic: TopicPort, remove_cursor: Callable[[], Awaitable[None]]) -> None:
+        """`remove_cursor` deletes the cursor `CURSOR`, if there is one."""
+        self._topic = topic
+        self._remove_cursor = remove_cursor
 
-    Raises:
-        LedgerError: not everything can be read now.
-    """
-    now_s = clock.monotonic_s()
-    ids = SequenceIds(cursor.position_properties, now_s=now_s)
-    read = await replay(
-        log,
-        cursor.mark_delete,
-        ids,
-        now_s=now_s,
-        entries_max=read_entries_max,
-        bytes_max=read_bytes_max,
-    )
-    deduplication = Deduplication(
-        topic,
-        cursor,
-        ids,
-        limits,
-        connected=connected,
-        clock=clock,
-        snapshot_entries=snapshot_entries,
-        behind=log.last_confirmed,
-        entries_behind=read,
-    )
-    if read >= snapshot_entries:
-        deduplication.take_snapshot()
-    _log.info("deduplication_restored", topic=topic, names=len(ids), entries_read=read)
-    return deduplication
+    async def restore(self) -> None:
+        await self._remove_cursor()
+
+    def policies_changed(self, before: EffectivePolicies) -> None:
+        if self._topic.policies.deduplication:
+            self._topic.reopen(_SWITCHED)

@@ -15,9 +15,9 @@ more; one that is set forward is noticed at the latest after `_TIMER_MAX_S`.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import structlog
 
@@ -25,17 +25,15 @@ from magnetar.broker.delayed.bucket_list import StoredBucket
 from magnetar.broker.delayed.index import Bucket, DelayedIndex
 from magnetar.broker.delayed.position_set import PositionSet
 from magnetar.broker.delayed.subscription_delays import SubscriptionDelays
+from magnetar.broker.dispatch.base import DispatchContext
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import NO_ROWS, Feature, PublishBatch, PublishRows, TopicPort, Work
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata, Send
-
-if TYPE_CHECKING:
-    from magnetar.broker.producer import PublishBatch
-    from magnetar.broker.subscription import Subscription
-    from magnetar.broker.topic import Topic
 
 _log = structlog.get_logger()
 
@@ -70,11 +68,11 @@ class DelayedLimits:
     retry_ms: int
 
 
-class DelayedDelivery:
+class DelayedDelivery(Feature):
     """What is delayed on one topic."""
 
     def __init__(
-        self, topic: "Topic", storage: BucketStorage, limits: DelayedLimits, clock: Clock
+        self, topic: TopicPort, storage: BucketStorage, limits: DelayedLimits, clock: Clock
     ) -> None:
         self.limits = limits
         self._topic = topic
@@ -90,7 +88,6 @@ class DelayedDelivery:
         self._loading: asyncio.Task[None] | None = None
         self._storing: asyncio.Task[None] | None = None
         self._is_closed = False
-        topic.on_policies.append(self._policies_changed)
 
     # Questions
 
@@ -98,6 +95,11 @@ class DelayedDelivery:
     def withheld(self) -> PositionSet:
         """Entries that are not due, as far as they are known."""
         return self._index.withheld
+
+    @property
+    def due_entries_max(self) -> int:
+        """Entries that are due and wait in one dispatcher."""
+        return self.limits.due_entries_max
 
     @property
     def size_bytes(self) -> int:
@@ -116,12 +118,13 @@ class DelayedDelivery:
 
     # Subscriptions
 
-    def view_of(self, subscription: "Subscription") -> SubscriptionDelays:
-        """What a subscription that is being opened asks about delays."""
+    def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
+        """A subscription is being opened: its dispatchers ask about delays from now on."""
         self._views = [each for each in self._views if not each.is_closed]
         view = SubscriptionDelays(self, subscription)
         self._views.append(view)
-        return view
+        on_progress = _both(context.on_progress, view.progressed)
+        return replace(context, delays=view, on_progress=on_progress)
 
     def withholds(self, position: Position, due_ms: int) -> bool:
         """Whether an entry with that time is held back; it is remembered then."""
@@ -146,8 +149,14 @@ class DelayedDelivery:
 
     # Publishing
 
+    def rows(self) -> PublishRows:
+        policies = self._topic.policies
+        if policies.delayed_delivery_active and policies.delayed_delivery_max_delay_ms > 0:
+            return PublishRows(checks=(self.check,))
+        return NO_ROWS
+
     def check(
-        self, batch: "PublishBatch", send: Send, metadata: MessageMetadata, _payload: bytes
+        self, batch: PublishBatch, send: Send, metadata: MessageMetadata, _payload: bytes
     ) -> None:
         """Look at a message before it is stored.
 
@@ -221,12 +230,20 @@ class DelayedDelivery:
         self._loading = None
         self.release()
 
-    def _policies_changed(self, before: EffectivePolicies) -> None:
+    def policies_changed(self, before: EffectivePolicies) -> None:
         now = self._topic.policies
         if now.delayed_delivery_active is not before.delayed_delivery_active:
             self.release()
 
     # Storing
+
+    def look(self) -> Work | None:
+        """What was trimmed leaves the index."""
+        self.store()
+        return None
+
+    def shown(self) -> Mapping[str, Any]:
+        return {"delayed_index_bytes": self.size_bytes}
 
     async def restore(self) -> None:
         """Take up what is stored, before anything is dispatched.
@@ -334,10 +351,12 @@ class DelayedDelivery:
                 task.cancel()
 
 
-def look_at(topic: "Topic") -> None:
-    """For the ticker: what was trimmed leaves the index."""
-    if topic.delayed is not None:
-        topic.delayed.store()
+def _both(one: Callable[[], None], other: Callable[[], None]) -> Callable[[], None]:
+    def call_both() -> None:
+        one()
+        other()
+
+    return call_both
 
 
 def _described(bucket: Bucket, ledger_id: int) -> StoredBucket:

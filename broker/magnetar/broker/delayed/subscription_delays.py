@@ -6,22 +6,37 @@ does not fit into its queue waits here, a bit each.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from magnetar.broker.delayed.position_set import PositionSet
+from magnetar.broker.dispatch.base import Dispatcher
 from magnetar.broker.run import Run
+from magnetar.broker.subscription import Subscription
 from magnetar.ledger.position import Position
 
-if TYPE_CHECKING:
-    from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
-    from magnetar.broker.dispatch.base import Dispatcher
-    from magnetar.broker.subscription import Subscription
+
+class TopicDelays(Protocol):
+    """What is delayed on the topic; `DelayedDelivery` is such."""
+
+    @property
+    def withheld(self) -> PositionSet:
+        """Entries that are not due, as far as they are known."""
+        ...
+
+    @property
+    def due_entries_max(self) -> int:
+        """Entries that are due and wait in one dispatcher."""
+        ...
+
+    def withholds(self, position: Position, due_ms: int, /) -> bool:
+        """Whether an entry with that time is held back; it is remembered then."""
+        ...
 
 
 class SubscriptionDelays:
     """The `Delays` of a dispatcher."""
 
-    def __init__(self, topic: "DelayedDelivery", subscription: "Subscription") -> None:
+    def __init__(self, topic: TopicDelays, subscription: Subscription) -> None:
         self._topic = topic
         self._subscription = subscription
         self._due = PositionSet()
@@ -50,7 +65,7 @@ class SubscriptionDelays:
         return self._subscription.is_closed
 
     @property
-    def _dispatcher(self) -> "Dispatcher | None":
+    def _dispatcher(self) -> Dispatcher | None:
         """The dispatcher, if it withholds anything, and has somebody to send to."""
         dispatcher = self._subscription.dispatcher
         if dispatcher is None or not dispatcher.heeds_delays or not dispatcher.consumers:
@@ -104,7 +119,7 @@ class SubscriptionDelays:
         dispatcher = self._dispatcher
         if not self._due or dispatcher is None:
             return
-        queue_max = self._topic.limits.due_entries_max
+        queue_max = self._topic.due_entries_max
         # Many at once, or none: each call goes through the whole queue of a Key_Shared dispatcher.
         room = queue_max - dispatcher.waiting_entries
         if room * 2 >= queue_max:

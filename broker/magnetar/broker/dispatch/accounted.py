@@ -6,8 +6,10 @@ It goes back to be sent again when the consumer asks (its count goes up) or leav
 Source: protocol sheet sections 9 and 10.
 """
 
+import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.accounts import HASH_SHIFT, PendingAccounts
@@ -23,6 +25,11 @@ from magnetar.sdk.wire import append_messages
 
 Outgoing = dict[Consumer, list[bytes]]
 """What a turn is about to write, for each consumer."""
+
+
+_GIVEN_BACK_PER_TURN = 500
+"""Entries that go back to be sent again before others have their turn: one consumer may have as
+many as `unacked_per_consumer_max` allows."""
 
 
 class AccountedDispatcher(Dispatcher):
@@ -74,6 +81,7 @@ class AccountedDispatcher(Dispatcher):
         consumer.pending[position] = key_hash << HASH_SHIFT | messages
         self.accounts.charge(consumer, messages, size_bytes, entries=1, chunks=is_chunk)
         turn.spend(messages, size_bytes)
+        turn.single_entries -= 1
         return messages
 
     def _append(
@@ -127,8 +135,47 @@ class AccountedDispatcher(Dispatcher):
         self._end(turn, wants_more=wants_more)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        self._send_later(self.accounts.give_back(consumer, positions, is_counted=True))
+        """In turns, if they are many; what was acknowledged meanwhile is left out."""
+        asked = list(consumer.pending) if positions is None else positions
+        now, later = asked[:_GIVEN_BACK_PER_TURN], asked[_GIVEN_BACK_PER_TURN:]
+        self._send_later(self.accounts.give_back(consumer, now, is_counted=True))
+        if later:
+            loop, clears = asyncio.get_running_loop(), self.accounts.clears
+            loop.call_soon(self._redeliver_more, consumer, later, clears)
         self.wake()
+
+    def _redeliver_more(
+        self, consumer: Consumer, positions: Sequence[Position], clears: int
+    ) -> None:
+        if clears == self.accounts.clears:  # else everything begins anew already
+            self.redeliver(consumer, positions)
+
+    def _take_back(self, gone: Iterable[Consumer]) -> None:
+        """What consumers had that are gone is sent later, some of it at once, and the rest in
+        further turns: until then nobody has it, and keys stay theirs."""
+        is_going_on = bool(self.accounts.leaving)
+        self.accounts.leaving.extend(gone)
+        if not is_going_on:
+            self._take_back_some()
+
+    def _take_back_some(self) -> None:
+        leaving = self.accounts.leaving
+        left = _GIVEN_BACK_PER_TURN
+        while leaving and left > 0:
+            consumer = leaving[0]
+            positions = list(islice(consumer.pending, left))
+            self._send_later(self.accounts.give_back(consumer, positions, is_counted=False))
+            left -= len(positions)
+            if not consumer.pending:
+                leaving.popleft()
+                consumer.pending.part()
+        if leaving:
+            asyncio.get_running_loop().call_soon(self._take_back_more)
+
+    def _take_back_more(self) -> None:
+        if self.accounts.leaving:
+            self._take_back_some()
+            self.wake()
 
     def partly_acked(self, position: Position) -> None:
         self.accounts.partly_acked(position, self.context.cursor)

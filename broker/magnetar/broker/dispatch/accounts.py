@@ -10,10 +10,12 @@ of them are acknowledged or given back; its credit is kept meanwhile.
 Source: protocol sheet sections 9 and 10. Pure.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.encoding import open_messages
+from magnetar.broker.dispatch.pending import PendingIndex
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.entry import MESSAGES_PER_ENTRY_MAX
 from magnetar.cursors import SubscriptionCursor
@@ -47,6 +49,15 @@ class PendingAccounts:
         self.is_blocked = False
         """The subscription has too many unacknowledged messages."""
         self.redelivery_counts: dict[Position, int] = {}
+        self.clears = 0
+        """How often everything was forgotten."""
+        self._index = PendingIndex()
+        self.leaving: deque[Consumer] = deque()
+        """Consumers that are gone, and whose entries are given back little by little."""
+
+    def joined(self, consumer: Consumer) -> None:
+        """A consumer has come; it has nothing yet."""
+        consumer.pending.join(self._index, consumer)
 
     # Sending
 
@@ -130,7 +141,7 @@ class PendingAccounts:
 
     def acked_through(self, position: Position) -> Iterator[tuple[Consumer, int]]:
         """Forget what is pending at or before the position: whose it was, and the key's hash."""
-        for consumer in self._consumers:
+        for consumer in [*self._consumers, *self.leaving]:
             passed = [each for each in consumer.pending if each <= position]
             for each in passed:
                 value = consumer.pending.pop(each)
@@ -165,17 +176,19 @@ class PendingAccounts:
 
     def clear(self) -> None:
         """Forget everything, as after a seek."""
-        for consumer in self._consumers:
+        for consumer in [*self._consumers, *self.leaving]:
             consumer.pending.clear()
             self._release(consumer, consumer.unacked_messages)
+        for consumer in self.leaving:
+            consumer.pending.part()
+        self.leaving.clear()
         self.redelivery_counts.clear()
+        self.clears += 1
 
     def _owner(self, position: Position) -> Consumer | None:
         """The consumer that the entry is pending at; any may acknowledge it."""
-        for consumer in self._consumers:
-            if position in consumer.pending:
-                return consumer
-        return None
+        owner = self._index.owner(position)
+        return owner if isinstance(owner, Consumer) else None
 
     def limits_changed(self) -> None:
         """Other limits count: who is over the new ones is blocked, who is not is not."""
@@ -224,7 +237,7 @@ class PendingAccounts:
         """
         total = 0
         seen: set[Position] = set()
-        for consumer in self._consumers:
+        for consumer in [*self._consumers, *self.leaving]:
             who = f"consumer {consumer.name!r}"
             unacked = sum(value & MESSAGES_MASK for value in consumer.pending.values())
             if unacked != consumer.unacked_messages:

@@ -18,12 +18,11 @@ from magnetar.broker.dispatch.range_reads import RangeReads, ReadableLog, ReadLi
 from magnetar.broker.dispatch.reasons import Reason
 from magnetar.broker.dispatch.source import EntrySource, Skipped
 from magnetar.broker.dispatch.throttle import RateLimiter
+from magnetar.broker.dispatch.visibility import Visibility
 from magnetar.broker.ownership.protocol import Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.run import Run
 from magnetar.broker.tail_cache import TailCache
-from magnetar.broker.tracing import SubscriptionTrace
-from magnetar.broker.transactions.visibility import Visibility
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.position import Position
 
@@ -63,6 +62,34 @@ class Delays(Skipped, Protocol):
         ...
 
 
+class DispatchTrace(Protocol):
+    """Who follows single messages on their way through a subscription."""
+
+    def sent_through(self, after: Position, consumer: Consumer, /) -> None:
+        """Everything up to `after` was written to the one active consumer, or needs not be."""
+        ...
+
+    def sent_pending(self, consumer: Consumer, /) -> None:
+        """Entries were written to a consumer that has to acknowledge each."""
+        ...
+
+    def acked_range(self, ledger_id: int, first: int, final: int, /) -> None:
+        """Whole entries of a ledger were acknowledged, both ends included."""
+        ...
+
+    def acked_each(self, positions: Sequence[Position], /) -> None:
+        """Single whole entries were acknowledged."""
+        ...
+
+    def acked_through(self, position: Position, /) -> None:
+        """Everything at or before the position was acknowledged."""
+        ...
+
+    def redelivered(self) -> None:
+        """Entries that were sent are sent again."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DispatchContext:
     """What a dispatcher works on: one subscription of one topic."""
@@ -88,8 +115,8 @@ class DispatchContext:
     """Bounds on the rate, of the topic and of the subscription."""
     delays: Delays | None = None
     """Asked about new entries of Shared and Key_Shared that are delayed."""
-    trace: SubscriptionTrace | None = None
-    """Told what is sent and acknowledged, if messages are traced."""
+    trace: DispatchTrace | None = None
+    """Told what is sent and acknowledged, if messages are followed."""
     visibility: Visibility | None = None
     """What of the topic may be read; None: all of it."""
     early: EarlyPlace | None = None
@@ -104,10 +131,14 @@ class DispatchContext:
         return f"{self.topic}:{self.subscription}"
 
 
+SINGLE_ENTRIES_PER_TURN = 200
+"""Entries that one wake sends one by one, as those that come again: each takes tens of us."""
+
+
 class Turn:
     """What one wake may send: a share of the loop's time, within the bounds on the rate."""
 
-    __slots__ = ("_messages", "_room", "messages", "room")
+    __slots__ = ("_messages", "_room", "messages", "room", "single_entries")
 
     def __init__(self, messages: int, room: int) -> None:
         self._messages = messages
@@ -116,6 +147,8 @@ class Turn:
         """Messages left."""
         self.room = room
         """Bytes left."""
+        self.single_entries = SINGLE_ENTRIES_PER_TURN
+        """Entries left of those that go one by one, which costs more than their bytes."""
 
     def spend(self, messages: int, size_bytes: int) -> None:
         self.messages -= messages
@@ -123,7 +156,7 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        return self.messages <= 0 or self.room <= 0
+        return self.messages <= 0 or self.room <= 0 or self.single_entries <= 0
 
     @property
     def spent(self) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from magnetar.broker.compaction.messages import kept_words_of
 from magnetar.broker.dispatch.source import EntrySource
+from magnetar.broker.entry import kept_words_of
 from magnetar.broker.errors import RequestError
 from magnetar.broker.run import Run
 from magnetar.cursors import Cursor, SubscriptionCursor

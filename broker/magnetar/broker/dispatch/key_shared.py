@@ -52,6 +52,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         if not self.consumers:
             self.rewind()
         self.consumers.append(consumer)
+        self.accounts.joined(consumer)
         self.selector.add(consumer)
         self.book.owners_changed()
 
@@ -59,8 +60,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         gone = self._without(consumers)
         if not gone:
             return
-        for consumer in gone:
-            self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
+        self._take_back(gone)
         for consumer in gone:
             self.selector.remove(consumer)
         self.book.owners_changed()
@@ -98,7 +98,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         if book.waiting:
             for consumer in self.consumers:
                 allowed = min(accounts.allowance(consumer), turn.messages)
-                while allowed > 0 and turn.room > 0:
+                while allowed > 0 and not turn.is_over:
                     found = left.next_for(consumer)
                     if found is None:
                         break

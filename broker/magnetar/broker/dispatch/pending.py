@@ -5,6 +5,7 @@ are. A dict of positions takes 190 bytes for each, half of it objects that the c
 neighbours share an array, which makes it 20 to 40 where the entries lie close together. Pure.
 """
 
+import weakref
 from array import array
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import TypeAlias
@@ -20,14 +21,72 @@ _Chunk: TypeAlias = "array[int]"
 """How many there are in it; then, of each entry, 0 or its number plus 1."""
 
 
+class PendingIndex:
+    """Who has entries of which neighbourhood: to find the owner of one, not all have to be asked.
+
+    It changes when an owner gets its first entry of a neighbourhood, or loses its last one.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, int], dict[int, PendingEntries]] = {}
+        """By the ledger and the neighbourhood; then by the number of the owner."""
+        self._joined = 0
+
+    def owner(self, position: Position) -> object | None:
+        """Who has the entry; None: nobody. At most as many are asked as a neighbourhood has
+        entries."""
+        ledger_id, entry_id = position
+        for entries in self._held.get((ledger_id, entry_id >> _SHIFT), {}).values():
+            if position in entries:
+                return entries.owner
+        return None
+
+    def _join(self) -> int:
+        self._joined += 1
+        return self._joined
+
+    def _add(self, ledger_id: int, chunk: int, number: int, entries: "PendingEntries") -> None:
+        self._held.setdefault((ledger_id, chunk), {})[number] = entries
+
+    def _remove(self, ledger_id: int, chunk: int, number: int) -> None:
+        held = self._held[ledger_id, chunk]
+        del held[number]
+        if not held:
+            del self._held[ledger_id, chunk]
+
+
 class PendingEntries(MutableMapping[Position, int]):
     """Numbers of 0 and more by position, in log order."""
 
-    __slots__ = ("_count", "_ledgers")
+    __slots__ = ("_count", "_index", "_ledgers", "_number", "_owner")
 
     def __init__(self) -> None:
         self._ledgers: dict[int, dict[int, _Chunk]] = {}
         self._count = 0
+        # Neither is held: a closed connection, its consumers and what they had go at once.
+        self._index: weakref.ref[PendingIndex] | None = None
+        self._owner: weakref.ref[object] | None = None
+        self._number = 0
+
+    def join(self, index: PendingIndex, owner: object) -> None:
+        """Have the index know from now on which of the entries its owner has."""
+        assert not self._count, "nothing is pending yet"
+        self._index, self._owner = weakref.ref(index), weakref.ref(owner)
+        self._number = index._join()
+
+    @property
+    def owner(self) -> object | None:
+        """Whose entries they are."""
+        return self._owner() if self._owner is not None else None
+
+    def _indexed(self) -> PendingIndex | None:
+        return self._index() if self._index is not None else None
+
+    def part(self) -> None:
+        """Forget the owner, which is gone: the two would hold each other, and be freed by a full
+        garbage collection only."""
+        assert not self._count, "entries are still pending"
+        self._index = self._owner = None
 
     def __len__(self) -> int:
         return self._count
@@ -61,6 +120,8 @@ class PendingEntries(MutableMapping[Position, int]):
             chunk = chunks.get(entry_id >> _SHIFT)
             if chunk is None:
                 chunk = chunks[entry_id >> _SHIFT] = array("q", _EMPTY)
+                if (index := self._indexed()) is not None:
+                    index._add(ledger_id, entry_id >> _SHIFT, self._number, self)
             at = (entry_id & _MASK) + 1
             if not chunk[at]:
                 chunk[0] += 1
@@ -90,11 +151,17 @@ class PendingEntries(MutableMapping[Position, int]):
                 continue
             assert chunks is not None
             del chunks[entry_id >> _SHIFT]
+            if (index := self._indexed()) is not None:
+                index._remove(ledger_id, entry_id >> _SHIFT, self._number)
             if not chunks:
                 del ledgers[ledger_id]
         return taken
 
     def clear(self) -> None:
+        if (index := self._indexed()) is not None:
+            for ledger_id, chunks in self._ledgers.items():
+                for chunk in chunks:
+                    index._remove(ledger_id, chunk, self._number)
         self._ledgers.clear()
         self._count = 0
 

@@ -70,6 +70,7 @@ class SharedDispatcher(AccountedDispatcher):
         if not self.consumers:
             self.rewind()
         self.consumers.append(consumer)
+        self.accounts.joined(consumer)
         self._levels.setdefault(consumer.priority, deque()).append(consumer)
         self._levels = dict(sorted(self._levels.items()))
 
@@ -85,8 +86,9 @@ class SharedDispatcher(AccountedDispatcher):
             else:
                 del self._levels[priority]
         self._affinity.forget(gone)
-        for consumer in [each for each in consumers if each in gone]:
-            self._send_later(self.accounts.give_back(consumer, None, is_counted=False))
+        ordered = [each for each in consumers if each in gone]
+        self._take_back(ordered)
+        for consumer in ordered:
             self._unpark(consumer)
         if not self.consumers:
             self._reset()
@@ -142,7 +144,7 @@ class SharedDispatcher(AccountedDispatcher):
         cursor = self.context.cursor
         last = turn.messages - credit
         before = turn.messages
-        while turn.messages > last and turn.room > 0 and len(waiting):
+        while turn.messages > last and not turn.is_over and len(waiting):
             loaded = self._replay.next_entry()
             if loaded is None:
                 return turn.messages != before or not self._replay.is_reading

@@ -16,8 +16,8 @@ from typing import Protocol
 import structlog
 
 from magnetar.broker.dispatch.range_reads import RangeReads, ReadableLog
+from magnetar.broker.dispatch.visibility import Visibility, VisibleRuns
 from magnetar.broker.run import Run
-from magnetar.broker.transactions.visibility import Visibility, VisibleRuns
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.position import Position
@@ -118,7 +118,7 @@ class EntrySource:
             if last is not None:
                 self._after = self._pass_over(last)
                 position = self._next_open(self._after, log_end)
-        if position > (log_end if self._visibility.buffer is None else self._visibility.last):
+        if position > (log_end if self._visibility.hidden is None else self._visibility.last):
             self._drop_ahead()
             return None
         ahead = self._ahead
@@ -132,7 +132,7 @@ class EntrySource:
         run = self._cache.find(position)
         if run is not None:
             index = position.entry_id - run.first_entry_id
-            return (run if self._visibility.buffer is None else self._visible.see(run)), index
+            return (run if self._visibility.hidden is None else self._visible.see(run)), index
         self._read(position)
         return None
 

@@ -2,8 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from magnetar.broker.compaction import Compaction
-from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.compaction import compaction_of
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.sdk.wire import TopicName
@@ -15,14 +14,8 @@ def compaction_router(context: HttpContext) -> APIRouter:
     """The routes below a topic that compact it."""
     router = APIRouter(tags=["topics"])
 
-    async def compaction_of(name: TopicName) -> Compaction:
-        compaction = (await context.served(name)).compaction
-        if compaction is None:
-            raise NotAllowedError(f"{name} cannot be compacted")
-        return compaction
-
     async def start(name: TopicName) -> None:
-        (await compaction_of(name)).start()
+        compaction_of(await context.served(name)).start()
 
     @router.put(_PATH, status_code=204)
     async def compact(tenant: str, namespace: str, topic: str) -> Response:
@@ -40,7 +33,7 @@ def compaction_router(context: HttpContext) -> APIRouter:
     async def status(tenant: str, namespace: str, topic: str) -> dict[str, str]:
         """What the last compaction of a topic has come to."""
         name = await context.topic("persistent", tenant, namespace, topic)
-        compaction = await compaction_of(name)
+        compaction = compaction_of(await context.served(name))
         return {"status": compaction.status.value, "lastError": compaction.last_error}
 
     return router

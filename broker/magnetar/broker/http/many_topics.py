@@ -116,7 +116,7 @@ def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
                     raise TopicNotFoundError(f"Topic {name} not found")
             there = await context.served(name)
             if question.read_hold_s:
-                there.hold_for_reading(question.read_hold_s)
+                there.use.hold_for_reading(question.read_hold_s)
             return topic_internal_stats(there)
 
         return await _each(request, dict.fromkeys(question.topics), lambda name, _: one(name))

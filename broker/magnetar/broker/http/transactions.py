@@ -32,6 +32,7 @@ from magnetar.broker.transactions.errors import (
 )
 from magnetar.broker.transactions.ids import COORDINATORS, TransactionId, coordinator_topic
 from magnetar.broker.transactions.pending_acks import PendingAckState
+from magnetar.broker.transactions.topic_transactions import TopicTransactions, state_of
 from magnetar.ledger.position import Position
 
 _PREFIX = "/admin/v3/transactions"
@@ -189,7 +190,7 @@ def transactions_router(context: HttpContext) -> APIRouter:
         """What transactions do on a topic."""
         check_on()
         there = await context.served(await context.topic("persistent", tenant, namespace, topic))
-        buffer, visible = there.visibility.buffer, there.visibility.last
+        buffer, visible = state_of(there), there.visibility.last
         return {
             "state": "Ready" if buffer is not None else "NoSnapshot",
             "maxReadPosition": f"{visible.ledger_id}:{visible.entry_id}",
@@ -209,9 +210,10 @@ def transactions_router(context: HttpContext) -> APIRouter:
         check_on()
         there = await context.served(await context.topic("persistent", tenant, namespace, topic))
         found = operating.subscription_of(there, subscription)
-        if there.transactions is None:
+        transactions = there.find(TopicTransactions)
+        if transactions is None:
             return found, None
-        return found, there.transactions.acks.pending.get(subscription)
+        return found, transactions.acks.pending.get(subscription)
 
     @router.get("/transactionInBufferStats/{tenant}/{namespace}/{topic}/{most}/{least}")
     async def in_buffer_stats(
@@ -221,7 +223,7 @@ def transactions_router(context: HttpContext) -> APIRouter:
         ended."""
         check_on()
         there = await context.served(await context.topic("persistent", tenant, namespace, topic))
-        buffer, txn = there.visibility.buffer, TransactionId(most, least)
+        buffer, txn = state_of(there), TransactionId(most, least)
         found = buffer.open.get(txn) if buffer is not None else None
         first = f"{found.first.ledger_id}:{found.first.entry_id}" if found is not None else None
         is_aborted = buffer is not None and buffer.ended.was_committed(txn) is False
@@ -293,9 +295,8 @@ def transactions_router(context: HttpContext) -> APIRouter:
         there = await context.served(await context.topic("persistent", tenant, namespace, topic))
         if subscription not in there.subscriptions:
             raise NotThereError(f"{there.name} has no subscription {subscription}")
-        pending = None
-        if there.transactions is not None:
-            pending = there.transactions.acks.pending.get(subscription)
+        transactions = there.find(TopicTransactions)
+        pending = transactions.acks.pending.get(subscription) if transactions is not None else None
         return {
             "state": "Ready" if pending is not None else "None",
             "ongoingTxnSize": len(pending.transactions) if pending is not None else 0,

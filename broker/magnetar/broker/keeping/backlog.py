@@ -80,7 +80,7 @@ async def oldest_entry(topic: Topic, subscription: Subscription) -> OldestEntry 
     position = subscription.cursor.next_unacked(subscription.cursor.mark_delete)
     if position > topic.log.last_confirmed:
         return None
-    run = topic.cache.find(position)
+    run = topic.tail.cache.find(position)
     if run is not None:
         return OldestEntry(position, publish_time_ms_of(run.entries[run.index_of(position)]))
     position, found = await topic.log.read_range(position, entries_max=1, bytes_max=1)
@@ -115,16 +115,16 @@ async def backlog_age(topic: Topic, now_ms: int, *, reads: bool = True) -> Backl
     if furthest_back is None:
         return None
     position = furthest_back.cursor.next_unacked(furthest_back.cursor.mark_delete)
-    oldest = topic.oldest_seen
+    oldest = topic.use.oldest_seen
     if oldest is None or oldest.position != position:
-        if not reads and topic.cache.find(position) is None:
+        if not reads and topic.tail.cache.find(position) is None:
             return None
         try:
             async with asyncio.timeout(_LOOK_S_MAX):
                 oldest = await oldest_entry(topic, furthest_back)
         except (LedgerError, TimeoutError):
             return None
-        topic.oldest_seen = oldest
+        topic.use.oldest_seen = oldest
         if oldest is None:
             return None
     return BacklogAge(furthest_back.name, int(_age_s(topic, oldest, now_ms)))

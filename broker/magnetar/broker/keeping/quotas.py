@@ -147,7 +147,7 @@ class Quotas:
                 return
             through = min(through, topic.log.last_confirmed)
             dropped = sum(advance(each, through) for each in durable)
-        topic.evicted_entries += dropped
+        topic.use.evicted_entries += dropped
         if dropped:
             _log.warning(
                 "backlog_evicted", topic=str(topic.name), entries=dropped, reason=excess.text

@@ -41,8 +41,8 @@ def trim_point(topic: Topic, *, truncates: bool = False) -> Position | None:
     """Where the topic may begin by now; None: nothing may go, or not yet. Reads nothing."""
     if len(topic.log.ledgers) < 2 or not topic.subscriptions.has_all_cursors:
         return None
-    if topic.coordinator is not None:
-        return None  # Its log is the coordinator's, who lets go of it himself.
+    if topic.is_reserved:
+        return None  # Its log is a feature's own, which lets go of it itself.
     consumed: Position | None = None
     for cursor in topic.durable_cursors():
         persisted = cursor.persisted_mark_delete
@@ -68,7 +68,7 @@ async def trim(topic: Topic, *, truncates: bool = False) -> int:
             if topic.tenure.holds():
                 removed = await topic.log.unlist(before)
     if removed:
-        topic.trimmed_ledgers += removed
+        topic.use.trimmed_ledgers += removed
         _log.info("topic_trimmed", topic=str(topic.name), ledgers=removed, first=str(before))
     await topic.log.delete_unlisted()
     return removed

@@ -7,6 +7,7 @@ those of a namespace are the sums of its topics'.
 
 from typing import NamedTuple
 
+from magnetar.broker.compaction import Compaction
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
@@ -112,7 +113,8 @@ class InSubscriptions(NamedTuple):
 def counters_of_topic(topic: Topic) -> Numbers:
     """What rates are made of: messages and bytes in and out, entries in."""
     sent, sent_bytes = topic.subscriptions.sent()
-    return (topic.messages_in, topic.bytes_in, sent, sent_bytes, topic.entries_in)
+    line = topic.line
+    return (line.messages_in, line.bytes_in, sent, sent_bytes, line.entries_in)
 
 
 def counters_of_subscription(subscription: Subscription) -> Numbers:
@@ -150,6 +152,7 @@ def topic_values(topic: Topic, rates: Numbers, within: InSubscriptions) -> tuple
     sent, sent_bytes = topic.subscriptions.sent()
     size = storage_bytes(topic)
     policies = topic.policies
+    line, shown = topic.line, topic.shown()
     return (
         within.subscriptions,
         len(topic.producers),
@@ -159,8 +162,8 @@ def topic_values(topic: Topic, rates: Numbers, within: InSubscriptions) -> tuple
         bytes_rate_in,
         bytes_rate_out,
         entries_rate,
-        topic.messages_in,
-        topic.bytes_in,
+        line.messages_in,
+        line.bytes_in,
         sent,
         sent_bytes,
         size * policies.write_quorum,
@@ -168,20 +171,21 @@ def topic_values(topic: Topic, rates: Numbers, within: InSubscriptions) -> tuple
         topic_backlog_bytes(topic),
         max(0, policies.backlog_quota_bytes),
         within.backlog,
-        topic.publish_policies.rate.limited_times,
-        topic.delayed.size_bytes if topic.delayed is not None else 0,
-        topic.messages_failed,
-        topic.deduplication.duplicates if topic.deduplication is not None else 0,
-        topic.trimmed_ledgers,
-        topic.evicted_entries,
+        line.rate.limited_times,
+        shown.get("delayed_index_bytes", 0),
+        line.messages_failed,
+        shown.get("duplicates", 0),
+        topic.use.trimmed_ledgers,
+        topic.use.evicted_entries,
     )
 
 
 def compaction_values(topic: Topic) -> tuple[float, ...] | None:
     """In the order of `COMPACTION`; None: none was begun."""
-    if topic.compaction is None:
+    compaction = topic.find(Compaction)
+    if compaction is None:
         return None
-    stats = topic.compaction.stats
+    stats = compaction.stats
     if not stats.succeeded and not stats.failed:
         return None
     return (stats.removed_total, stats.succeeded, stats.failed, stats.duration_ms, stats.entries)

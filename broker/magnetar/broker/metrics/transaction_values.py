@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from magnetar.broker.metrics.text import Table, counter, gauge, labels_of
 from magnetar.broker.services import Services
 from magnetar.broker.transactions.buffer_state import BufferState
+from magnetar.broker.transactions.topic_transactions import state_of
 
 COORDINATOR = (
     gauge("pulsar_txn_active_count", "Transactions that have not ended everywhere."),
@@ -68,11 +69,8 @@ def transaction_tables(
             labels = labels_of({**cluster, "coordinator_id": str(each.number)})
             rows.rows.append((labels, values))
         yield rows
-    buffers = [
-        topic.visibility.buffer
-        for topic in services.topics.loaded
-        if topic.visibility.buffer is not None
-    ]
+    states = map(state_of, services.topics.loaded)
+    buffers = [each for each in states if each is not None]
     counts = ends.look(buffers)
     if buffers:
         sums = (sum(len(each.open) for each in buffers), *counts)

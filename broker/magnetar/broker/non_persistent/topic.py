@@ -9,10 +9,15 @@ from magnetar.broker.consumer import EXCLUSIVE, Consumer
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.errors import ConsumerBusyError, NotAllowedError
 from magnetar.broker.non_persistent.passing import PassingDispatcher
-from magnetar.broker.producer import PublishBatch
 from magnetar.broker.run import Run
 from magnetar.broker.subscription import Subscription
-from magnetar.broker.topic import OpenCursor, Topic, TopicSubscriptions
+from magnetar.broker.topic import (
+    OpenCursor,
+    PublishBatch,
+    PublishLine,
+    Topic,
+    TopicSubscriptions,
+)
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire import encode_send_receipts
@@ -80,12 +85,10 @@ class PassingSubscriptions(TopicSubscriptions):
             subscription.context = self._context_of(subscription, cursor, lambda: None)
 
 
-class NonPersistentTopic(Topic):
-    """Publishing and subscribing without a store; the rest is `Topic`'s."""
+class PassingLine(PublishLine):
+    """The publish line of a non-persistent topic: it ends here, and not in a log."""
 
-    _subscriptions_class = PassingSubscriptions
-
-    def publish(self, batch: PublishBatch) -> None:
+    def append(self, batch: PublishBatch) -> None:
         """Answer at once, and pass on what is taken."""
         taken = batch.payloads[:IN_FLIGHT_MAX]
         highest = batch.highest_ids if batch.has_highest_ids else None
@@ -123,6 +126,13 @@ class NonPersistentTopic(Topic):
                 is_plain=batch.is_plain,
                 chunk_indexes=[each for each in batch.chunks if each < cut],
             )
-            for subscription in self.subscriptions.values():
+            for subscription in self._subscriptions.values():
                 if isinstance(subscription.dispatcher, PassingDispatcher):
                     subscription.dispatcher.offer(run)
+
+
+class NonPersistentTopic(Topic):
+    """Publishing and subscribing without a store; the rest is `Topic`'s."""
+
+    _subscriptions_class = PassingSubscriptions
+    _line_class = PassingLine

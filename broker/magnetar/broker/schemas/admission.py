@@ -83,7 +83,7 @@ def _is_in_use(topic: Topic) -> bool:
     has_data = log.last_confirmed.entry_id >= 0 and log.first_position() <= log.last_confirmed
     return (
         has_data
-        or topic.entries_in > 0
+        or topic.line.entries_in > 0
         or bool(topic.producers)
         or any(
             not consumer.is_auto_consume

@@ -110,7 +110,7 @@ class Revoking:
     async def _look_at(self, connection: "Connection", is_concerned: IsConcerned) -> None:
         login = connection.login
         for producer in connection.publishing.producers():
-            topic = producer.topic.name
+            topic = producer.line.name
             if not is_concerned(topic.namespace_name):
                 continue
             if not await self._may(login, Action.PRODUCE, Topic(topic)):

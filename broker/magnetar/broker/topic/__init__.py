@@ -1,14 +1,33 @@
-"""A topic that this broker owns: its log, its producers, its subscriptions."""
+"""A topic that this broker owns: its log, its producers, its subscriptions, and what it hosts."""
 
+from magnetar.broker.topic.feature import (
+    NO_ROWS,
+    Feature,
+    PublishRows,
+    TopicPort,
+    Work,
+)
+from magnetar.broker.topic.publish_batch import EntryNotes, PublishBatch
+from magnetar.broker.topic.publish_line import PublishLine
 from magnetar.broker.topic.subscriptions import OpenCursor, TopicSubscriptions
-from magnetar.broker.topic.surroundings import OldestEntry, TopicLimits, TopicLog
-from magnetar.broker.topic.topic import Topic
+from magnetar.broker.topic.surroundings import InternalAppend, OldestEntry, TopicLimits, TopicLog
+from magnetar.broker.topic.topic import Topic, looking_at
 
 __all__ = [
+    "NO_ROWS",
+    "EntryNotes",
+    "Feature",
+    "InternalAppend",
     "OldestEntry",
     "OpenCursor",
+    "PublishBatch",
+    "PublishLine",
+    "PublishRows",
     "Topic",
     "TopicLimits",
     "TopicLog",
+    "TopicPort",
     "TopicSubscriptions",
+    "Work",
+    "looking_at",
 ]

@@ -2,11 +2,11 @@
 begins if it is in chunks."""
 
 from magnetar.broker.chunks import chunk_metadata
+from magnetar.broker.dispatch.visibility import Visibility
 from magnetar.broker.entry import MARKER, last_batch_index_of, messages_of
 from magnetar.broker.errors import BrokerPersistenceError
 from magnetar.broker.tail_cache import TailCache
 from magnetar.broker.topic.surroundings import TopicLog
-from magnetar.broker.transactions.visibility import Visibility
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata
@@ -40,7 +40,7 @@ class LastMessage:
         Raises:
             BrokerPersistenceError: the entry could not be read.
         """
-        if self._visibility.buffer is not None:
+        if self._visibility.hidden is not None:
             return await self._find_visible()
         last = self._log.last_confirmed
         if last.entry_id < 0 or self._log.first_position() > last:
@@ -89,7 +89,7 @@ class LastMessage:
         self._chunk = chunk if chunk is not None and chunk.chunk_id > 0 else None
 
     async def _find_visible(self) -> tuple[Position, int]:
-        """The same with transactions: back over markers, and what is open or aborted."""
+        """As `find` where entries are hidden: back over markers, and what nobody may read."""
         position = self._visibility.last
         while position.entry_id >= 0 and self._log.first_position() <= position:
             if position == self._known[0]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from magnetar.broker import admission
 from magnetar.broker.consumer import TYPE_NAMES, Consumer
-from magnetar.broker.dispatch.base import Delays, DispatchContext
-from magnetar.broker.dispatch.compacted import EarlyPlace
+from magnetar.broker.dispatch.base import DispatchContext
 from magnetar.broker.dispatch.range_reads import RangeReads
+from magnetar.broker.dispatch.throttle import DispatchRates
+from magnetar.broker.dispatch.visibility import Visibility
 from magnetar.broker.errors import (
     BrokerPersistenceError,
     ConsumerBusyError,
@@ -16,15 +17,60 @@ from magnetar.broker.errors import (
     RequestError,
     ServiceNotReadyError,
 )
-from magnetar.broker.ownership.protocol import Destination
+from magnetar.broker.keeping.gate import TrimGate
+from magnetar.broker.ownership.protocol import Destination, Tenure
 from magnetar.broker.peer import probe
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic.feature import Feature
+from magnetar.broker.topic.surroundings import TopicLimits, TopicLog
+from magnetar.broker.topic.tail import Tail
+from magnetar.broker.topic.use import TopicUse
 from magnetar.cursors import Cursor, CursorError, CursorFencedError, SubscriptionCursor
-
-if TYPE_CHECKING:
-    from magnetar.broker.topic.topic import Topic
+from magnetar.ledger.ports import Clock
+from magnetar.sdk.wire import TopicName
 
 OpenCursor = Callable[[], Awaitable[SubscriptionCursor]]
+
+
+class SubscribedTopic(Protocol):
+    """What the subscriptions of a topic need of it."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def log(self) -> TopicLog: ...
+
+    @property
+    def tail(self) -> Tail: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def tenure(self) -> Tenure: ...
+
+    @property
+    def policies(self) -> EffectivePolicies: ...
+
+    @property
+    def visibility(self) -> Visibility: ...
+
+    @property
+    def gate(self) -> TrimGate: ...
+
+    @property
+    def dispatch_rates(self) -> DispatchRates: ...
+
+    @property
+    def use(self) -> TopicUse: ...
+
+    @property
+    def features(self) -> Sequence[Feature]: ...
+
+    @property
+    def is_closed(self) -> bool: ...
 
 
 class TopicSubscriptions(Mapping[str, Subscription]):
@@ -32,12 +78,14 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
     _subscription_class: type[Subscription] = Subscription
 
-    def __init__(self, topic: "Topic", *, seek_return_timeout_ms: int) -> None:
+    def __init__(self, topic: SubscribedTopic, limits: TopicLimits) -> None:
         self._topic = topic
+        self._limits = limits
         self._label = str(topic.name)
-        self._seek_return_timeout_ms = seek_return_timeout_ms
-        self._reads = RangeReads(topic.log, topic.cache, topic.limits.dispatch.reads)
+        self._reads = RangeReads(topic.log, topic.tail.cache, limits.dispatch.reads)
         self._by_name: dict[str, Subscription] = {}
+        self.rate = admission.SubscribeRate()
+        """How often each consumer subscribes."""
         self._sent_before = (0, 0)
         """Messages and bytes of subscriptions that are gone."""
 
@@ -88,7 +136,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                         subscription.placed(consumer.start)
                     # Others have joined other subscriptions while the cursor was opened.
                     await subscription.join(consumer, partial(self._check_consumers, subscription))
-                    topic.joined += 1
+                    topic.use.joined += 1
                 except BaseException:
                     self._drop_if_unused(subscription)
                     raise
@@ -169,7 +217,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                 self._label,
                 name,
                 is_durable=is_durable,
-                seek_return_timeout_ms=self._seek_return_timeout_ms,
+                seek_return_timeout_ms=self._limits.seek_return_timeout_ms,
                 gate=self._topic.gate,
                 on_abandoned=self._forget,
                 opened_ms=self._topic.clock.wall_ms(),
@@ -187,23 +235,16 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         topic = self._topic
         async with topic.gate.placing():
             cursor = await open_cursor()
-            delays = topic.delayed.view_of(subscription) if topic.delayed is not None else None
-
-            def on_progress() -> None:
-                topic.trim_cache_soon()
-                if delays is not None:
-                    delays.progressed()
-
-            subscription.context = self._context_of(subscription, cursor, on_progress, delays)
-            if topic.transactions is not None:
-                topic.transactions.acks.attach(subscription)
+            context = self._context_of(subscription, cursor, topic.tail.trim_soon)
+            for feature in topic.features:
+                context = feature.attach(subscription, context)
+            subscription.context = context
 
     def _context_of(
         self,
         subscription: Subscription,
         cursor: SubscriptionCursor,
         on_progress: Callable[[], None],
-        delays: Delays | None = None,
     ) -> DispatchContext:
         topic = self._topic
         return DispatchContext(
@@ -215,21 +256,12 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             cursor=cursor,
             tenure=topic.tenure,
             wall_ms=topic.clock.wall_ms,
-            limits=topic.limits.dispatch,
+            limits=self._limits.dispatch,
             policies=lambda: topic.policies,
             on_progress=on_progress,
             limiters=topic.dispatch_rates.limiters_of(subscription.name),
-            delays=delays,
             visibility=topic.visibility,
-            early=self._early_place(cursor),
-            trace=topic.trace.of_subscription(subscription.name) if topic.trace else None,
         )
-
-    def _early_place(self, cursor: SubscriptionCursor) -> EarlyPlace | None:
-        compaction = self._topic.compaction
-        if compaction is None:
-            return None
-        return EarlyPlace(lambda: compaction.compacted, self._topic.log.first_position, cursor)
 
     # Leaving
 
@@ -240,7 +272,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
     def left_all(self, subscription: Subscription, consumers: Sequence[Consumer]) -> None:
         """Take consumers out of their subscription."""
         subscription.leave_all(consumers)
-        self._topic.trim_cache_soon()
+        self._topic.tail.trim_soon()
 
     async def unsubscribe(
         self, subscription: Subscription, consumer: Consumer, *, is_forced: bool
@@ -254,7 +286,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         async with subscription.lock:
             subscription.check_unsubscribe(consumer, is_forced=is_forced)
             await _delete_cursor(subscription)
-            await self._drop_pending_acks(subscription)
+            await self._tell_deleted(subscription)
             subscription.leave(consumer)
             self._forget(subscription)
 
@@ -277,15 +309,15 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                     f"{self._label} has {len(subscription.consumers)}"
                 )
             await _delete_cursor(subscription)
-            await self._drop_pending_acks(subscription)
+            await self._tell_deleted(subscription)
             self._forget(subscription)
 
-    async def _drop_pending_acks(self, subscription: Subscription) -> None:
-        """Once the cursor is gone: a later one of that name must not find them. Not before: they
-        are needed if it cannot be deleted. What a crash leaves is dropped when the topic is loaded
-        again, before anybody can make another."""
-        if self._topic.transactions is not None:
-            await self._topic.transactions.acks.drop(subscription.name)
+    async def _tell_deleted(self, subscription: Subscription) -> None:
+        """Once the cursor is gone: a later one of that name must not find what features keep of it.
+        Not before: that is needed if it cannot be deleted. What a crash leaves is dropped when the
+        topic is loaded again, before anybody can make another."""
+        for feature in self._topic.features:
+            await feature.deleted(subscription.name)
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
         """After a failed join: a subscription without cursor, or a reader's without a reader."""
@@ -302,9 +334,9 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             messages, size = self._sent_before
             more, more_size, _ = subscription.sent()
             self._sent_before = messages + more, size + more_size
-            if self._topic.trace is not None:
-                self._topic.trace.forget(subscription.name)
-        self._topic.trim_cache()
+            for feature in self._topic.features:
+                feature.forgotten(subscription.name)
+        self._topic.tail.trim()
 
     def close(self, destination: Destination | None) -> None:
         """The topic ends: every consumer is told where it is, or to look it up."""

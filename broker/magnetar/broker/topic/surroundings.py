@@ -1,5 +1,6 @@
 """What a topic is given: a log, and bounds."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -37,6 +38,15 @@ class TopicLog(ListedLog, Protocol):
 
     @property
     def leftover_ledgers(self) -> int: ...
+
+
+class InternalAppend(AppendBatch, Protocol):
+    """Entries of the broker's own on their way into the log; `Record` is one."""
+
+    @property
+    def done(self) -> asyncio.Future[Position]:
+        """Done when the outcome is known."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

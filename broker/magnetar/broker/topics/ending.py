@@ -6,7 +6,7 @@ owner: nothing more is written, sent or answered.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 import structlog
@@ -112,7 +112,7 @@ class TopicEnds:
     def put_to_rest(self, topic: Topic) -> asyncio.Task[None] | None:
         """Begin to close a topic that the broker loaded for itself; returns the task of that.
         None: somebody has asked for it meanwhile, or it is closed already."""
-        if topic.is_asked_for or not self._table.is_served(topic):
+        if topic.use.is_asked_for or not self._table.is_served(topic):
             return None
         self._start_closing(topic)
         return self._table.closing[topic.name].task
@@ -202,11 +202,12 @@ class TopicEnds:
 
 
 async def _close_parts(closing: Closing) -> None:
-    if closing.topic.compaction is not None:
-        await closing.topic.compaction.finished()
+    features = closing.topic.features
+    for feature in features:
+        await feature.stopped()
+    ends: list[Coroutine[object, object, None]]
     ends = [cursor.close() for cursor in closing.cursors]
-    if closing.topic.transactions is not None:
-        ends.append(closing.topic.transactions.close())
+    ends.extend(work for feature in features if (work := feature.ending()) is not None)
     for result in await asyncio.gather(closing.log.close(), *ends, return_exceptions=True):
         if isinstance(result, CursorUnavailableError):
             # Nothing is lost: what was not saved is delivered again.

@@ -1,17 +1,20 @@
 """Opening a topic that is ours: its log is taken over, then what is stored beside it comes back.
 
 In this order: the log (which fences a former owner), the index of delayed messages,
-transactions, compaction, subscriptions, deduplication. Whatever fails on the way leaves nothing
-open behind itself.
+transactions, compaction, subscriptions, deduplication, and the state of a coordinator. Whatever
+fails on the way leaves nothing open behind itself.
+
+This is the only place that knows which features there are, and in which order a topic hosts them.
 """
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from magnetar.broker import compaction, deduplication, naming
-from magnetar.broker.compaction import Compaction, CompactionSurroundings
+from magnetar.broker.compaction import Compaction, CompactionCursor, CompactionSurroundings
+from magnetar.broker.deduplication import Deduplication, NoDeduplication
 from magnetar.broker.delayed.bucket_ledgers import BucketLedgers
 from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.deletion import TopicDeletion
@@ -22,13 +25,13 @@ from magnetar.broker.partitions import PartitionedTopics
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.tail_cache import TailCache, TailCachePool
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import Feature, Topic
 from magnetar.broker.topic_config import (
+    FollowsQuorums,
     compaction_limits,
     cursor_settings,
     deduplication_limits,
     delayed_limits,
-    follow_quorums,
     log_config,
     topic_limits,
     transaction_limits,
@@ -49,8 +52,8 @@ from magnetar.sdk.wire import TopicName
 
 _CURSORS_AT_ONCE = 32
 
-AttachCoordinator = Callable[[Topic], Awaitable[None]]
-"""Makes a coordinator of a topic that is the place of one."""
+MakeCoordinator = Callable[[Topic], Feature | None]
+"""Makes the coordinator whose place a topic is; None: it is no such."""
 
 
 class TopicOpener:
@@ -83,7 +86,7 @@ class TopicOpener:
         self._deduplication_limits = deduplication_limits(settings)
         self._delayed_limits = delayed_limits(settings)
         self._transaction_limits = transaction_limits(settings)
-        self.attach_coordinator: AttachCoordinator | None = None
+        self.make_coordinator: MakeCoordinator | None = None
         self._compactions = CompactionSurroundings(
             ledgers=client,
             limits=compaction_limits(settings),
@@ -127,24 +130,8 @@ class TopicOpener:
         cache = TailCache(self.pool)
         topic = Topic(name, log, cache, self._limits, tenure, policies, clock=self._clock)
         self._ends.attach(topic, log)
-        follow_quorums(topic, log)
-        storage = BucketLedgers(self._client, log)
-        if self._spans is not None:
-            topic.trace = TopicTrace(
-                str(name), self._spans, messages_max=self._settings.tracing_messages_max
-            )
-        topic.delayed = DelayedDelivery(topic, storage, self._delayed_limits, self._clock)
-        topic.transactions = TopicTransactions(
-            topic,
-            partial(self._open_transaction_log, topic),
-            self._transaction_limits,
-            self._clock,
-        )
-        topic.update_checks()
         try:
-            await self._restore(topic, log)
-            if self.attach_coordinator is not None:
-                await self.attach_coordinator(topic)
+            await self._host(topic, log)
             self._ends.check_wanted(topic, log)
         except BaseException:
             topic.abandon_cursors()
@@ -180,19 +167,37 @@ class TopicOpener:
 
     # What is stored beside the log
 
-    async def _restore(self, topic: Topic, log: ManagedLog) -> None:
-        assert topic.delayed is not None
-        assert topic.transactions is not None
-        await topic.delayed.restore()
-        await topic.transactions.restore()
-        names = await list_cursors(self._store, log.path)
-        await topic.transactions.acks.drop_all_but(names)
-        await self._restore_compaction(topic, log, names)
-        await self._restore_subscriptions(topic, log, names)
-        if topic.policies.deduplication:
-            await self._restore_deduplication(topic, log)
-        elif deduplication.CURSOR in names:
-            await self._remove_deduplication(topic, log)
+    async def _host(self, topic: Topic, log: ManagedLog) -> None:
+        """Give the topic its features, and have them take up what is stored."""
+        stored = _StoredCursors(self._store, log)
+        delayed = DelayedDelivery(
+            topic, BucketLedgers(self._client, log), self._delayed_limits, self._clock
+        )
+        transactions = TopicTransactions(
+            topic,
+            partial(self._open_transaction_log, topic),
+            self._transaction_limits,
+            self._clock,
+            cursor_names=stored.names,
+        )
+        compacting = self._compaction_of(topic, log, stored)
+        deduplicating = self._deduplication_of(topic, log, stored)
+        features = [delayed, transactions, deduplicating, compacting, FollowsQuorums(topic, log)]
+        coordinator = self.make_coordinator(topic) if self.make_coordinator is not None else None
+        if coordinator is not None:
+            features.append(coordinator)
+        if self._spans is not None:
+            messages_max = self._settings.tracing_messages_max
+            features.append(TopicTrace(str(topic.name), self._spans, messages_max=messages_max))
+        topic.host(*features)
+        # What withholds or hides entries comes before subscriptions are opened.
+        await delayed.restore()
+        await transactions.restore()
+        await compacting.restore()
+        await self._restore_subscriptions(topic, log, await stored.names())
+        await deduplicating.restore()
+        if coordinator is not None:
+            await coordinator.restore()
 
     async def _restore_subscriptions(
         self, topic: Topic, log: ManagedLog, names: Sequence[str]
@@ -213,35 +218,36 @@ class TopicOpener:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _restore_compaction(
-        self, topic: Topic, log: ManagedLog, names: Sequence[str]
-    ) -> None:
-        open_cursor = partial(self.open_cursor, topic, log, compaction.CURSOR)
-        topic.compaction = Compaction(topic, log, open_cursor, self._compactions)
-        if compaction.CURSOR in names:
-            await topic.compaction.restore()
+    def _compaction_of(self, topic: Topic, log: ManagedLog, stored: "_StoredCursors") -> Compaction:
+        async def is_stored() -> bool:
+            return compaction.CURSOR in await stored.names()
 
-    async def _restore_deduplication(self, topic: Topic, log: ManagedLog) -> None:
-        settings = self._settings
-        cursor = await self.open_cursor(topic, log, deduplication.CURSOR, LATEST)
-        topic.internal_cursors[deduplication.CURSOR] = cursor
-        topic.deduplication = await deduplication.restore(
-            str(topic.name),
+        return Compaction(
+            topic,
             log,
-            cursor,
-            self._deduplication_limits,
-            snapshot_entries=topic.policies.dedup_snapshot_entries,
-            connected=topic.producers,
-            clock=self._clock,
-            read_entries_max=settings.read_ahead_entries,
-            read_bytes_max=settings.read_ahead_bytes,
+            CompactionCursor(is_stored, partial(self.open_cursor, topic, log, compaction.CURSOR)),
+            self._compactions,
+            find_last=topic.last_message.find,
         )
-        topic.update_checks()
 
-    async def _remove_deduplication(self, topic: Topic, log: ManagedLog) -> None:
-        """Before anything is stored: what is stored meanwhile is in no snapshot."""
-        cursor = await self.open_cursor(topic, log, deduplication.CURSOR)
-        await cursor.delete()
+    def _deduplication_of(
+        self, topic: Topic, log: ManagedLog, stored: "_StoredCursors"
+    ) -> Deduplication | NoDeduplication:
+        if topic.policies.deduplication:
+            return Deduplication(
+                topic,
+                partial(self.open_cursor, topic, log, deduplication.CURSOR, LATEST),
+                self._deduplication_limits,
+                connected=topic.producers,
+                clock=self._clock,
+            )
+
+        async def remove_cursor() -> None:
+            if deduplication.CURSOR in await stored.names():
+                cursor = await self.open_cursor(topic, log, deduplication.CURSOR)
+                await cursor.delete()
+
+        return NoDeduplication(topic, remove_cursor)
 
     async def _open_transaction_log(self, topic: Topic) -> TopicTransactionLog:
         settings = self._settings
@@ -281,3 +287,21 @@ class TopicOpener:
         )
         cursor.on_fenced(partial(self._ends.fence, topic))
         return cursor
+
+
+class _StoredCursors:
+    """The names of the durable cursors that are stored for a topic: read once, when first asked."""
+
+    def __init__(self, store: MetadataStore, log: ManagedLog) -> None:
+        self._store = store
+        self._log = log
+        self._names: Sequence[str] | None = None
+
+    async def names(self) -> Sequence[str]:
+        """
+        Raises:
+            CursorError
+        """
+        if self._names is None:
+            self._names = await list_cursors(self._store, self._log.path)
+        return self._names

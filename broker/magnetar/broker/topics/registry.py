@@ -20,7 +20,7 @@ from magnetar.broker.tail_cache import TailCachePool
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.ending import TopicEnds
 from magnetar.broker.topics.loading import TopicLoader
-from magnetar.broker.topics.opening import AttachCoordinator, TopicOpener
+from magnetar.broker.topics.opening import MakeCoordinator, TopicOpener
 from magnetar.broker.topics.removal import TopicRemoval
 from magnetar.broker.topics.table import TopicTable
 from magnetar.broker.tracing import Spans
@@ -95,9 +95,9 @@ class Topics:
         self.open_cursor = self._opener.open_cursor
         policies.on_change(self._policies_changed)
 
-    def attach_coordinators(self, attach: AttachCoordinator) -> None:
+    def attach_coordinators(self, make: MakeCoordinator) -> None:
         """Have coordinators of transactions made of the topics that are their places."""
-        self._opener.attach_coordinator = attach
+        self._opener.make_coordinator = make
 
     # In use
 
@@ -111,7 +111,7 @@ class Topics:
             NotAllowedError: too many topics, of this broker or of the namespace.
         """
         topic = await self._loader.get(name, may_create=may_create)
-        topic.is_asked_for = True
+        topic.use.is_asked_for = True
         return topic
 
     async def wake(self, name: TopicName) -> Topic:

@@ -29,8 +29,8 @@ class Closing:
         """Write nothing more."""
         for cursor in self.cursors:
             cursor.abandon()
-        if self.topic.transactions is not None:
-            self.topic.transactions.abandon()
+        for feature in self.topic.features:
+            feature.abandon()
         self.log.abandon(reason)
 
 

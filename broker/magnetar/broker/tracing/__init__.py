@@ -1,17 +1,12 @@
 """Traces of single messages: published, stored, dispatched, acknowledged.
 
-Off unless a broker is given something that keeps spans (`spans.py`); then topics have a
-`TopicTrace`, and each place that has to tell it something asks once per batch whether there is one.
+Off unless a broker is given something that keeps spans (`spans.py`); then topics host a
+`TopicTrace`, and dispatchers ask once per turn whether there is one.
 """
 
 from magnetar.broker.tracing.settings import TracingSettings
 from magnetar.broker.tracing.spans import Span, Spans
-from magnetar.broker.tracing.traces import (
-    PublishTrace,
-    SubscriptionTrace,
-    TopicTrace,
-    TraceCheck,
-)
+from magnetar.broker.tracing.traces import PublishTrace, SubscriptionTrace, TopicTrace
 
 __all__ = [
     "PublishTrace",
@@ -19,6 +14,5 @@ __all__ = [
     "Spans",
     "SubscriptionTrace",
     "TopicTrace",
-    "TraceCheck",
     "TracingSettings",
 ]

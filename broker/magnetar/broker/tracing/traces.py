@@ -10,15 +10,17 @@ client's the properties of single messages are not seen: it is sampled like a me
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Final
 
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.dispatch.base import DispatchContext
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import EntryNotes, Feature, PublishBatch, PublishRows
 from magnetar.broker.tracing.spans import Span, Spans
+from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata, Send
-
-if TYPE_CHECKING:
-    from magnetar.broker.consumer import Consumer
-    from magnetar.broker.producer import PublishBatch
 
 CARRIED = ("traceparent", "tracestate")
 """Properties of messages that name the trace they belong to."""
@@ -47,6 +49,9 @@ class PublishTrace:
         if self.store is not None:
             self.store.end(error=error)
         self.publish.end(error=error)
+
+
+_TRACED: Final = EntryNotes[PublishTrace]("the trace of the message")
 
 
 class SubscriptionTrace:
@@ -83,20 +88,20 @@ class SubscriptionTrace:
 
     # Told by dispatchers, once per turn
 
-    def sent_through(self, after: Position, consumer: "Consumer") -> None:
+    def sent_through(self, after: Position, consumer: Consumer) -> None:
         """Everything up to `after` was written to the one active consumer, or needs not be."""
         if self._waiting:
             for position in [each for each in self._waiting if each <= after]:
                 self._was_sent(position, consumer)
 
-    def sent_pending(self, consumer: "Consumer") -> None:
+    def sent_pending(self, consumer: Consumer) -> None:
         """Entries were written to a consumer that has to acknowledge each."""
         pending = consumer.pending
         if self._waiting:
             for position in [each for each in self._waiting if each in pending]:
                 self._was_sent(position, consumer)
 
-    def _was_sent(self, position: Position, consumer: "Consumer") -> None:
+    def _was_sent(self, position: Position, consumer: Consumer) -> None:
         dispatch = self._waiting.pop(position)
         attributes = {**self._attributes, "messaging.pulsar.consumer": consumer.name}
         ack = self._spans.begin("ack", attributes=attributes, parent=dispatch)
@@ -144,7 +149,7 @@ class SubscriptionTrace:
                 ack.end()
 
 
-class TopicTrace:
+class TopicTrace(Feature):
     """The sampled messages of one topic."""
 
     def __init__(self, topic: str, spans: Spans, *, messages_max: int) -> None:
@@ -157,7 +162,19 @@ class TopicTrace:
         }
         self._subscriptions: dict[str, SubscriptionTrace] = {}
 
-    def begin(self, metadata: MessageMetadata, size_bytes: int) -> PublishTrace | None:
+    def rows(self) -> PublishRows:
+        return PublishRows(checks=(self.check,), listeners=(self,))
+
+    def check(
+        self, batch: PublishBatch, send: Send, metadata: MessageMetadata, payload: bytes
+    ) -> None:
+        """Begin the trace of a message that comes next in the batch, if it is sampled. Behind every
+        check that may refuse it."""
+        trace = self._begin(metadata, len(payload))
+        if trace is not None:
+            _TRACED.add(batch, trace)
+
+    def _begin(self, metadata: MessageMetadata, size_bytes: int) -> PublishTrace | None:
         """A message has arrived; None: it is not sampled."""
         carrier = {each.key: each.value for each in metadata.properties if each.key in CARRIED}
         attributes: dict[str, str | int] = {
@@ -172,51 +189,37 @@ class TopicTrace:
         store = self._spans.begin("store", attributes=self._attributes, parent=publish)
         return PublishTrace(publish, store)
 
-    def stored(
-        self, traces: Sequence[tuple[int, PublishTrace]], ledger_id: int, first_entry_id: int
-    ) -> None:
-        """Entries are durable: each with its index in its batch."""
-        for index, trace in traces:
+    def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
+        """Entries are durable: what is sampled of them is followed to each subscription."""
+        for index, trace in _TRACED.of(batch):
             trace.stored()
             position = Position(ledger_id, first_entry_id + index)
             for subscription in self._subscriptions.values():
                 subscription.stored(position, trace.publish)
 
-    def of_subscription(self, name: str) -> SubscriptionTrace:
-        """The part of a subscription that was opened."""
-        self.forget(name)
+    def failed(self, batch: PublishBatch, error: LedgerError) -> None:
+        """Entries are not stored, as far as anybody knows."""
+        for _, trace in _TRACED.of(batch):
+            trace.failed(str(error))
+
+    def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
+        """A subscription is being opened: what it sends is followed from now on."""
+        return replace(context, trace=self._of_subscription(subscription.name))
+
+    def _of_subscription(self, name: str) -> SubscriptionTrace:
+        self.forgotten(name)
         attributes = {**self._attributes, "messaging.destination.subscription.name": name}
         made = SubscriptionTrace(self._spans, attributes, self._messages_max)
         self._subscriptions[name] = made
         return made
 
-    def forget(self, name: str) -> None:
+    def forgotten(self, subscription: str) -> None:
         """The subscription was closed."""
-        found = self._subscriptions.pop(name, None)
+        found = self._subscriptions.pop(subscription, None)
         if found is not None:
             found.close()
 
     def close(self) -> None:
         """The topic ends here."""
         for name in list(self._subscriptions):
-            self.forget(name)
-
-
-class TraceCheck:
-    """Begins the traces of messages, after every check that may refuse them."""
-
-    def __init__(self, trace: TopicTrace) -> None:
-        self._trace = trace
-
-    def __call__(
-        self,
-        batch: "PublishBatch",
-        send: Send,
-        metadata: MessageMetadata,
-        payload: bytes,
-    ) -> None:
-        trace = self._trace.begin(metadata, len(payload))
-        if trace is not None:
-            if batch.traces is None:
-                batch.traces = []
-            batch.traces.append((len(batch.payloads), trace))
+            self.forgotten(name)

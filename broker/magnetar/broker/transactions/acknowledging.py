@@ -7,7 +7,8 @@ coordinator asks again, and acknowledging twice changes nothing.
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 from weakref import WeakValueDictionary
 
 from magnetar.broker.consumer import Consumer
@@ -22,6 +23,7 @@ from magnetar.broker.transactions.errors import (
     InvalidTransactionStatusError,
     TransactionConflictError,
 )
+from magnetar.broker.transactions.held_cursor import HeldCursor
 from magnetar.broker.transactions.ids import TransactionId
 from magnetar.broker.transactions.pending_acks import (
     Ack,
@@ -30,19 +32,20 @@ from magnetar.broker.transactions.pending_acks import (
     dump_ack,
     load_ack,
 )
+from magnetar.broker.transactions.surroundings import EnabledTransactions, TransactionalTopic
 from magnetar.cursors import Cursor, CursorError
 from magnetar.ledger.errors import LedgerError
-
-if TYPE_CHECKING:
-    from magnetar.broker.topic import Topic
-    from magnetar.broker.transactions.topic_transactions import TopicTransactions
 
 
 class TransactionalAcks:
     """Of all subscriptions of one topic."""
 
     def __init__(
-        self, topic: "Topic", transactions: "TopicTransactions", *, pending_acks_max: int
+        self,
+        topic: TransactionalTopic,
+        transactions: EnabledTransactions,
+        *,
+        pending_acks_max: int,
     ) -> None:
         self._topic = topic
         self._transactions = transactions
@@ -87,7 +90,7 @@ class TransactionalAcks:
         """A subscription was opened: it is to see what is held back."""
         pending = self.pending.get(subscription.name)
         if pending is not None and subscription.is_durable:
-            subscription.hold_back(pending)
+            subscription.hold_back(pending, partial(HeldCursor, pending=pending))
 
     # Acknowledging
 
@@ -115,7 +118,7 @@ class TransactionalAcks:
             raise ServiceNotReadyError(f"subscription {name} of {topic.name} is being deleted")
         pending = self.pending.setdefault(name, PendingAckState())
         if subscription.pending_acks is not pending:
-            subscription.hold_back(pending)
+            subscription.hold_back(pending, partial(HeldCursor, pending=pending))
         self._check(subscription, pending, txn, acks, cumulative)
         pending.add(txn, acks)
         if cumulative is not None:

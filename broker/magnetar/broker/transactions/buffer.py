@@ -6,7 +6,7 @@ stored, the topic is loaded again: only the recovered log knows.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import structlog
 
@@ -16,28 +16,29 @@ from magnetar.broker.errors import (
     NotAllowedError,
     ServiceNotReadyError,
 )
+from magnetar.broker.topic import EntryNotes, PublishBatch
 from magnetar.broker.transactions.appends import Record
 from magnetar.broker.transactions.buffer_state import BufferState
 from magnetar.broker.transactions.errors import AlreadyStoredError
 from magnetar.broker.transactions.ids import TransactionId
-from magnetar.broker.transactions.markers import encode_marker, id_in, sender_in
+from magnetar.broker.transactions.markers import Sender, encode_marker, id_in, sender_in
+from magnetar.broker.transactions.surroundings import EnabledTransactions, TransactionalTopic
 from magnetar.ledger.errors import LedgerError, LogTerminatedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata, Send
 
-if TYPE_CHECKING:
-    from magnetar.broker.producer import PublishBatch
-    from magnetar.broker.topic import Topic
-    from magnetar.broker.transactions.topic_transactions import TopicTransactions
-
 _log = structlog.get_logger()
+
+_JOINS: Final = EntryNotes[tuple[TransactionId, Sender]]("in which transaction it is, and whose")
 
 
 class TransactionBuffer:
     """What transactions do to one topic's log."""
 
-    def __init__(self, topic: "Topic", transactions: "TopicTransactions", clock: Clock) -> None:
+    def __init__(
+        self, topic: TransactionalTopic, transactions: EnabledTransactions, clock: Clock
+    ) -> None:
         self._topic = topic
         self._transactions = transactions
         self._clock = clock
@@ -49,14 +50,14 @@ class TransactionBuffer:
 
     @property
     def state(self) -> BufferState:
-        state = self._topic.visibility.buffer
+        state = self._transactions.state
         assert state is not None, "the topic has transactions"
         return state
 
     # Messages
 
     def check(
-        self, batch: "PublishBatch", send: Send, metadata: MessageMetadata, _payload: bytes
+        self, batch: PublishBatch, send: Send, metadata: MessageMetadata, _payload: bytes
     ) -> None:
         """Look at a message that comes next in the batch, and note the transaction it is in.
 
@@ -87,12 +88,12 @@ class TransactionBuffer:
                 f"{self._topic.name}: the same message is being stored: send it again"
             )
         accepted[sender.name] = sender.order
-        batch.note_transaction(txn, sender)
+        _JOINS.add(batch, (txn, sender))
 
     def last_sequence_id(self, name: str) -> int:
         """The last one that a producer of that name has sent in a transaction that is open here,
         for the next of that name to go on from; -1: none has."""
-        if self._topic.visibility.buffer is None:
+        if self._transactions.state is None:
             return -1
         orders = [
             senders[name]
@@ -104,20 +105,24 @@ class TransactionBuffer:
         ]
         return max(orders, default=(-1, -1))[0]
 
-    def handed_over(self) -> int:
-        """Messages of transactions are about to be appended."""
-        return self.state.handed_over(self._topic.log.last_confirmed)
+    def handed(self, batch: PublishBatch) -> None:
+        """A batch is about to be appended: what of it is in transactions is hidden from now on."""
+        if batch.notes is not None and _JOINS in batch.notes:
+            batch.handed_over = self.state.handed_over(self._topic.log.last_confirmed)
 
-    def stored(self, batch: "PublishBatch", ledger_id: int, first_entry_id: int) -> None:
-        """They are in the log."""
+    def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
+        """A batch is in the log."""
+        if not batch.handed_over:
+            return
         state, now_ms = self.state, self._clock.wall_ms()
-        assert batch.transactions is not None
-        for at, txn, sender in batch.transactions:
+        for at, (txn, sender) in _JOINS.of(batch):
             state.on_entry(txn, Position(ledger_id, first_entry_id + at), sender, now_ms=now_ms)
         state.answered(batch.handed_over)
 
-    def failed(self, batch: "PublishBatch", error: LedgerError) -> None:
-        """They may be in the log or not; but for a log that takes nothing any more."""
+    def failed(self, batch: PublishBatch, error: LedgerError) -> None:
+        """A batch may be in the log or not; but for a log that takes nothing any more."""
+        if not batch.handed_over:
+            return
         if isinstance(error, LogTerminatedError):
             self.state.answered(batch.handed_over)
         elif not self._topic.is_closed:
@@ -136,7 +141,7 @@ class TransactionBuffer:
         """
         topic = self._topic
         await self._transactions.enable()
-        if topic.is_closed or topic.is_draining:
+        if topic.is_leaving:
             raise ServiceNotReadyError(f"{topic.name} is closing")
         state = self.state
         for late in state.overdue(txn.most, low_watermark):
@@ -179,7 +184,7 @@ class TransactionBuffer:
 
         record = Record([entry], on_stored)
         record.done.add_done_callback(self._look)
-        topic.append_internal(record)
+        topic.append(record)
         return record.done
 
     def _append_beside(

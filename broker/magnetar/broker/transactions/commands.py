@@ -19,11 +19,10 @@ from magnetar.broker.link import Link
 from magnetar.broker.security import Action, Cluster, Subscription, Topic
 from magnetar.broker.security.login import Login
 from magnetar.broker.services import Services
-from magnetar.broker.topic import Topic as ServedTopic
 from magnetar.broker.transactions.coordinator import Coordinator
 from magnetar.broker.transactions.errors import TransactionNotFoundError
 from magnetar.broker.transactions.ids import TransactionId
-from magnetar.broker.transactions.topic_transactions import TopicTransactions
+from magnetar.broker.transactions.topic_transactions import TopicTransactions, transactions_of
 from magnetar.sdk.wire import BaseCommand, TopicName, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
 
@@ -198,13 +197,7 @@ class TransactionCommands:
             # behind.
             await topics.catch_up()
             found = await topics.get(name, may_create=False)
-        return _transactions_in(found)
-
-
-def _transactions_in(topic: ServedTopic) -> TopicTransactions:
-    if topic.transactions is None:
-        raise NotAllowedError(f"{topic.name} keeps nothing: it takes part in no transactions")
-    return topic.transactions
+        return transactions_of(found)
 
 
 def _check_persistent(name: TopicName) -> None:

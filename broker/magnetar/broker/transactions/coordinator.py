@@ -11,13 +11,14 @@ every participant is told until it answers, then the end is noted.
 import asyncio
 import heapq
 import json
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
 from magnetar.broker.errors import BrokerPersistenceError, NotAllowedError
+from magnetar.broker.topic import Feature, TopicPort
 from magnetar.broker.transactions.appends import Record
 from magnetar.broker.transactions.coordinator_state import (
     ENDED,
@@ -29,17 +30,19 @@ from magnetar.broker.transactions.coordinator_state import (
 )
 from magnetar.broker.transactions.errors import CoordinatorNotFoundError
 from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.turn_gate import TurnGate
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
-
-if TYPE_CHECKING:
-    from magnetar.broker.topic import Topic
 
 _log = structlog.get_logger()
 
 _READ_ENTRIES = 1000
 _READ_BYTES = 4 << 20
+_RECORDS_PER_TURN = 500
+"""Records that are taken in, or written down, before others have their turn."""
+_ENDS_AT_ONCE = 50
+"""Transactions that are decided at a time: thousands can time out at once."""
 
 
 class Participants(Protocol):
@@ -81,13 +84,15 @@ class CoordinatorCounters:
     appended: int = 0
 
 
-class Coordinator:
+class Coordinator(Feature):
     """One coordinator, while this broker owns its topic."""
+
+    reserved_as = "the log of a coordinator of transactions"
 
     def __init__(
         self,
         number: int,
-        topic: "Topic",
+        topic: TopicPort,
         participants: Participants,
         limits: CoordinatorLimits,
         clock: Clock,
@@ -101,6 +106,9 @@ class Coordinator:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._endings: dict[int, asyncio.Task[None]] = {}
+        self._gate = TurnGate()
+        """For ends that begin to be told: of thousands that are decided at once, or found decided
+        after a restart, some begin in each turn. One that cannot be told holds up none of them."""
         self._deadlines: list[tuple[float, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._records = 0
@@ -134,14 +142,18 @@ class Coordinator:
                 records.append(record)
             last = Position(first.ledger_id, first.entry_id + len(entries) - 1)
             position = log.next_position(last)
-        for record in records:
+        for at, record in enumerate(records, 1):
             self.state.apply(record)
+            if at % _RECORDS_PER_TURN == 0:
+                await asyncio.sleep(0)
         self._records = len(records)
-        for found in list(self.state.transactions.values()):
+        for at, found in enumerate(list(self.state.transactions.values()), 1):
             if found.status is Status.OPEN:
                 self._watch(found)
             else:
                 self._carry_out(found)
+            if at % _ENDS_AT_ONCE == 0:
+                await asyncio.sleep(0)
         _log.info(
             "coordinator_restored", number=self.number, transactions=len(self.state.transactions)
         )
@@ -250,6 +262,7 @@ class Coordinator:
                 self._topic.reload("an end of a transaction was not carried out")
 
     async def _tell_all(self, found: Transaction) -> None:
+        await self._gate.enter()
         commits = found.status is Status.COMMITTING
         low_watermark = self.state.low_watermark
         participants = self._participants
@@ -281,7 +294,8 @@ class Coordinator:
         left_ms = min(found.deadline_ms - self._clock.wall_ms(), found.timeout_ms)
         due_s = self._clock.monotonic_s() + max(0, left_ms) / 1000
         heapq.heappush(self._deadlines, (due_s, found.id.least))
-        self._set_timer()
+        if self._timer is None or self._deadlines[0][1] == found.id.least:
+            self._set_timer()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -294,14 +308,30 @@ class Coordinator:
     def _on_timer(self) -> None:
         self._timer = None
         now_s = self._clock.monotonic_s()
-        while self._deadlines and self._deadlines[0][0] <= now_s:
+        late: list[Transaction] = []
+        while self._deadlines and self._deadlines[0][0] <= now_s and len(late) < _ENDS_AT_ONCE:
             _, least = heapq.heappop(self._deadlines)
             found = self.state.transactions.get(least)
             if found is not None and found.status is Status.OPEN:
-                _log.info("transaction_timed_out", txn=str(found.id))
-                self.counters.timed_out += 1
-                self._run(self._decide(found, commits=False))
-        self._set_timer()
+                late.append(found)
+        if late:
+            self._run(self._time_out(late))
+        else:
+            self._set_timer()
+
+    async def _time_out(self, late: Sequence[Transaction]) -> None:
+        """Abort some of those that are late; the next ones follow when these are decided."""
+        decided = []
+        for found in late:
+            _log.info("transaction_timed_out", txn=str(found.id))
+            self.counters.timed_out += 1
+            decided.append(self._decide(found, commits=False))
+        try:
+            for result in await asyncio.gather(*decided, return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
+        finally:
+            self._set_timer()
 
     def _run(self, work: Coroutine[object, object, None]) -> None:
         task = self._loop.create_task(work)
@@ -329,10 +359,21 @@ class Coordinator:
         self._check_here()
         return self._append({"kind": "nothing"})
 
+    async def _prepare_snapshot(self) -> None:
+        """Have nearly all transactions written down by the time of the snapshot, which is taken in
+        one piece: what changes meanwhile is written down again then."""
+        for at, found in enumerate(list(self.state.transactions.values()), 1):
+            found.text()
+            if at % _RECORDS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
     def _append(self, record: Stored) -> "asyncio.Future[Position]":
-        appended = Record([json.dumps(record).encode()])
+        return self._append_text(json.dumps(record))
+
+    def _append_text(self, text: str) -> "asyncio.Future[Position]":
+        appended = Record([text.encode()])
         self.counters.appended += 1
-        self._topic.append_internal(appended)
+        self._topic.append(appended)
         return appended.done
 
     async def _durable(self, done: "asyncio.Future[Position]") -> None:
@@ -357,7 +398,8 @@ class Coordinator:
         try:
             await log.rotate()
             self._records = 0
-            position = await asyncio.shield(self._append(self.state.snapshot()))
+            await self._prepare_snapshot()
+            position = await asyncio.shield(self._append_text(self.state.snapshot_text()))
             await log.unlist(position)
             await log.delete_unlisted()
         except LedgerError as error:

@@ -10,6 +10,7 @@ when it is durable. If it cannot be made durable, the state is thrown away and r
 A transaction that has ended is remembered by its outcome among the last `finished_max`.
 """
 
+import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -68,6 +69,19 @@ class Transaction:
     @property
     def deadline_ms(self) -> int:
         return self.begun_ms + self.timeout_ms
+
+    _text: str = field(default="", repr=False, compare=False)
+    """As JSON; empty: not since the last change."""
+
+    def changed(self) -> None:
+        """What was written down of it is old."""
+        self._text = ""
+
+    def text(self) -> str:
+        """As JSON, written down once after each change."""
+        if not self._text:
+            self._text = json.dumps(self.dump())
+        return self._text
 
     def dump(self) -> Stored:
         return {
@@ -180,14 +194,12 @@ class CoordinatorState:
         """The record of a new status."""
         return {"kind": "status", "id": txn.least, "status": str(status)}
 
-    def snapshot(self) -> Stored:
-        """The record of everything; what is before it is needed no more."""
-        return {
-            "kind": "snapshot",
-            "next": self._next,
-            "transactions": [each.dump() for each in self.transactions.values()],
-            "finished": list(self.finished.items()),
-        }
+    def snapshot_text(self) -> str:
+        """The record of everything, as JSON; what is before it is needed no more. Cheap for
+        transactions whose text is known."""
+        frame = {"kind": "snapshot", "next": self._next, "finished": list(self.finished.items())}
+        every = ", ".join(each.text() for each in self.transactions.values())
+        return f'{json.dumps(frame)[:-1]}, "transactions": [{every}]}}'
 
     def apply(self, record: Mapping[str, Any]) -> None:
         """Take a record in: one that was just written, or is being read."""
@@ -198,6 +210,7 @@ class CoordinatorState:
                 pass
             case "join":
                 found = self.transactions[record["id"]]
+                found.changed()
                 found.topics.update(dict.fromkeys(record["topics"]))
                 found.subscriptions.update(
                     dict.fromkeys((topic, name) for topic, name in record["subscriptions"])
@@ -222,6 +235,7 @@ class CoordinatorState:
     def _change(self, found: Transaction, status: Status) -> None:
         assert (found.status, status) in TRANSITIONS, f"{found.id}: {found.status} to {status}"
         found.status = status
+        found.changed()
         if status in (Status.COMMITTED, Status.ABORTED):
             del self.transactions[found.id.least]
             self.finished[found.id.least] = status is Status.COMMITTED

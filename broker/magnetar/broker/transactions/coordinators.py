@@ -71,7 +71,7 @@ class Coordinators:
             end_wait_ms=settings.transaction_end_wait_ms,
         )
         self._looking: asyncio.Task[None] | None = None
-        topics.attach_coordinators(self._attach)
+        topics.attach_coordinators(self._make)
 
     @property
     def is_enabled(self) -> bool:
@@ -120,7 +120,7 @@ class Coordinators:
                 raise CoordinatorNotFoundError(
                     f"coordinator {number} is not served here: {error}"
                 ) from error
-        coordinator = topic.coordinator
+        coordinator = topic.find(Coordinator)
         if coordinator is None or topic.is_closed or not topic.tenure.holds():
             raise CoordinatorNotFoundError(f"coordinator {number} is served elsewhere")
         return coordinator
@@ -128,17 +128,16 @@ class Coordinators:
     @property
     def served(self) -> list[Coordinator]:
         """Those that are served here just now."""
-        return [each.coordinator for each in self._topics.loaded if each.coordinator is not None]
+        found = (topic.find(Coordinator) for topic in self._topics.loaded)
+        return [each for each in found if each is not None]
 
-    async def _attach(self, topic: Topic) -> None:
-        """A topic is being opened: if it is a coordinator's place, this is that coordinator."""
+    def _make(self, topic: Topic) -> Coordinator | None:
+        """The coordinator whose place a topic is that is being opened; None: it is no such."""
         if not is_coordinator(topic.name) or topic.name.partition_index < 0:
-            return
-        coordinator = Coordinator(
+            return None
+        return Coordinator(
             topic.name.partition_index, topic, self.messenger, self._limits, self._clock
         )
-        topic.coordinator = coordinator
-        await coordinator.restore()
 
     # That somebody serves them
 

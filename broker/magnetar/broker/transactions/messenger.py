@@ -22,9 +22,9 @@ from magnetar.broker.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
-from magnetar.broker.topic import Topic
 from magnetar.broker.topics import Topics
 from magnetar.broker.transactions.ids import TransactionId, coordinator_topic
+from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.cursors import CursorError
 from magnetar.ledger.errors import LedgerError
 from magnetar.sdk.errors import SdkError, service_error
@@ -79,9 +79,8 @@ class Messenger:
     ) -> None:
         """As `Participants`."""
 
-        async def here(found: Topic) -> None:
-            assert found.transactions is not None
-            await found.transactions.buffer.end(txn, commits=commits, low_watermark=low_watermark)
+        async def here(found: TopicTransactions) -> None:
+            await found.buffer.end(txn, commits=commits, low_watermark=low_watermark)
 
         def command(request_id: int) -> BaseCommand:
             return BaseCommand(
@@ -103,11 +102,8 @@ class Messenger:
     ) -> None:
         """As `Participants`."""
 
-        async def here(found: Topic) -> None:
-            assert found.transactions is not None
-            await found.transactions.acks.end(
-                name, txn, commits=commits, low_watermark=low_watermark
-            )
+        async def here(found: TopicTransactions) -> None:
+            await found.acks.end(name, txn, commits=commits, low_watermark=low_watermark)
 
         def command(request_id: int) -> BaseCommand:
             return BaseCommand(
@@ -144,7 +140,7 @@ class Messenger:
     async def _until_told(
         self,
         topic: str,
-        here: Callable[[Topic], Awaitable[None]],
+        here: Callable[[TopicTransactions], Awaitable[None]],
         command: Callable[[int], BaseCommand],
     ) -> None:
         pause_ms = self._limits.retry_ms
@@ -161,8 +157,9 @@ class Messenger:
                     self._at_once,
                     asyncio.timeout(self._limits.timeout_ms / 1000),
                 ):
-                    found = self._topics.served(name)
-                    if found is not None and found.transactions is not None:
+                    served = self._topics.served(name)
+                    found = served.find(TopicTransactions) if served is not None else None
+                    if found is not None:
                         await here(found)
                     else:
                         await self._ask(name, command)

@@ -7,30 +7,32 @@ the position that the snapshot knows of.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
+from magnetar.broker.dispatch.base import DispatchContext
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import Feature, PublishRows, Topic, Work
 from magnetar.broker.transactions.acknowledging import TransactionalAcks
 from magnetar.broker.transactions.buffer import TransactionBuffer
 from magnetar.broker.transactions.buffer_state import BufferState
 from magnetar.broker.transactions.ids import TransactionId
 from magnetar.broker.transactions.markers import mark_of
 from magnetar.broker.transactions.pending_acks import load_all
+from magnetar.broker.transactions.surroundings import TransactionalTopic
 from magnetar.broker.transactions.topic_log import TopicTransactionLog, property_of, since_in
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 
-if TYPE_CHECKING:
-    from magnetar.broker.topic import Topic
-
 _log = structlog.get_logger()
 
 OpenLog = Callable[[], Awaitable[TopicTransactionLog]]
+CursorNames = Callable[[], Awaitable[Collection[str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +48,27 @@ class TopicTransactionLimits:
     read_bytes_max: int
 
 
-class TopicTransactions:
+class TopicTransactions(Feature):
     """Of one persistent topic that this broker owns. Everything happens on the event loop."""
 
     def __init__(
-        self, topic: "Topic", open_log: OpenLog, limits: TopicTransactionLimits, clock: Clock
+        self,
+        topic: TransactionalTopic,
+        open_log: OpenLog,
+        limits: TopicTransactionLimits,
+        clock: Clock,
+        *,
+        cursor_names: CursorNames,
     ) -> None:
+        """`cursor_names`: of the durable cursors that are stored, subscriptions' among them."""
         self._topic = topic
         self._open_log = open_log
+        self._cursor_names = cursor_names
         self._limits = limits
         self._clock = clock
         self.log: TopicTransactionLog | None = None
+        self.state: BufferState | None = None
+        """Which entries are hidden; None: the topic has had no transaction."""
         self.buffer = TransactionBuffer(topic, self, clock)
         self.acks = TransactionalAcks(topic, self, pending_acks_max=limits.pending_acks_max)
         self._enabling: asyncio.Task[None] | None = None
@@ -68,6 +80,46 @@ class TopicTransactions:
     def is_enabled(self) -> bool:
         """Whether the topic has had a transaction."""
         return self.log is not None
+
+    # Publishing
+
+    def rows(self) -> PublishRows:
+        if self.log is None:
+            return PublishRows(takes_transactions=self._takes_transactions)
+        return PublishRows(
+            checks=(self.buffer.check,),
+            on_handed=(self.buffer.handed,),
+            listeners=(self.buffer,),
+            takes_transactions=self._takes_transactions,
+        )
+
+    def _takes_transactions(self) -> bool:
+        """Whether messages of transactions may come. If not, the topic is being made ready.
+
+        Raises:
+            NotAllowedError: the broker takes none.
+        """
+        if self.log is None:
+            self.want()
+        return self.log is not None
+
+    async def admit_producer(self, *, is_transactional: bool) -> None:
+        if is_transactional:
+            await self.enable()
+        if self._enabling is not None:
+            await asyncio.wait([self._enabling])
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        return self.buffer.last_sequence_id(producer_name)
+
+    # Subscriptions
+
+    def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
+        self.acks.attach(subscription)
+        return context
+
+    async def deleted(self, subscription: str) -> None:
+        await self.acks.drop(subscription)
 
     # The first one
 
@@ -99,11 +151,6 @@ class TopicTransactions:
             )
             self._enabling.add_done_callback(self._enabled)
 
-    async def settled(self) -> None:
-        """Return when nobody is just enabling them."""
-        if self._enabling is not None:
-            await asyncio.wait([self._enabling])
-
     async def _enable(self) -> None:
         topic = self._topic
         log = await self._open_log()
@@ -129,8 +176,8 @@ class TopicTransactions:
         state.ended_before = (state.committed_count, state.aborted_count)
         self.log = log
         log.on_fenced(lambda: topic.reload("another broker has its transactions"))
-        topic.visibility.buffer = state
-        topic.update_checks()
+        self.state = topic.visibility.hidden = state
+        topic.line.update()
 
     # Restoring
 
@@ -140,6 +187,10 @@ class TopicTransactions:
         Raises:
             LedgerError, BrokerPersistenceError
         """
+        await self._restore()
+        await self.acks.drop_all_but(await self._cursor_names())
+
+    async def _restore(self) -> None:
         topic = self._topic
         through = since_in(topic.log.properties, of=str(topic.name))
         if through is None:
@@ -201,11 +252,11 @@ class TopicTransactions:
 
     # Snapshots
 
-    def work(self) -> Coroutine[object, object, None] | None:
+    def look(self) -> Work | None:
         """A snapshot, if one is due."""
         if self.log is None or self._is_writing or self._topic.is_closed:
             return None
-        behind = self._topic.entries_in - self._entries_known
+        behind = self._topic.line.entries_in - self._entries_known
         limits = self._limits
         if behind < limits.snapshot_entries and self.log.records < limits.log_records:
             return None
@@ -227,10 +278,10 @@ class TopicTransactions:
 
     def _take(self) -> Mapping[str, Any]:
         topic = self._topic
-        state = topic.visibility.buffer
+        state = self.state
         assert state is not None
         state.trimmed(topic.log.first_position())
-        self._entries_known = topic.entries_in
+        self._entries_known = topic.line.entries_in
         return {
             "kind": "snapshot",
             "through": list(state.known_through(topic.log.last_confirmed)),
@@ -247,13 +298,43 @@ class TopicTransactions:
         if self.log is not None:
             self.log.abandon("its topic was dropped")
 
-    async def close(self) -> None:
+    def ending(self) -> Work | None:
+        return self._end() if self.log is not None or self._enabling is not None else None
+
+    async def _end(self) -> None:
         if self._enabling is not None:
             await asyncio.wait([self._enabling])
         if self.log is not None:
             await self.log.close()
 
+    # Statistics
 
-def look_at(topic: "Topic") -> Coroutine[object, object, None] | None:
-    """For the ticker: a snapshot of the topic's transactions, if one is due."""
-    return topic.transactions.work() if topic.transactions is not None else None
+    def shown(self) -> Mapping[str, Any]:
+        """Transactions with messages on the topic: those without an end, and ends since it is
+        known."""
+        state = self.state
+        if state is None:
+            return {}
+        return {
+            "open_transactions": len(state.open),
+            "aborted_transactions": state.aborted_count,
+            "committed_transactions": state.committed_count,
+        }
+
+
+def state_of(topic: Topic) -> BufferState | None:
+    """What transactions hide on a topic; None: it has had none."""
+    found = topic.find(TopicTransactions)
+    return found.state if found is not None else None
+
+
+def transactions_of(topic: Topic) -> TopicTransactions:
+    """The transactions of a topic.
+
+    Raises:
+        NotAllowedError: the topic takes part in none.
+    """
+    found = topic.find(TopicTransactions)
+    if found is None:
+        raise NotAllowedError(f"{topic.name} keeps nothing: it takes part in no transactions")
+    return found

@@ -20,7 +20,7 @@ from tests.property.broker.against_model.model import (
     UNACKED_PER_SUBSCRIPTION_MAX,
 )
 from tests.unit.broker.harness import Client, Harness
-from tests.unit.broker.memory_parts import MemoryLog
+from tests.unit.broker.memory_log import MemoryLog
 
 _TURNS_MAX = 5000
 

@@ -58,7 +58,6 @@ MUTATIONS: list[Mutation] = [
         name="undecided_counts_as_stored",
         rule="3.2",
         defects=("M19",),
-        invariants=("C1",),
         description="what is sent again while its write is under way is answered as a duplicate",
         tests=("tests/unit/broker/test_deduplication.py::test_what_is_being_stored_is_undecided",),
         apply=lambda: edited(
@@ -69,7 +68,6 @@ MUTATIONS: list[Mutation] = [
         name="producers_are_told_what_is_under_way",
         rule="3.2",
         defects=("M19",),
-        invariants=("C14",),
         description="a producer that comes back is let in while its own writes are under way",
         tests=(
             "tests/unit/broker/test_deduplication.py::"
@@ -109,12 +107,13 @@ MUTATIONS: list[Mutation] = [
         name="cursors_taken_over_without_a_new_epoch",
         rule="5.3",
         defects=(),
-        description="whoever takes a cursor over leaves its epoch as it was",
+        invariants=("C5",),
+        description="whoever takes a cursor over leaves its node, and the epoch, as they were",
         tests=(
-            f"{_CURSOR}test_whoever_opens_a_cursor_fences_the_owner_before",
+            f"{_CURSOR}test_an_owner_that_wakes_up_without_a_ledger_is_fenced_by_the_node",
             f"{_SAVER}test_recovery_folds_a_small_state_into_the_node",
         ),
-        apply=lambda: edited(CursorSaver, "own", ("self.node.epoch + 1", "self.node.epoch")),
+        apply=lambda: edited(Cursor, "_try_open", ("await saver.own(", "(lambda record: None)(")),
     ),
     Mutation(
         name="positions_count_as_stored_at_once",
@@ -169,5 +168,31 @@ MUTATIONS: list[Mutation] = [
             "test_a_cumulative_ack_with_words_stops_inside_the_batch",
         ),
         apply=lambda: edited(AckState, "ack_batch", ("    if not remaining:\n", "    if True:\n")),
+    ),
+    Mutation(
+        name="acknowledgements_beyond_the_end_count",
+        rule="4.2",
+        defects=(),
+        description="everything up to a position beyond the end of the log can be acknowledged",
+        tests=(
+            "tests/unit/cursors/test_ack_state.py::test_a_cumulative_ack_beyond_the_end_is_ignored",
+        ),
+        apply=lambda: edited(
+            AckState, "ack_cumulative", (" or position > self._shape.last_confirmed:", ":")
+        ),
+    ),
+    Mutation(
+        name="every_chunk_counts",
+        rule="3.2",
+        defects=(),
+        description="the first chunk of a message makes the others duplicates",
+        tests=(
+            "tests/unit/broker/test_deduplication.py::test_only_the_last_chunk_of_a_message_counts",
+        ),
+        apply=lambda: edited(
+            deduplication_module,
+            "is_open_chunk",
+            ("return chunks > 1 and metadata.chunk_id != chunks - 1", "return False"),
+        ),
     ),
 ]

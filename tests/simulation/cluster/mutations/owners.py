@@ -1,6 +1,6 @@
 """The rules of brokers: who may speak for a topic, and what subscriptions may store."""
 
-from magnetar.broker import deduplication
+from magnetar.broker.deduplication import Deduplication
 from magnetar.broker.deduplication.sequence_ids import SequenceIds
 from magnetar.broker.dispatch.base import SingleActiveDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
@@ -9,7 +9,6 @@ from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
 from magnetar.broker.ownership.session_guard import SessionGuard
 from magnetar.broker.producer import Producer
 from magnetar.broker.subscription import Subscription
-from magnetar.broker.topic import Topic
 from magnetar.broker.topics import ending, opening
 from magnetar.cursors.cursor import Cursor
 from magnetar.ledger import log
@@ -70,7 +69,7 @@ MUTATIONS: list[Mutation] = [
             Producer,
             "batch_appended",
             (
-                "if not self.is_closed and self.topic.tenure.holds():",
+                "if not self.is_closed and self.line.tenure.holds():",
                 "if not self.is_closed:",
             ),
         ),
@@ -238,9 +237,9 @@ MUTATIONS: list[Mutation] = [
         invariants=(),
         description="what was stored behind the last snapshot is not read when a topic is loaded",
         apply=lambda: edited(
-            deduplication,
+            Deduplication,
             "restore",
-            ("    read = await replay(\n", "    read = 0 and await replay(\n"),
+            ("read = await replay(\n", "read = 0 and await replay(\n"),
         ),
     ),
     Mutation(
@@ -274,14 +273,11 @@ MUTATIONS: list[Mutation] = [
         invariants=(),
         description="after a failed append a topic that deduplicates goes on",
         apply=lambda: edited(
-            Topic,
-            "on_publish_failed",
+            Deduplication,
+            "failed",
             (
-                "if self.deduplication is not None and not self.is_closed:",
-                "if self.deduplication is not None:\n"
-                "        ids = self.deduplication._ids\n"
-                "        ids._accepted = dict(ids._stored)\n"
-                "    if False:",
+                "if not topic.is_closed:",
+                "self._ids._accepted = dict(self._ids._stored)\n    if False:",
             ),
         ),
     ),

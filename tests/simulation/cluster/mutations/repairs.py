@@ -13,7 +13,6 @@ from magnetar.ledger.autorecovery.repair import LedgerRepair
 from magnetar.ledger.autorecovery.term import AuditorTerm
 from magnetar.ledger.autorecovery.work_items import WorkItems
 from magnetar.ledger.autorecovery.worker import Worker
-from magnetar.ledger.replication_lock import ReplicationLock
 from tests.simulation.mutations.mutation import Mutation, edited
 
 
@@ -47,30 +46,6 @@ def _locks_outlive_the_session() -> Iterator[None]:
         )
         both.enter_context(
             edited(LedgerRepair, "_swap", ("if not await holds_lock():", "if False:"))
-        )
-        yield
-
-
-@contextmanager
-def _nobody_looks_at_locks() -> Iterator[None]:
-    """A lock that is there already counts as taken, and nobody looks at it again."""
-    with ExitStack() as both:
-        both.enter_context(
-            edited(
-                ReplicationLock,
-                "try_take",
-                (
-                    "except NodeExistsError:\n        return None",
-                    "except NodeExistsError:\n        pass",
-                ),
-            )
-        )
-        both.enter_context(
-            edited(
-                ReplicationLock,
-                "is_held",
-                ("return (await self._store.get(self._path)).value == self._value", "return True"),
-            )
         )
         yield
 
@@ -294,8 +269,7 @@ MUTATIONS: list[Mutation] = [
     Mutation(
         name="items_go_whatever_the_repair_left",
         rule="5, step 6",
-        defects=(),
-        invariants=("R2", "R4"),
+        defects=("A6", "A7"),
         description="an item goes after one attempt, whether or not anything was repaired",
         apply=lambda: edited(
             Worker,
@@ -316,24 +290,6 @@ MUTATIONS: list[Mutation] = [
                 "MemberState.LACKS if lacking else MemberState.WHOLE",
                 "MemberState.WHOLE",
             ),
-        ),
-    ),
-    Mutation(
-        name="ledgers_are_repaired_without_their_lock",
-        rule="5.4",
-        defects=("R5",),
-        invariants=("R5",),
-        description="a worker whose lock somebody else has goes on with the ledger",
-        apply=_nobody_looks_at_locks,
-    ),
-    Mutation(
-        name="replacements_come_from_the_ensemble",
-        rule="5, step 4b",
-        defects=(),
-        invariants=("R1", "R6", "W8"),
-        description="a bookie that is in the ensemble may take the place of another one in it",
-        apply=lambda: edited(
-            LedgerRepair, "_choose", ("excluded={*excluded, *bookies},", "excluded=set(),")
         ),
     ),
 ]

@@ -1,9 +1,9 @@
 """The rules of logs, dispatch and transactions at their owner."""
 
+from magnetar.broker.dispatch.accounted import AccountedDispatcher
 from magnetar.broker.dispatch.failover import FailoverDispatcher
-from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.visibility import Visibility
 from magnetar.broker.transactions.coordinator import Coordinator
-from magnetar.broker.transactions.visibility import Visibility
 from magnetar.ledger.managed_log import log_takeover
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from tests.simulation.mutations.mutation import Mutation, edited
@@ -19,21 +19,6 @@ MUTATIONS: list[Mutation] = [
             log_takeover,
             "_recover",
             ("entries=reader.metadata.last_entry_id + 1,", "entries=ledger.entries,"),
-        ),
-    ),
-    Mutation(
-        name="empty_ledgers_stay_listed",
-        rule="10.3",
-        defects=("M5",),
-        invariants=("C3",),
-        description="a takeover deletes the ledgers that it found empty, and lists them",
-        apply=lambda: edited(
-            log_takeover,
-            "take_over",
-            (
-                "kept = [ledger for ledger in recovered if ledger.entries > 0]",
-                "kept = list(recovered)",
-            ),
         ),
     ),
     Mutation(
@@ -55,14 +40,17 @@ MUTATIONS: list[Mutation] = [
         name="messages_of_consumers_that_went_are_forgotten",
         rule="12.1",
         defects=(),
-        invariants=("C7",),
         description="what a shared consumer had when it went is sent to nobody else",
+        tests=(
+            "tests/unit/broker/test_shared.py::"
+            "test_what_a_lost_consumer_had_goes_to_the_others_uncounted",
+        ),
         apply=lambda: edited(
-            SharedDispatcher,
-            "remove_all",
+            AccountedDispatcher,
+            "_take_back_some",
             (
-                "self._send_later(self.accounts.give_back(consumer, None, is_counted=False))",
-                "self.accounts.give_back(consumer, None, is_counted=False)",
+                "self._send_later(self.accounts.give_back(consumer, positions, is_counted=False))",
+                "self.accounts.give_back(consumer, positions, is_counted=False)",
             ),
         ),
     ),
@@ -112,7 +100,7 @@ MUTATIONS: list[Mutation] = [
         apply=lambda: edited(
             Visibility,
             "last",
-            ("return last if self.buffer is None else self.buffer.limit(last)", "return last"),
+            ("return last if self.hidden is None else self.hidden.limit(last)", "return last"),
         ),
     ),
 ]

@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
 from magnetar.broker.ownership.leases import Leases
 from magnetar.broker.ownership.session_guard import SessionGuard
-from magnetar.broker.ownership.unloading import Unloading
-from magnetar.broker.topics.ending import TopicEnds
 from tests.simulation.mutations.mutation import Mutation, edited
 
 _GUARD = "tests/unit/broker/ownership/test_session_guard.py::"
+_LEASES = "tests/unit/broker/ownership/test_leases.py::"
 
 
 @contextmanager
@@ -43,37 +42,9 @@ MUTATIONS: list[Mutation] = [
         rule="10, self-fencing",
         defects=("M13",),
         invariants=("C8",),
-        description="a broker that is back in time's eyes goes on with the topics that it had",
+        description="when proofs come again, a term that ran out goes on, with its topics",
         tests=(f"{_GUARD}test_a_term_that_ended_never_holds_again",),
         apply=_terms_go_on,
-    ),
-    Mutation(
-        name="proofs_from_before_the_end_count",
-        rule="10, self-fencing",
-        defects=("M13",),
-        invariants=("C8",),
-        description="an answer to a question from before the end of a term begins the next one",
-        tests=(f"{_GUARD}test_an_answer_to_a_question_from_before_the_pause_proves_nothing",),
-        apply=lambda: edited(
-            SessionGuard,
-            "_proven",
-            ("if self._is_out and sent_s < self._out_since_s:", "if False:"),
-        ),
-    ),
-    Mutation(
-        name="leases_given_up_before_the_topics",
-        rule="10.4",
-        defects=(),
-        invariants=("C8", "C17"),
-        description="a bundle's lease is deleted, and then its topics are handed over",
-        apply=lambda: edited(
-            Unloading,
-            "_unload",
-            (
-                "        await self._holder().hand_over(",
-                "        await self._give_up(bundle)\n        await self._holder().hand_over(",
-            ),
-        ),
     ),
     Mutation(
         name="lost_leases_keep_their_topics",
@@ -87,31 +58,44 @@ MUTATIONS: list[Mutation] = [
         ),
     ),
     Mutation(
-        name="leases_are_held_unread",
+        name="proofs_count_from_their_answers",
+        rule="10, self-fencing",
+        defects=(),
+        description="a proof is good from its answer on, not from the moment when it was asked for",
+        tests=(f"{_GUARD}test_the_time_counts_from_the_request_not_from_the_answer",),
+        apply=lambda: edited(
+            SessionGuard,
+            "_run",
+            ("self._proven(sent_s)", "self._proven(self._clock.boot_s())"),
+        ),
+    ),
+    Mutation(
+        name="losses_that_a_lookup_meets_are_not_told",
         rule="10.2",
-        defects=("M15",),
-        invariants=("C8",),
-        description="a lease that somebody else has created counts as taken",
+        defects=(),
+        description="a lease that is found to be gone is forgotten, and its topics are not dropped",
+        tests=(
+            f"{_LEASES}test_a_lease_whose_node_is_gone_is_lost",
+            f"{_LEASES}test_a_loss_that_a_lookup_meets_before_the_event_is_dealt_with_is_told",
+        ),
+        apply=lambda: edited(Leases, "_lose", ("    self._on_lost(bundle)", "    pass")),
+    ),
+    Mutation(
+        name="leases_of_split_bundles_are_kept",
+        rule="10.2",
+        defects=(),
+        description="a lease is kept although its bundle was split while it was taken",
+        tests=(
+            f"{_LEASES}test_a_lease_whose_reply_is_lost_is_not_kept_either_if_the_bundle_was_split",
+        ),
         apply=lambda: edited(
             Leases,
             "_take",
             (
-                "await self._catch_up(bundle)\n                continue",
-                "self._hold(bundle, term, 0)\n                return record",
+                "if is_listed and bundle.bundle not in await self._layouts.verified("
+                "bundle.namespace):",
+                "if False:",
             ),
-        ),
-    ),
-    Mutation(
-        name="topics_lost_while_they_load_are_served",
-        rule="10.1",
-        defects=("M20",),
-        invariants=("C8",),
-        description="a topic that was lost while it was loaded is served all the same",
-        apply=lambda: edited(
-            TopicEnds,
-            "check_wanted",
-            ("if topic.is_closed:", "if False:"),
-            ("if topic.name in self._table.unwanted or not topic.tenure.holds():", "if False:"),
         ),
     ),
 ]

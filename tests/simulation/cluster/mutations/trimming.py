@@ -45,7 +45,6 @@ MUTATIONS: list[Mutation] = [
         name="trimmed_before_all_cursors_are_open",
         rule="6.2",
         defects=(),
-        invariants=("C6", "C13"),
         description="a topic is trimmed while subscriptions of it are still being opened",
         tests=(
             "tests/unit/broker/keeping/test_trimming.py::"
@@ -83,6 +82,24 @@ MUTATIONS: list[Mutation] = [
                 "        if each.ledger_id < before.ledger_id:\n"
                 "            await self._ledgers.delete(each.ledger_id)\n"
                 "    try:\n        await self._list.update(change)\n",
+            ),
+        ),
+    ),
+    Mutation(
+        name="retained_ledgers_go",
+        rule="section 6, step 2",
+        defects=(),
+        description="what is consumed goes at once, whatever the policies keep",
+        tests=(
+            "tests/unit/broker/keeping/test_trimming.py::"
+            "test_retained_ledgers_stay_until_the_policy_changes",
+        ),
+        apply=lambda: edited(
+            trimming,
+            "retention_of",
+            (
+                "Retention(policies.retention_time_s, policies.retention_bytes)",
+                "Retention(0, 0)",
             ),
         ),
     ),

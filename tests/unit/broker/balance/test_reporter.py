@@ -31,8 +31,7 @@ def topic(name: str) -> Topic:
         name=TopicName.parse(f"persistent://public/default/{name}"),
         producers={},
         subscriptions=Subscriptions(),
-        messages_in=0,
-        bytes_in=0,
+        line=SimpleNamespace(messages_in=0, bytes_in=0),
     )
     return cast(Topic, made)
 

@@ -15,7 +15,8 @@ from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
-from tests.unit.broker.memory_parts import TOPIC, ManualClock
+from tests.unit.broker.memory_log import ManualClock
+from tests.unit.broker.memory_parts import TOPIC, feature_of
 
 SHARED = pb.CommandSubscribe.Shared
 KEY_SHARED = pb.CommandSubscribe.Key_Shared
@@ -51,9 +52,7 @@ class Delays:
 
     @property
     def delayed(self) -> DelayedDelivery:
-        delayed = self.harness.topic.delayed
-        assert delayed is not None
-        return delayed
+        return feature_of(self.harness.topic, DelayedDelivery)
 
     async def pass_time(self, milliseconds: int) -> None:
         """And have the timer ring."""

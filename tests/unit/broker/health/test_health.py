@@ -10,7 +10,7 @@ from magnetar.ledger.errors import LedgerError, LogClosedError
 from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.metadata.store import SessionState
 from magnetar.ledger.position import Position
-from tests.unit.broker.memory_parts import ManualClock
+from tests.unit.broker.memory_log import ManualClock
 
 
 class _Log:

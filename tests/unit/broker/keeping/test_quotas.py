@@ -90,7 +90,7 @@ async def test_eviction_by_size_drops_the_oldest_down_to_nine_tenths() -> None:
     assert backlog_bytes(world.topic, behind) <= 900
     assert backlog(behind) == 900 // size
     assert backlog(ahead) == 2, "it was not above"
-    assert world.topic.evicted_entries == 20 - 900 // size
+    assert world.topic.use.evicted_entries == 20 - 900 // size
     await _enforce(world)
     assert backlog(behind) == 900 // size
 
@@ -101,7 +101,7 @@ async def test_eviction_by_age_drops_what_is_too_old() -> None:
     subscription = await world.subscription()
     await _enforce(world)
     assert backlog(subscription) == 2
-    assert world.topic.evicted_entries == 2
+    assert world.topic.use.evicted_entries == 2
 
 
 async def test_a_reader_is_no_backlog() -> None:
@@ -157,7 +157,7 @@ async def test_a_publish_time_in_the_future_is_as_old_as_the_closing_of_its_ledg
     (text,) = await _ages_found(world)
     assert "100 s old" in text
     await _enforce(world)
-    assert world.topic.evicted_entries == 1
+    assert world.topic.use.evicted_entries == 1
     assert await _ages_found(world) == []
 
 
@@ -196,7 +196,7 @@ async def test_a_publish_time_of_0_is_1970_to_the_quota_as_to_the_ttl() -> None:
     subscription = await world.subscription()
     assert await oldest_publish_ms(world.topic, subscription) == 0
     await _enforce(world)
-    assert (world.topic.evicted_entries, backlog(subscription)) == (1, 0)
+    assert (world.topic.use.evicted_entries, backlog(subscription)) == (1, 0)
 
 
 async def test_no_message_is_older_to_the_quota_than_its_ledger() -> None:

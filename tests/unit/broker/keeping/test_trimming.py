@@ -1,10 +1,12 @@
 """Which ledgers of a topic go, who holds them, and what becomes of readers."""
 
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
 
 from magnetar.broker.keeping import trimming
+from magnetar.broker.topic import Feature
 from magnetar.cursors import Cursor, CursorUnavailableError
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import BaseCommand
@@ -14,6 +16,8 @@ from tests.unit.broker.keeping.world import World
 
 class HeldCursor:
     """A durable cursor that is stored at a position."""
+
+    name = "held"
 
     def __init__(self, persisted: Position) -> None:
         self.persisted_mark_delete = persisted
@@ -36,9 +40,19 @@ async def _world() -> World:
     return world
 
 
+class _Holding(Feature):
+    """A feature with a cursor of its own."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+
+    def cursors(self) -> Sequence[Cursor]:
+        return (self._cursor,)
+
+
 def _hold(world: World, persisted: Position) -> HeldCursor:
     cursor = HeldCursor(persisted)
-    world.topic.internal_cursors["held"] = cast(Cursor, cursor)
+    world.topic.host(_Holding(cast(Cursor, cursor)))
     return cursor
 
 
@@ -50,7 +64,7 @@ async def test_a_topic_that_nobody_subscribes_to_keeps_its_last_ledger_only() ->
     world = await _world()
     assert await trimming.trim(world.topic) == 2
     assert _left(world) == [9]
-    assert world.topic.trimmed_ledgers == 2
+    assert world.topic.use.trimmed_ledgers == 2
     assert trimming.look_at(world.topic) is None
 
 

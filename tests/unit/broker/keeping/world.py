@@ -10,7 +10,8 @@ from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import parse_topic_name
 from tests.unit.broker.harness import Client, Harness, entry
-from tests.unit.broker.memory_parts import TOPIC, MemoryLog
+from tests.unit.broker.memory_log import MemoryLog
+from tests.unit.broker.memory_parts import TOPIC
 
 NOW_MS = 1_800_000_000_000
 

@@ -14,7 +14,7 @@ from magnetar.broker.services import Counters
 from magnetar.broker.topic import Topic
 from magnetar.sdk.wire import TopicName
 from tests.unit.broker.harness import Harness
-from tests.unit.broker.memory_parts import ManualClock
+from tests.unit.broker.memory_log import ManualClock
 
 Samples = Mapping[str, Value]
 
@@ -68,7 +68,7 @@ async def test_topics_beyond_the_bound_are_added_up_by_namespace_and_counted() -
     world = _World(metrics_topics_max=2)
     await world.load(5)
     for number, topic in enumerate(world.topics):
-        topic.messages_in = 10**number
+        topic.line.messages_in = 10**number
     found = world.gather()
     own = '{cluster="c",namespace="public/default",topic="persistent://public/default/t'
     assert _series_of("pulsar_in_messages_total", found) == [
@@ -93,8 +93,8 @@ async def test_at_the_bound_nothing_is_left_out() -> None:
 async def test_without_topics_each_namespace_has_one_series_and_none_is_missing() -> None:
     world = _World(expose_topic_level_metrics=False)
     await world.load(4)
-    world.topics[0].bytes_in = 7
-    world.topics[3].bytes_in = 5
+    world.topics[0].line.bytes_in = 7
+    world.topics[3].line.bytes_in = 5
     found = world.gather()
     labels = '{cluster="c",namespace="public/default"}'
     assert _series_of("pulsar_in_bytes_total", found) == [labels]
@@ -128,13 +128,13 @@ async def test_consumers_have_series_if_that_is_asked_for() -> None:
 async def test_a_topic_that_leaves_takes_nothing_from_the_counters_of_its_namespace() -> None:
     world = _World(expose_topic_level_metrics=False)
     await world.load(2)
-    world.topics[0].messages_in, world.topics[1].messages_in = 100, 5
+    world.topics[0].line.messages_in, world.topics[1].line.messages_in = 100, 5
     name = 'pulsar_in_messages_total{cluster="c",namespace="public/default"}'
     gauge = 'pulsar_subscriptions_count{cluster="c",namespace="public/default"}'
     assert world.gather()[name] == 105
     del world.topics[0]
     assert world.gather()[name] == 105, "less would look like a restart"
-    world.topics[0].messages_in += 3
+    world.topics[0].line.messages_in += 3
     found = world.gather()
     assert found[name] == 108
     assert found[gauge] == 0
@@ -151,7 +151,7 @@ async def test_rates_are_sampled_in_slices_and_shown() -> None:
         asyncio.get_running_loop().call_soon(on_turn)
 
     await world.sampler.sample()
-    world.topics[-1].messages_in = 120
+    world.topics[-1].line.messages_in = 120
     world.clock.advance(60_000)
     on_turn()
     await world.sampler.sample()

@@ -22,7 +22,7 @@ from magnetar.ledger.errors import UnknownOutcomeError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.sdk.wire import parse_topic_name
-from tests.unit.broker.memory_parts import ManualClock
+from tests.unit.broker.memory_log import ManualClock
 
 TOPIC = parse_topic_name("persistent://public/default/whole")
 

@@ -11,7 +11,7 @@ from jwt.algorithms import ECAlgorithm
 from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.security.issuers import Freshness, Issuers
 from magnetar.broker.security.tokens import Claims
-from tests.unit.broker.memory_parts import ManualClock
+from tests.unit.broker.memory_log import ManualClock
 
 ISSUER = "https://issuer.example"
 

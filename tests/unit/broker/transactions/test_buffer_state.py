@@ -3,11 +3,11 @@
 import json
 
 from magnetar.broker.delayed.position_set import PositionSet
+from magnetar.broker.dispatch.visibility import Visibility, VisibleRuns
 from magnetar.broker.run import Run
 from magnetar.broker.transactions.buffer_state import BufferState
 from magnetar.broker.transactions.ids import EndedTransactions, TransactionId
 from magnetar.broker.transactions.markers import Sender
-from magnetar.broker.transactions.visibility import Visibility, VisibleRuns
 from magnetar.ledger.position import Position
 
 ONE, OTHER, THIRD = (TransactionId(0, least) for least in range(3))
@@ -129,7 +129,7 @@ def test_a_run_is_seen_up_to_the_limit_and_without_what_is_aborted() -> None:
     runs = VisibleRuns(visibility)
     run = Run(7, 0, [b"."] * 6, messages=[1] * 6)
     assert runs.see(run) is run
-    state = visibility.buffer = BufferState()
+    state = visibility.hidden = BufferState()
     assert runs.see(run) is run
     state.on_entry(ONE, at(1))
     state.on_end(ONE, is_committed=False)

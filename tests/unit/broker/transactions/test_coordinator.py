@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from magnetar.broker.topic import Topic
 from magnetar.broker.transactions.appends import Record
 from magnetar.broker.transactions.coordinator import Coordinator, CoordinatorLimits
+from magnetar.broker.transactions.coordinator_state import Status
 from magnetar.broker.transactions.errors import (
     CoordinatorNotFoundError,
     InvalidTransactionStatusError,
     TransactionNotFoundError,
 )
 from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.turn_gate import TASKS_PER_TURN
 from magnetar.ledger.errors import LogFencedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
@@ -67,7 +70,7 @@ class Place:
     def holds(self) -> bool:
         return not self.is_closed
 
-    def append_internal(self, record: Record) -> None:
+    def append(self, record: Record) -> None:
         (payload,) = record.payloads
         if self.is_closed or self._dies_before(payload):
             self.is_closed = True
@@ -158,6 +161,8 @@ async def test_nothing_is_told_before_the_decision_is_durable() -> None:
     await first.join(txn, ["a"])
     with pytest.raises(Exception, match="dead"):
         await first.end(txn, commits=True)
+    for _ in range(5):
+        await asyncio.sleep(0)  # whoever was set to work has its turn
     assert told.ends == []
     first.close()
     second = await owner(log, told)
@@ -264,7 +269,7 @@ async def test_records_before_a_snapshot_are_not_needed() -> None:
     await first.end(done, commits=True)
     txn = await first.begin(10_000)
     await first.join(txn, ["a"])
-    cast(Any, first)._append(first.state.snapshot())
+    cast(Any, first)._append_text(first.state.snapshot_text())
     await asyncio.sleep(0)
     first.close()
     # As after a trim: the records that began the transaction are gone, one that joined is not.
@@ -274,3 +279,58 @@ async def test_records_before_a_snapshot_are_not_needed() -> None:
     await second.end(txn, commits=True)
     await second.end(done, commits=True)
     second.close()
+
+
+async def ended(coordinator: Coordinator) -> None:
+    """Close it, and wait until nothing of it is under way."""
+    coordinator.close()
+    await until(lambda: not coordinator._endings, "nothing is being told any more")
+
+
+class Turns(Told):
+    """Participants that never answer, and count how many are told in one turn of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__(answers=False)
+        self._now = 0
+        self.most = 0
+
+    async def end_on_topic(
+        self, topic: str, txn: TransactionId, *, commits: bool, low_watermark: int
+    ) -> None:
+        if not self._now:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await super().end_on_topic(topic, txn, commits=commits, low_watermark=low_watermark)
+
+    def _next_turn(self) -> None:
+        self._now = 0
+
+
+async def test_many_that_time_out_are_aborted_some_at_a_time_though_nobody_answers() -> None:
+    log, told = Log(), Turns()
+    coordinator = await owner(log, told, limits=replace(LIMITS, open_max=300))
+    for number in range(300):
+        txn = await coordinator.begin(100)
+        await coordinator.join(txn, [f"t{number}"])
+    await until(lambda: len(told.ends) == 300, "all are told")
+    assert told.most <= 2 * TASKS_PER_TURN
+    assert {commits for _, _, commits in told.ends} == {False}
+    await ended(coordinator)
+
+
+async def test_a_restart_tells_what_was_decided_some_at_a_time() -> None:
+    log, limits = Log(), replace(LIMITS, open_max=300)
+    first = await owner(log, Told(answers=False), limits=limits)
+    for number in range(100):
+        txn = await first.begin(60_000)
+        await first.join(txn, [f"t{number}"])
+        record = first.state.status(txn, Status.COMMITTING)
+        await first._durable(first._write(record))
+    first.close()
+    told = Turns()
+    second = await owner(log, told, limits=limits)
+    await until(lambda: len(told.ends) == 100, "all are told")
+    assert told.most <= 2 * TASKS_PER_TURN
+    await ended(second)

@@ -52,7 +52,7 @@ def test_numbers_grow_and_are_not_used_again_after_a_crash_or_a_snapshot() -> No
     assert (first.least, second.least) == (0, 1)
     written.change(second, Status.ABORTING, Status.ABORTED)
     assert written.read_again().begin(now_ms=0, timeout_ms=1, owner="")["id"] == 2
-    snapshot = [json.dumps(written.state.snapshot())]
+    snapshot = [written.state.snapshot_text()]
     assert written.read_again(snapshot).begin(now_ms=0, timeout_ms=1, owner="")["id"] == 2
 
 
@@ -144,7 +144,7 @@ def test_a_snapshot_is_as_good_as_all_records() -> None:
         if number == 3:
             written.change(txn, Status.COMMITTED)
     of_all = written.read_again()
-    of_snapshot = written.read_again([json.dumps(written.state.snapshot())])
+    of_snapshot = written.read_again([written.state.snapshot_text()])
     assert of_all.transactions == of_snapshot.transactions == written.state.transactions
     assert of_all.finished == of_snapshot.finished
     assert of_all.next_least == of_snapshot.next_least

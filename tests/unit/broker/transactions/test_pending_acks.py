@@ -13,7 +13,7 @@ from magnetar.broker.transactions.pending_acks import Ack, PendingAckState
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from tests.unit.broker.harness import entry
-from tests.unit.broker.memory_parts import MemoryLog
+from tests.unit.broker.memory_log import MemoryLog
 
 ONE, OTHER = TransactionId(0, 1), TransactionId(0, 2)
 

@@ -13,32 +13,24 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Topic
-from magnetar.broker.topic_config import topic_limits, transaction_limits
+from magnetar.broker.topic_config import topic_limits
 from magnetar.broker.transactions.ids import TransactionId
 from magnetar.broker.transactions.pending_acks import Ack
-from magnetar.broker.transactions.topic_log import TopicTransactionLog
-from magnetar.broker.transactions.topic_transactions import TopicTransactions
+from magnetar.broker.transactions.topic_transactions import transactions_of
 from magnetar.cursors import CursorUnavailableError, NonDurableCursor
-from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, encode_payload, parse_topic_name
-from tests.unit.broker.memory_parts import ManualClock, MemoryLog
+from tests.unit.broker.memory_log import ManualClock, MemoryLog
+from tests.unit.broker.memory_parts import (
+    MemoryTransactionLog,
+    memory_transactions,
+)
 
 NAME = parse_topic_name("persistent://public/default/topic")
 SETTINGS = BrokerSettings()
 ONE, OTHER = TransactionId(0, 1), TransactionId(0, 2)
 FIRST = Position(7, 0)
 NOBODY = cast(Consumer, None)
-
-
-class BesideLog(MemoryLog):
-    """The log beside the topic's."""
-
-    async def shrink(self, before: Position) -> int:
-        return await self.unlist(before)
-
-    def on_fenced(self, callback: object) -> None:
-        """Never."""
 
 
 class Saved(NonDurableCursor):
@@ -56,7 +48,7 @@ class Owners:
     """Owners of one topic, one after the other, and its two logs."""
 
     def __init__(self) -> None:
-        self.log, self.beside = MemoryLog(), BesideLog(100)
+        self.log, self.beside = MemoryLog(), MemoryTransactionLog(100)
         self.log.store(message(None))
 
     async def load(self, *names: str) -> Topic:
@@ -64,27 +56,21 @@ class Owners:
         cache, clock = TailCache(TailCachePool(1 << 20)), ManualClock()
         topic = Topic(NAME, self.log, cache, topic_limits(SETTINGS), clock=clock)
 
-        async def open_log() -> TopicTransactionLog:
-            return TopicTransactionLog(cast(ManagedLog, self.beside), part_bytes_max=1 << 20)
-
-        topic.transactions = TopicTransactions(
-            topic, open_log, transaction_limits(SETTINGS), ManualClock()
-        )
-        await topic.transactions.restore()
-        await topic.transactions.acks.drop_all_but(names)
+        transactions = memory_transactions(topic, self.beside, clock, *names)
+        topic.host(transactions)
+        await transactions.restore()
         for name in names:
             await subscribe(topic, name)
-        await topic.transactions.enable()
+        await transactions.enable()
         return topic
 
     async def beside_a_snapshot(self, topic: Topic, work: Coroutine[object, object, None]) -> None:
         """Have a snapshot taken while what `work` has appended is on its way."""
-        assert topic.transactions is not None
         self.beside.is_immediate = False
         ending = asyncio.ensure_future(work)
         await settle()
         assert len(self.beside.waiting) == 1
-        snapshot = asyncio.ensure_future(topic.transactions.write_snapshot())
+        snapshot = asyncio.ensure_future(transactions_of(topic).write_snapshot())
         await settle()
         assert len(self.beside.waiting) == 2
         self.beside.confirm()
@@ -113,22 +99,19 @@ async def settle() -> None:
 
 
 async def acknowledge(topic: Topic, txn: TransactionId, position: Position = FIRST) -> None:
-    assert topic.transactions is not None
     subscription = topic.subscriptions["s"]
-    await topic.transactions.acks.acknowledge(subscription, NOBODY, txn, [Ack(position)], None)
+    await transactions_of(topic).acks.acknowledge(subscription, NOBODY, txn, [Ack(position)], None)
 
 
 async def acknowledge_through(topic: Topic, txn: TransactionId, position: Position) -> None:
-    assert topic.transactions is not None
     subscription = topic.subscriptions["s"]
     assert subscription.context is not None
     subscription.dispatcher = ExclusiveDispatcher(subscription.context)
-    await topic.transactions.acks.acknowledge(subscription, NOBODY, txn, [], Ack(position))
+    await transactions_of(topic).acks.acknowledge(subscription, NOBODY, txn, [], Ack(position))
 
 
 async def end(topic: Topic, txn: TransactionId, *, commits: bool) -> None:
-    assert topic.transactions is not None
-    await topic.transactions.acks.end("s", txn, commits=commits, low_watermark=-1)
+    await transactions_of(topic).acks.end("s", txn, commits=commits, low_watermark=-1)
 
 
 def is_held(topic: Topic, position: Position = FIRST) -> bool:
@@ -160,13 +143,11 @@ async def test_what_is_committed_beside_a_snapshot_is_in_nobodys_way_at_the_next
 async def test_a_terminated_topics_commit_beside_a_snapshot_is_known_to_the_next_owner() -> None:
     owners = Owners()
     topic = await owners.load()
-    assert topic.transactions is not None
     owners.log.store(message(ONE))
-    buffer = topic.visibility.buffer
-    assert buffer is not None
+    buffer = transactions_of(topic).buffer.state
     buffer.on_entry(ONE, Position(7, 1))
     await owners.log.terminate()
-    ending = topic.transactions.buffer.end(ONE, commits=True, low_watermark=-1)
+    ending = transactions_of(topic).buffer.end(ONE, commits=True, low_watermark=-1)
     await owners.beside_a_snapshot(topic, ending)
     assert topic.visibility.last == Position(7, 1)
     assert (await owners.load()).visibility.last == Position(7, 1)
@@ -222,5 +203,4 @@ async def test_a_subscription_that_is_being_deleted_takes_no_acknowledgements() 
     await end(topic, ONE, commits=True)  # There is nothing left to end.
     owners.beside.confirm()
     await deletion
-    assert topic.transactions is not None
-    assert topic.transactions.acks.pending == {}
+    assert transactions_of(topic).acks.pending == {}

@@ -83,7 +83,7 @@ class Link:
     def __init__(self, held: tuple[int, ...] | LedgerError) -> None:
         self._held = held
 
-    def first_held(self, _ledger_id: int, first: int, last: int) -> int | None:
+    def first_held(self, _ledger_id: int, first: int, last: int, *, key: bytes = b"") -> int | None:
         if isinstance(self._held, LedgerError):
             raise self._held
         return next((each for each in self._held if first <= each <= last), None)
@@ -134,7 +134,7 @@ class Packets:
     """A bookie that has entries of 5 bytes each, and gives three of them at once."""
 
     def blocks(
-        self, ledger_id: int, first: int, last: int, _: int
+        self, ledger_id: int, first: int, last: int, _: int, *, key: bytes = b""
     ) -> Iterator[tuple[int, EntryBlock]]:
         codec = packet_codec(ledger_id)
         for at in range(first, last + 1, 3):

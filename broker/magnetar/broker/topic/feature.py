@@ -1,0 +1,207 @@
+"""A feature: one object by which a topic can do something more; and what it sees of the topic.
+
+A topic hosts an ordered tuple of features, which is fixed when the topic is opened (`topics/
+opening.py`, the only place that knows which there are). The topic knows none of them by name. What
+a feature has nothing to say about, it leaves as it is here.
+
+The order of the tuple is the order of everything below, but for `restore`: that of the features
+that subscriptions depend on comes before subscriptions are opened, and of the others behind.
+"""
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from magnetar.broker.dispatch.base import DispatchContext
+from magnetar.broker.dispatch.visibility import Visibility
+from magnetar.broker.keeping.gate import TrimGate
+from magnetar.broker.ownership.protocol import Tenure
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
+from magnetar.broker.topic.surroundings import InternalAppend, TopicLog
+from magnetar.cursors import Cursor
+from magnetar.ledger.errors import LedgerError
+from magnetar.sdk.wire import TopicName
+
+Work = Coroutine[object, object, None]
+"""What a look has found to be done."""
+
+
+class TopicPort(Protocol):
+    """What a feature sees of the topic that hosts it."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def log(self) -> TopicLog: ...
+
+    @property
+    def tenure(self) -> Tenure:
+        """The right to serve the topic: asked before anything leaves."""
+        ...
+
+    @property
+    def policies(self) -> EffectivePolicies:
+        """What counts now."""
+        ...
+
+    @property
+    def visibility(self) -> Visibility:
+        """What of the log may be read."""
+        ...
+
+    @property
+    def gate(self) -> TrimGate:
+        """Entered by whoever makes a durable cursor, or moves one back (rule 5.2)."""
+        ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is closed, or takes no more publishes because it moves."""
+        ...
+
+    def append(self, record: InternalAppend, /) -> None:
+        """Append entries of the broker's own."""
+        ...
+
+    def reload(self, reason: str, /) -> None:
+        """Give the topic up at once, and have it loaded again by whoever asks for it."""
+        ...
+
+    def reopen(self, reason: str, /) -> None:
+        """Have it loaded again, after its publishes are answered and everything is saved."""
+        ...
+
+
+class Gate(Protocol):
+    """Decides about each batch, before it is handed to the log."""
+
+    def accept(self, batch: PublishBatch, /) -> Iterable[PublishBatch] | None:
+        """None: the batch goes on as it is. Else its parts in order, each with what was decided:
+        `is_duplicate`, `refusal`, or neither: it goes on."""
+        ...
+
+
+class Listener(Protocol):
+    """Hears of the outcome of each batch, before anything is dispatched or receipted."""
+
+    def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int, /) -> None:
+        """The entries are durable."""
+        ...
+
+    def failed(self, batch: PublishBatch, error: LedgerError, /) -> None:
+        """They are not stored, or nobody can tell."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRows:
+    """What a feature puts into the rows of its topic's publish line. Empty ones cost nothing."""
+
+    checks: tuple[MessageCheck, ...] = ()
+    """Look at the metadata of each message."""
+    gates: tuple[Gate, ...] = ()
+    on_handed: tuple[Callable[[PublishBatch], None], ...] = ()
+    """Called with each batch that has passed the gates, right before the log has it."""
+    listeners: tuple[Listener, ...] = ()
+    takes_transactions: Callable[[], bool] | None = None
+    """Whether messages of transactions may come now; if not, that is being prepared, and they have
+    to be sent again. None: the feature does not say.
+
+    Raises:
+        NotAllowedError: they may never come.
+    """
+    closes_after_refusal: bool = False
+    """Whether a producer is closed after one of its messages was refused: its client may send that
+    again, and it must not be taken for one that was stored."""
+
+
+NO_ROWS: Final = PublishRows()
+
+
+class Feature:
+    """One optional part of one topic. Everything happens on the event loop."""
+
+    reserved_as = ""
+    """What the topic is, if its log is the feature's own: clients may not use it, and neither
+    trimming nor disuse takes anything away. Empty: it is a topic like others."""
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it does something that takes long, beside looks and requests."""
+        return False
+
+    # Its life
+
+    async def restore(self) -> None:
+        """Take up what is stored, before clients use the topic."""
+
+    def policies_changed(self, before: EffectivePolicies) -> None:
+        """The topic's `policies` are other ones now."""
+
+    def look(self) -> Work | None:
+        """Look whether something is due; returns the work, if it takes time."""
+        return None
+
+    def shown(self) -> Mapping[str, Any]:
+        """What statistics show of it, by names of its own."""
+        return {}
+
+    def cursors(self) -> Iterable[Cursor]:
+        """Its durable cursors: they hold trimming back, and are closed with the topic."""
+        return ()
+
+    def abandon(self) -> None:
+        """Write nothing more: somebody else may have the topic."""
+
+    def close(self) -> None:
+        """The topic is closed: begin nothing more."""
+
+    async def stopped(self) -> None:
+        """Return when nothing is under way; then cursors are closed."""
+
+    def ending(self) -> Work | None:
+        """The work of closing what it has beside the log, if it has anything; done while the log
+        and cursors are closed. Most topics of a broker have nothing there."""
+        return None
+
+    # Publishing
+
+    def rows(self) -> PublishRows:
+        """What it does to publishes now; asked again when policies change."""
+        return NO_ROWS
+
+    async def admit_producer(self, *, is_transactional: bool) -> None:
+        """Return when a producer may join. `is_transactional`: it will send in transactions.
+
+        Raises:
+            RequestError, LedgerError: it may not.
+        """
+
+    async def settled(self, producer_name: str) -> None:
+        """Return when no message that was published under that name is undecided."""
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """From which a new producer of that name goes on; -1: it does not say."""
+        return -1
+
+    # Subscriptions
+
+    def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
+        """A subscription is being opened: what its dispatchers work on, with what is ours."""
+        return context
+
+    async def deleted(self, subscription: str) -> None:
+        """The cursor of a subscription is gone for good.
+
+        Raises:
+            BrokerPersistenceError: what is kept of it cannot be dropped.
+        """
+
+    def forgotten(self, subscription: str) -> None:
+        """A subscription is no more there."""

@@ -1,0 +1,66 @@
+"""The tail of a topic: its newest entries for those who follow it, who are woken by them."""
+
+import asyncio
+from collections.abc import Mapping
+
+from magnetar.broker.run import Run
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.tail_cache import TailCache
+from magnetar.ledger.position import Position
+
+
+class Tail:
+    """The tail cache of one topic. Wakes and trims once per turn of the loop, however often it is
+    asked."""
+
+    def __init__(self, cache: TailCache) -> None:
+        self.cache = cache
+        self._subscriptions: Mapping[str, Subscription] = {}
+        self._loop = asyncio.get_running_loop()
+        self._is_wake_scheduled = False
+        self._is_trim_scheduled = False
+
+    def follow(self, subscriptions: Mapping[str, Subscription]) -> None:
+        """Wake these subscriptions from now on, and keep what they need."""
+        self._subscriptions = subscriptions
+
+    def add(self, run: Run) -> None:
+        """Entries are durable: keep them for those who tail, and wake the dispatchers once."""
+        self.cache.add(run)
+        if not self._is_wake_scheduled:
+            self._is_wake_scheduled = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._is_wake_scheduled = False
+        self._is_trim_scheduled = True  # below, however many dispatchers move on
+        self.wake_all()
+        self.trim()
+
+    def wake_all(self) -> None:
+        """Wake every subscription now."""
+        for subscription in list(self._subscriptions.values()):
+            subscription.wake()
+
+    def trim_soon(self) -> None:
+        """Trim once, however many dispatchers move on in this turn of the loop."""
+        if not self._is_trim_scheduled and len(self.cache):
+            self._is_trim_scheduled = True
+            self._loop.call_soon(self.trim)
+
+    def trim(self) -> None:
+        """Drop from the cache what every connected subscription has passed."""
+        self._is_trim_scheduled = False
+        if not len(self.cache):
+            return
+        slowest: Position | None = None
+        for subscription in self._subscriptions.values():
+            dispatcher = subscription.dispatcher
+            if dispatcher is not None and dispatcher.consumers:
+                after = dispatcher.read_after
+                if slowest is None or after < slowest:
+                    slowest = after
+        if slowest is None:
+            self.cache.clear()  # nobody is connected who could use it
+        else:
+            self.cache.evict_through(slowest)

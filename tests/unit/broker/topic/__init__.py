@@ -1,0 +1,1 @@
+"""What keeps topics in order."""

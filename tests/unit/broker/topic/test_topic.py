@@ -1,0 +1,110 @@
+"""The topic as a host: its parts, and the features that it asks and tells in order."""
+
+import pytest
+
+from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.topic import Feature, PublishBatch, PublishRows
+from magnetar.ledger.errors import LedgerError, LogUnavailableError
+from tests.unit.broker.topic.alone import Alone, MemoryPeer, publish
+from tests.unit.broker.turns import settle
+
+
+async def test_a_topic_has_at_most_twenty_parts() -> None:
+    assert len(vars(Alone().topic)) <= 20
+
+
+class _Noting(Feature):
+    """Puts something into every row."""
+
+    def __init__(self, name: str, happened: list[str]) -> None:
+        self.name = name
+        self.happened = happened
+
+    def rows(self) -> PublishRows:
+        return PublishRows(gates=(self,), on_handed=(self.handed,), listeners=(self,))
+
+    def accept(self, batch: PublishBatch) -> list[PublishBatch] | None:
+        self.happened.append(f"{self.name} accepts {batch.sequence_ids}")
+        return None
+
+    def handed(self, batch: PublishBatch) -> None:
+        self.happened.append(f"{self.name} hands over {batch.sequence_ids}")
+
+    def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
+        self.happened.append(f"{self.name} stores {batch.sequence_ids}")
+
+    def failed(self, batch: PublishBatch, error: LedgerError) -> None:
+        self.happened.append(f"{self.name} fails {batch.sequence_ids}")
+
+
+class _Splitting(_Noting):
+    """Takes the first message of a batch for a duplicate."""
+
+    def accept(self, batch: PublishBatch) -> list[PublishBatch] | None:
+        super().accept(batch)
+        if len(batch.payloads) == 1:
+            return None
+        parts = [batch.part(0, 1), batch.part(1, len(batch.payloads))]
+        parts[0].is_duplicate = True
+        return parts
+
+
+async def test_features_are_asked_and_told_in_the_order_in_which_they_are_hosted() -> None:
+    happened: list[str] = []
+    world = Alone(_Noting("one", happened), _Noting("two", happened))
+    producer = await world.produce(MemoryPeer())
+    publish(producer, 0)
+    await settle()
+    world.log.is_immediate = False
+    publish(producer, 1)
+    world.log.fail(LogUnavailableError("the bookies are away"))
+    assert happened == [
+        "one accepts [0]",
+        "two accepts [0]",
+        "one hands over [0]",
+        "two hands over [0]",
+        "one stores [0]",
+        "two stores [0]",
+        "one accepts [1]",
+        "two accepts [1]",
+        "one hands over [1]",
+        "two hands over [1]",
+        "one fails [1]",
+        "two fails [1]",
+    ]
+
+
+async def test_what_a_gate_takes_apart_goes_on_through_the_gates_behind_it() -> None:
+    happened: list[str] = []
+    world, peer = Alone(_Splitting("one", happened), _Noting("two", happened)), MemoryPeer()
+    publish(await world.produce(peer), 0, 1, 2)
+    await settle()
+    assert happened == [
+        "one accepts [0, 1, 2]",
+        "two accepts [1, 2]",
+        "one hands over [1, 2]",
+        "two hands over [1, 2]",
+        "one stores [1, 2]",
+        "two stores [1, 2]",
+    ]
+    assert [each.send_receipt.sequence_id for each in peer.commands()] == [0, 1, 2]
+    assert [len(each.payloads) for each in peer.done] == [1, 2]
+
+
+async def test_a_topic_without_features_has_empty_rows() -> None:
+    line = Alone().topic.line
+    assert (line.checks, line.gates) == ((), ())
+    with pytest.raises(NotAllowedError, match="takes part in no transactions"):
+        line.takes_transactions()
+
+
+class _Owner(Feature):
+    reserved_as = "the log of something else"
+
+
+async def test_a_topic_whose_log_is_a_features_own_lets_no_clients_in() -> None:
+    topic = Alone(Feature(), _Owner()).topic
+    assert topic.is_reserved
+    with pytest.raises(NotAllowedError, match="topic is the log of something else"):
+        topic.check_open_to_clients()
+    assert not Alone(Feature()).topic.is_reserved

@@ -103,7 +103,7 @@ def resident_bytes_of(pid: int) -> int:
 def descendants_of(pid: int) -> list[int]:
     """The processes below one, in no order."""
     found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+    for children in _of_threads(pid, "children"):
         try:
             below = [int(each) for each in children.read_text().split()]
         except OSError:
@@ -113,10 +113,18 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
+def _of_threads(pid: int, name: str) -> list[Path]:
+    """A file of each thread of a process; none if it is gone, or goes meanwhile."""
+    try:
+        return list(Path(f"/proc/{pid}/task").glob(f"*/{name}"))
+    except OSError:
+        return []
+
+
 def _is_running(pid: int) -> bool:
     """Whether a thread of the process has not ended: with the last one go its ports. The first one
     may be a zombie before the others."""
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+    for stat in _of_threads(pid, "stat"):
         try:
             state = stat.read_text().rpartition(")")[2].split()[0]
         except OSError:

@@ -22,6 +22,7 @@ from magnetar.bookie.errors import (
     StartError,
     StorageCorruptError,
     StorageError,
+    StorageIOError,
 )
 from magnetar.broker.errors import ListenError, NotRegisteredError
 from magnetar.broker.security.keys import SecurityConfigError
@@ -96,6 +97,9 @@ def explain(
         case JournalCorruptError() | JournalFileMissingError():
             return DataDirectoryError(f"{text}; {_JOURNAL_ADVICE}")
         case StorageCorruptError():
+            return DataDirectoryError(f"{text}; {_STORAGE_ADVICE}")
+        case StorageIOError() if "No such file" in text:
+            # Of an index: something that its other files name.
             return DataDirectoryError(f"{text}; {_STORAGE_ADVICE}")
         case StartError() | DiskError() | JournalError() | StorageError():
             return DataDirectoryError(text)

@@ -37,7 +37,10 @@ def parse_secrets(data: bytes, *, where: str) -> tuple[bytes, ...]:
     """
     secrets = tuple(line.strip() for line in data.splitlines() if line.strip())
     if not secrets:
-        raise SharedSecretConfigError(f"{where} holds no shared secret: one per line is expected")
+        raise SharedSecretConfigError(
+            f"{where} holds no shared secret: one per line is expected. Put the one into it that "
+            f"the other servers have; of a standalone server remove the file, and it makes another"
+        )
     if min(map(len, secrets)) < SECRET_BYTES_MIN:
         raise SharedSecretConfigError(
             f"a shared secret in {where} is shorter than {SECRET_BYTES_MIN} bytes"

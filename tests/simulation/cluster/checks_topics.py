@@ -22,7 +22,7 @@ from tests.simulation.cluster.events import (
     Unreadable,
 )
 from tests.simulation.cluster.topics import Topics, log_path
-from tests.simulation.history import LogAppended, LogRead, Proposed, Sent
+from tests.simulation.history import Fault, LogAppended, LogRead, Proposed, Sent
 from tests.simulation.record import Record, Seen, invariant
 
 DUPLICATE = -1
@@ -239,18 +239,40 @@ def dropped_topics_rest(run: Record) -> Iterator[str]:
     ledgers: dict[str, set[int]] = {
         path: set(order) for path, order in Topics.of(run).order.items()
     }
-    events: list[Seen[Dropped] | Seen[Closed] | Seen[Sent] | Seen[Proposed]] = sorted(
-        [*run.of(Dropped), *run.of(Closed), *run.of(Sent), *run.of(Proposed)],
+    events: list[Seen[Dropped] | Seen[Closed] | Seen[Sent] | Seen[Proposed] | Seen[Fault]] = sorted(
+        [
+            *run.of(Dropped),
+            *run.of(Closed),
+            *run.of(Sent),
+            *run.of(Proposed),
+            *run.of(Fault),
+        ],
         key=lambda seen: seen.place,
     )
     given_up: dict[tuple[str, str], None] = {}
+    asked: set[tuple[str, int, int]] = set()
+    """By whom, ledger and entry: what is asked of one bookie may wait for the connection to
+    another. Others that take the place of one are asked only behind a change of metadata."""
     for seen in events:
-        event = seen.event
+        event, actor = seen.event, seen.actor
         if isinstance(event, Dropped):
-            given_up[seen.actor, log_path(event.topic)] = None
+            given_up[actor, log_path(event.topic)] = None
         elif isinstance(event, Closed):
-            given_up.pop((seen.actor, log_path(event.topic)), None)
+            given_up.pop((actor, log_path(event.topic)), None)
+        elif isinstance(event, Fault):
+            if event.what == _CRASHED:
+                given_up = {each: None for each in given_up if each[0] != actor}
         elif isinstance(event, Proposed) or (event.op == Op.ADD and not event.is_reply):
-            for actor, path in given_up:
-                if actor == seen.actor and event.ledger_id in ledgers.get(path, ()):
+            entries = {(actor, event.ledger_id, each) for each in _entries_of(event)}
+            is_asked = bool(entries) and entries <= asked
+            asked |= entries
+            for who, path in given_up:
+                if who == actor and event.ledger_id in ledgers.get(path, ()) and not is_asked:
                     yield f"{actor} dropped {path}, and then {event}"
+
+
+_CRASHED = "crashes"
+
+
+def _entries_of(event: Sent | Proposed) -> tuple[int, ...]:
+    return tuple(event.entries) if isinstance(event, Sent) else ()

@@ -459,3 +459,19 @@ def test_c18_a_topic_that_was_dropped_is_written_to() -> None:
     asked: Line = ("br1", Proposed(9, 0, 1, CLOSED))
     assert "C18" in violated([*good(), dropped, asked])
     assert "C18" not in violated([*good(), dropped, ("br1", Closed(TOPIC)), asked])
+
+
+def test_c18_a_crash_ends_what_was_dropped() -> None:
+    dropped: Line = ("br1", Dropped(TOPIC))
+    asked: Line = ("br1", Proposed(9, 0, 1, CLOSED))
+    assert "C18" not in violated([*good(), dropped, ("br1", Fault("crashes")), asked])
+    assert "C18" in violated([*good(), dropped, ("br2", Fault("crashes")), asked])
+
+
+def test_c18_what_was_asked_of_one_bookie_may_reach_another_later() -> None:
+    def add(bookie: str, entry: int) -> Line:
+        return "br1", Sent(1, "br1", bookie, Op.ADD, False, 0, 0, 0, 0, entry, (entry,))
+
+    dropped: Line = ("br1", Dropped(TOPIC))
+    assert "C18" not in violated([*good(), add("b1", 7), dropped, add("b2", 7)])
+    assert "C18" in violated([*good(), add("b1", 7), dropped, add("b2", 8)])

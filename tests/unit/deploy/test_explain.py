@@ -12,6 +12,7 @@ from magnetar.bookie.errors import (
     OpenToAllError,
     PortTakenError,
     StorageCorruptError,
+    StorageIOError,
 )
 from magnetar.broker.errors import ListenError
 from magnetar.deploy.errors import DeployError
@@ -88,6 +89,7 @@ def test_a_group_of_errors_is_told_by_its_first_cause() -> None:
         (JournalCorruptError("the record at 64 is damaged"), "move the journal directory away"),
         (JournalFileMissingError("a file is missing"), "integrity_stamp_missing_cookies=true"),
         (StorageCorruptError("the index has lost records"), "bookie-tool rebuild-index"),
+        (StorageIOError("index /i: MANIFEST-1: No such file"), "bookie-tool rebuild-index"),
     ],
 )
 def test_damage_comes_with_what_to_do(error: Exception, advice: str) -> None:

@@ -82,6 +82,8 @@ class IndexMark:
             return decode_mark(self._disk.read_file(self.path))
         except FileNotFoundError:
             return None
+        except StorageCorruptError as error:
+            raise StorageCorruptError(f"{self.path}: {error}") from error
 
     def write(self, promise: Promise) -> None:
         """Replace the mark durably.

@@ -572,7 +572,9 @@ class SqliteTree:
         except sqlite3.DatabaseError as exc:
             if exc.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
                 raise InvalidPathError(f"{self._path} is no SQLite file") from exc
-            raise MetadataDamagedError(f"{self._path} is damaged: {exc}") from exc
+            raise MetadataDamagedError(
+                f"{self._path} is damaged: {exc}. Bring it back from a backup"
+            ) from exc
 
 
 def _checksum(path: str, value: bytes, version: int, session: int | None) -> int:

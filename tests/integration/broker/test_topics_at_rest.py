@@ -6,7 +6,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from magnetar.broker import naming
+from magnetar.broker.base import naming
 from magnetar.broker.broker import Broker
 from magnetar.cursors import list_cursors
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.dispatch.pending import PendingEntries, PendingIndex
+from magnetar.broker.topic.dispatch.pending import PendingEntries, PendingIndex
 from magnetar.ledger.position import Position
 
 

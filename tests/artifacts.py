@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 from magnetar.bookie.settings import BookieSettings
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.deploy.cli import app
 from magnetar.deploy.config import component_settings
 from magnetar.ledger.autorecovery.settings import AuditorSettings

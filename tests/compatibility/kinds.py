@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from magnetar.bookie.cookie import decode_cookie
-from magnetar.broker.balance.layouts import LayoutRecord
-from magnetar.broker.ownership.records import BrokerRecord, LeaseRecord, decode
+from magnetar.broker.cluster.balance.layouts import LayoutRecord
+from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord, decode
 from magnetar.cursors.node import decode_node, encode_node
 from magnetar.deploy.cluster_files import ClusterRecord
 from magnetar.deploy.cluster_files import Layout as ClusterLayout

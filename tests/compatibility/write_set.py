@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from magnetar.bookie.settings import BookieSettings
-from magnetar.broker.balance.layouts import LayoutRecord
-from magnetar.broker.ownership.records import BrokerRecord, LeaseRecord
+from magnetar.broker.cluster.balance.layouts import LayoutRecord
+from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord
 from magnetar.cursors import Cursor
 from magnetar.cursors.settings import CursorSettings
 from magnetar.deploy.cluster_files import ClusterRecord, RunningServer

@@ -6,7 +6,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from tests.structure import Known, arrows, circles, faults
+from tests.structure import Known, arrows, circles, faults, wrong_arrows
 
 
 def graph_of(arrows: str) -> dict[str, set[str]]:
@@ -68,7 +68,7 @@ def test_an_arrow_runs_back_up_from_a_layer_to_one_above() -> None:
     }
     graph["magnetar.broker.topic.d"] = {"magnetar.ledger.door"}
     graph["magnetar.deploy.door"] = {"magnetar.broker.ground"}
-    found = arrows(graph, {"doors": "door", "topics": "topic", "ground": "ground"})
+    found = arrows(graph, ["door", "topic", "ground"])
     assert found.between == {
         ("door", "topic"),
         ("topic", "door"),
@@ -77,6 +77,11 @@ def test_an_arrow_runs_back_up_from_a_layer_to_one_above() -> None:
     }
     assert found.back == {("topic", "door"), ("ground", "topic")}
     assert found.unplaced == {"new"}
+    assert wrong_arrows(found, {("topic", "door"), ("door", "topic")}) == [
+        "door imports topic no more: take it off the list",
+        "ground imports topic, which is above it",
+        "new is in no layer",
+    ]
 
 
 def test_imports_for_types_and_within_functions_are_in_the_graph(

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from magnetar.bookie.disks.directories import COOKIE_NAME, STAMPING_NAME
 from magnetar.bookie.errors import CookieError
 from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.bookie.integrity.sealed import open_sealed, seal
 from magnetar.ledger.ports import Disk
 
 _Count = Annotated[int, Field(ge=1, strict=True)]
@@ -82,8 +83,9 @@ class Stamp(BaseModel):
     """Roles of the directories whose data was lost, and which have to be checked before the cookie
     is given to them."""
 
-    def to_json(self) -> bytes:
-        return self.model_dump_json(indent=1).encode()
+    def to_bytes(self) -> bytes:
+        """The file: the directories are written by what it says, with nothing to compare it to."""
+        return seal(self.model_dump_json(indent=1).encode())
 
 
 def read_cookie(disk: Disk, directory: str) -> Cookie | None:
@@ -107,7 +109,20 @@ def read_stamp(disk: Disk, data_directory: str) -> Stamp | None:
     Raises:
         CookieError: the file is damaged.
     """
-    return _read(disk, posixpath.join(data_directory, STAMPING_NAME), Stamp)
+    path = posixpath.join(data_directory, STAMPING_NAME)
+    try:
+        data = disk.read_file(path)
+    except FileNotFoundError:
+        return None
+    text: bytes | None = data
+    if not data.endswith(b"}"):  # as releases wrote it that did not seal it
+        text = open_sealed(data)
+    if text is None:
+        raise CookieError(
+            f"{path} is damaged: its checksum is not that of its text. Nothing was changed. Take "
+            f"it out of the way and start again, which tells whether all directories agree"
+        )
+    return _decode(text, path, Stamp)
 
 
 def bookie_id_in(disk: Disk, directory: str) -> str | None:

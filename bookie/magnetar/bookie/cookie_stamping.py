@@ -92,7 +92,7 @@ async def check_cookies(
                 return Identity(stamp.cookie, lost)
             case BeginStamp(stamp):
                 path = posixpath.join(directories.data, STAMPING_NAME)
-                disk.replace_file(path, stamp.to_json())
+                disk.replace_file(path, stamp.to_bytes())
             case PublishStamp(stamp):
                 version = stored.version if stored is not None else None
                 await _publish(registry, wanted.bookie_id, stamp.cookie, version)
@@ -152,7 +152,7 @@ async def restamp_engine(
         OSError: as the disk.
     """
     stamp = Stamp(cookie=cookie, previous=cookie.incarnation)
-    disk.replace_file(posixpath.join(directories.data, STAMPING_NAME), stamp.to_json())
+    disk.replace_file(posixpath.join(directories.data, STAMPING_NAME), stamp.to_bytes())
     for _ in range(_STEPS_MAX):
         stored = await registry.read_cookie(cookie.bookie_id)
         known = decode_cookie(stored.value, "the metadata store") if stored is not None else None

@@ -11,42 +11,42 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from magnetar.broker.at_rest.walk import TopicsAtRest
-from magnetar.broker.balance.sampler import ProcessUsage
-from magnetar.broker.cluster import Cluster
-from magnetar.broker.compaction import Compaction
-from magnetar.broker.connection import COMMAND_COST_BYTES
-from magnetar.broker.deduplication import Deduplication
-from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
-from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.health.health import BrokerHealth
-from magnetar.broker.health.heartbeat import Heartbeat, open_heartbeat_log
-from magnetar.broker.http_connections import HttpBounds
-from magnetar.broker.http_server import HttpServer
-from magnetar.broker.inactive_topics import InactiveTopics
-from magnetar.broker.keeping.composition import Keeping
-from magnetar.broker.ownership import Ownership, SoleOwner
-from magnetar.broker.ownership.listeners import parse_listeners
-from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.base.errors import NotAllowedError
+from magnetar.broker.base.listeners import parse_listeners
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.balance.sampler import ProcessUsage
+from magnetar.broker.cluster.composition import Cluster
+from magnetar.broker.cluster.health.health import BrokerHealth
+from magnetar.broker.cluster.health.heartbeat import Heartbeat, open_heartbeat_log
+from magnetar.broker.cluster.ownership import Ownership, SoleOwner
+from magnetar.broker.cluster.ownership.records import BrokerRecord
+from magnetar.broker.features.compaction import Compaction
+from magnetar.broker.features.deduplication import Deduplication
+from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.retention.inactive_topics import InactiveTopics
+from magnetar.broker.features.tracing import Spans
+from magnetar.broker.features.transactions.coordinators import Coordinators
+from magnetar.broker.features.transactions.links import OwnerLinks
+from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
+from magnetar.broker.http.serving.http_connections import HttpBounds
+from magnetar.broker.http.serving.http_server import HttpServer
+from magnetar.broker.http.view import BrokerView
 from magnetar.broker.policies.registry import PolicyRegistry
-from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.protocol.connection import COMMAND_COST_BYTES
+from magnetar.broker.protocol.revoking import IsConcerned, Revoking
+from magnetar.broker.protocol.server import BinaryServer
 from magnetar.broker.schemas.ledgers import SchemaLedgers
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.security.composition import Security
 from magnetar.broker.security.peer_network import PeerNetwork
-from magnetar.broker.security.revoking import IsConcerned, Revoking
-from magnetar.broker.server import BinaryServer
-from magnetar.broker.services import Services
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic, looking_at
-from magnetar.broker.topic_watch.followed_lists import FollowedLists
+from magnetar.broker.topic.publish_budget import PublishBudget
 from magnetar.broker.topics import Topics
-from magnetar.broker.tracing import Spans
-from magnetar.broker.transactions.coordinators import Coordinators
-from magnetar.broker.transactions.links import OwnerLinks
-from magnetar.broker.transactions.topic_transactions import TopicTransactions
-from magnetar.broker.upkeep import Upkeep
-from magnetar.broker.view import BrokerView
+from magnetar.broker.topics.at_rest.walk import TopicsAtRest
+from magnetar.broker.topics.followed_lists import FollowedLists
+from magnetar.broker.topics.keeping import Keeping
+from magnetar.broker.topics.services import Services
+from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
@@ -55,8 +55,8 @@ from magnetar.ledger.turn_shares import TurnShares
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from magnetar.broker.metrics.sampler import Sampler
-    from magnetar.broker.security.http import Application
+    from magnetar.broker.http.authentication import Application
+    from magnetar.broker.http.metrics.sampler import Sampler
     from magnetar.broker.websocket.service import WebSocketService
 
 _log = structlog.get_logger()
@@ -491,8 +491,8 @@ class Broker:
         )
 
     def _make_app(self) -> "Application":
-        from magnetar.broker.app import make_app
-        from magnetar.broker.metrics.page import MetricsPage
+        from magnetar.broker.http.app import make_app
+        from magnetar.broker.http.metrics.page import MetricsPage
 
         if self._app is None:
             view = self._view()

@@ -24,7 +24,7 @@ from magnetar.bookie.errors import (
     StorageError,
     StorageIOError,
 )
-from magnetar.broker.errors import ListenError, NotRegisteredError
+from magnetar.broker.base.errors import ListenError, NotRegisteredError
 from magnetar.broker.security.keys import SecurityConfigError
 from magnetar.deploy.errors import (
     AddressUnavailableError,

@@ -3,7 +3,7 @@
 import os
 import resource
 
-from magnetar.broker.balance.sampler import ProcessUsage
+from magnetar.broker.cluster.balance.sampler import ProcessUsage
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -15,9 +15,9 @@ import structlog
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.settings import BookieSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.broker import Broker
-from magnetar.broker.http_server import HttpServer
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.http.serving.http_server import HttpServer
 from magnetar.deploy.autorecovery_server import start_autorecovery
 from magnetar.deploy.bookie_metrics import BookieCollector
 from magnetar.deploy.errors import DataDirectoryError, SettingsError
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from prometheus_client.registry import Collector
 
-    from magnetar.broker.tracing import Spans
+    from magnetar.broker.features.tracing import Spans
 
 
 _log = structlog.get_logger(__name__)

@@ -24,7 +24,7 @@ import structlog
 import uvicorn  # noqa: F401  # the server imports it late: here, so that no start waits for it
 import uvloop
 
-import magnetar.broker.app  # noqa: F401  # as uvicorn
+import magnetar.broker.http.app  # noqa: F401  # as uvicorn
 from magnetar.deploy.options import Listen, Sources, default_quorum
 from magnetar.deploy.standalone import Standalone, StandaloneSettings
 from magnetar.sdk import Client, ClientSettings

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.broker import Broker
-from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.tracing import Spans
+from magnetar.broker.features.tracing import Spans
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from tests.integration.ledger.cluster import Cluster

@@ -11,8 +11,8 @@ import websockets
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
+from magnetar.broker.base.errors import ListenError
 from magnetar.broker.broker import Broker
-from magnetar.broker.errors import ListenError
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.sdk.wire import BaseCommand
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on

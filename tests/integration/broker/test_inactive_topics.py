@@ -5,7 +5,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from magnetar.broker import naming
+from magnetar.broker.base import naming
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.http.http_calls import request

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.compaction import Compaction, compaction_of
-from magnetar.broker.deduplication import deduplication
-from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.compaction import Compaction, compaction_of
+from magnetar.broker.features.deduplication import deduplication
+from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.transactions.acknowledging import TransactionalAcks
+from magnetar.broker.features.transactions.coordinator import Coordinator
+from magnetar.broker.features.transactions.ids import coordinator_topic
+from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.topic import TopicSubscriptions
-from magnetar.broker.transactions.acknowledging import TransactionalAcks
-from magnetar.broker.transactions.coordinator import Coordinator
-from magnetar.broker.transactions.ids import coordinator_topic
-from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.ledger.log import ManagedLog
 from magnetar.sdk import Client, ConsumerSettings
 from magnetar.sdk.wire import TopicName, parse_topic_name

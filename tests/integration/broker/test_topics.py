@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.broker.errors import TopicNotFoundError
-from magnetar.broker.naming import log_path, topic_of
+from magnetar.broker.base.errors import TopicNotFoundError
+from magnetar.broker.base.naming import log_path, topic_of
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.system import SystemClock

@@ -6,7 +6,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from magnetar.broker import naming
+from magnetar.broker.base import naming
 from magnetar.broker.broker import Broker
 from magnetar.cursors import list_cursors
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
@@ -234,3 +234,34 @@ async def test_walks_keep_to_their_rate_of_reads_and_come_by_themselves(tmp_path
             # Each walk lists the tenant, the namespace and its topics, and reads three nodes.
             assert clock.monotonic_s() - started_s > 3 * 6 / 50
             assert [each for each in logged if each["log_level"] in ("warning", "error")] == []
+
+
+async def test_no_more_topics_are_loaded_at_once_than_may_be(tmp_path: Path) -> None:
+    names = [f"persistent://public/default/crowd-{number}" for number in range(5)]
+    async with cluster_of(1, tmp_path) as cluster:
+        async with broker_on(cluster) as broker:
+            client = await WireClient.open(broker.port)
+            for number, name in enumerate(names):
+                await client.subscribe(name, consumer_id=number)
+                await client.leave(number)
+                await client.produce(name, number)
+                client.publish(0, b"body", number)
+                await client.next(BaseCommand.SEND_RECEIPT)
+            await client.close()
+        clock = LaterClock()
+        async with broker_on(
+            cluster, seed=4, clock=clock, ttl_s=60, topics_at_rest_loaded_max=2
+        ) as broker:
+            clock.later_s = 3600
+            look_after, most = broker.upkeep.look_after, 0
+
+            async def counted(topic: Any) -> int:
+                nonlocal most
+                works = await look_after(topic)
+                most = max(most, len(broker.services.topics.loaded))
+                return works
+
+            broker.upkeep.look_after = counted  # type: ignore[method-assign]
+            await looked_after(broker)
+            assert broker.at_rest.loads == len(names)
+            assert 1 <= most <= 2

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.tracing import TopicTrace
+from magnetar.broker.features.tracing import TopicTrace
 from magnetar.deploy.otel import sampler_of, spans_of
 from magnetar.sdk import (
     Client,

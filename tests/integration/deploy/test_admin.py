@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from magnetar.broker.balance.bundles import Layout
+from magnetar.broker.cluster.balance.bundles import Layout
 from magnetar.deploy.cli import app
 from magnetar.deploy.errors import DeployError, SettingsError
 from magnetar.sdk.wire import parse_topic_name

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb

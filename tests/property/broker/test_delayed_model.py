@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.broker.delayed.index import Bucket, DelayedIndex
-from magnetar.broker.delayed.position_set import PositionSet
+from magnetar.broker.features.delayed.index import Bucket, DelayedIndex
+from magnetar.broker.features.delayed.position_set import PositionSet
 from magnetar.ledger.position import Position
 
 _POSITIONS = st.builds(Position, st.integers(0, 2), st.integers(0, 40))

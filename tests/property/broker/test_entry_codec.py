@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.chunks import chunks_of
-from magnetar.broker.entry import (
+from magnetar.broker.base.chunks import chunks_of
+from magnetar.broker.base.entry import (
     MESSAGES_PER_ENTRY_MAX,
     admit,
     last_batch_index_of,
@@ -13,7 +13,7 @@ from magnetar.broker.entry import (
     messages_of,
     publish_time_ms_of,
 )
-from magnetar.broker.errors import MessageChecksumError
+from magnetar.broker.base.errors import MessageChecksumError
 from magnetar.sdk.wire import MessageMetadata, encode_payload
 
 _NOISE = st.binary(max_size=200) | st.binary(max_size=100).map(lambda data: b"\x0e\x01" + data)

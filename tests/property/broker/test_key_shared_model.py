@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb

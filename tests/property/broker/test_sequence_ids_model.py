@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.deduplication.sequence_ids import SequenceIds, Verdict
+from magnetar.broker.features.deduplication.sequence_ids import SequenceIds, Verdict
 
 _BATCHES = st.lists(
     st.tuples(

@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from magnetar.broker.entry import admit, messages_in, metadata_of
-from magnetar.broker.errors import MessageChecksumError
+from magnetar.broker.base.entry import admit, messages_in, metadata_of
+from magnetar.broker.base.errors import MessageChecksumError
 from magnetar.sdk.wire import MessageMetadata, checksum
 from tests.property.sdk.wire.test_hot_parsing import spoiled
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TypeVar
 
-from magnetar.broker.balance.bundles import BundleId, middle_of_range
+from magnetar.broker.base.errors import RequestError
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.broker import Broker
-from magnetar.broker.errors import RequestError
-from magnetar.broker.ownership import Destination
-from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.cluster.balance.bundles import BundleId, middle_of_range
+from magnetar.broker.cluster.ownership import Destination
+from magnetar.broker.cluster.ownership.cluster_ownership import ClusterOwnership
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.ending import TopicEnds
 from magnetar.ledger.errors import MetadataError

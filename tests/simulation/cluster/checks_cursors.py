@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 
-from magnetar.broker import deduplication
+from magnetar.broker.features import deduplication
 from magnetar.cursors.node import NO_LEDGER, CursorNode
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from tests.simulation.cluster.events import (

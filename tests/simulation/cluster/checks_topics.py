@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from magnetar.broker import deduplication
+from magnetar.broker.features import deduplication
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.managed_log.log_metadata import OPEN_LEDGERS_MAX
 from magnetar.ledger.wire import Op

@@ -8,8 +8,8 @@ folder.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from magnetar.broker import naming
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base import naming
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.ledger.autorecovery.settings import AuditorSettings
 from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
 from magnetar.ledger.errors import LedgerError, NoSuchLogError

@@ -1,6 +1,6 @@
 """C8 and rule 10.2: who has a lease no more serves no more, although its session lives."""
 
-from magnetar.broker.balance.bundles import LEASES_ROOT
+from magnetar.broker.cluster.balance.bundles import LEASES_ROOT
 from tests.simulation.cluster.cluster import Cluster, story
 from tests.simulation.cluster.events import Dropped
 from tests.simulation.loop import SimProcess

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from magnetar.broker import deduplication
+from magnetar.broker.features import deduplication
 from magnetar.cursors.node import CursorNode, encode_node
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata

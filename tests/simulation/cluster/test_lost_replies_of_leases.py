@@ -3,7 +3,7 @@ their leases say, and no lease stays that nobody wants."""
 
 import pytest
 
-from magnetar.broker.errors import BrokerMetadataError
+from magnetar.broker.base.errors import BrokerMetadataError
 from tests.simulation.cluster.broker import SimBroker
 from tests.simulation.cluster.cluster import Cluster, story
 

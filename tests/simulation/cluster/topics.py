@@ -2,7 +2,7 @@
 
 from functools import cached_property
 
-from magnetar.broker import naming
+from magnetar.broker.base import naming
 from magnetar.cursors.node import CursorNode, decode_node
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.sdk.wire import parse_topic_name

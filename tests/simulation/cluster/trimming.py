@@ -2,7 +2,7 @@
 
 import asyncio
 
-from magnetar.broker.keeping import trimming
+from magnetar.broker.features.retention import trimming
 from magnetar.broker.topic import Topic
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.orphans import OrphanSweep, Verdict, log_refers

@@ -1,7 +1,9 @@
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
-from magnetar.bookie.cookie import Cookie, DirectoryCookie, Stamp
+from magnetar.bookie.cookie import Cookie, DirectoryCookie, Stamp, read_stamp
 from magnetar.bookie.cookie_rules import (
     Action,
     BeginStamp,
@@ -14,7 +16,9 @@ from magnetar.bookie.cookie_rules import (
     next_action,
     roles,
 )
+from magnetar.bookie.disks.directories import STAMPING_NAME
 from magnetar.bookie.errors import CookieError
+from magnetar.ledger.system import SystemDisk
 
 OURS = Cookie(bookie_id="b1", instance_id="i1", incarnation="aa", journals=1, storage_shards=(2,))
 OTHER_DIRECTORY = OURS.model_copy(update={"incarnation": "bb"})
@@ -285,3 +289,20 @@ def test_a_cookie_survives_its_json() -> None:
 def test_the_counts_of_ledger_directories_grow(shards: list[object]) -> None:
     with pytest.raises(ValidationError):
         Cookie.model_validate({**OURS.model_dump(), "storage_shards": shards})
+
+
+def test_a_flipped_bit_in_a_stamp_is_noticed(tmp_path: Path) -> None:
+    disk, path = SystemDisk(), tmp_path / STAMPING_NAME
+    stamp = Stamp(cookie=GROWN, previous="aa", added=("ledgers-2",))
+    path.write_bytes(stamp.to_bytes())
+    assert read_stamp(disk, str(tmp_path)) == stamp
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            with pytest.raises(CookieError, match=STAMPING_NAME):
+                read_stamp(disk, str(tmp_path))
+    path.write_text(stamp.model_dump_json(indent=1))  # as older releases wrote it
+    assert read_stamp(disk, str(tmp_path)) == stamp

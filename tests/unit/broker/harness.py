@@ -10,19 +10,19 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
-from magnetar.broker.connection import COMMAND_COST_BYTES, Connection
-from magnetar.broker.keeping.composition import Keeping
-from magnetar.broker.ownership import SoleOwner
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.ownership import SoleOwner
+from magnetar.broker.features.transactions.coordinators import Coordinators
+from magnetar.broker.features.transactions.links import OwnerLinks
 from magnetar.broker.policies.registry import PolicyRegistry
-from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.protocol.connection import COMMAND_COST_BYTES, Connection
 from magnetar.broker.security.composition import Security
-from magnetar.broker.services import Services
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
-from magnetar.broker.topic_watch.followed_lists import FollowedLists
+from magnetar.broker.topic.publish_budget import PublishBudget
 from magnetar.broker.topics import Topics
-from magnetar.broker.transactions.coordinators import Coordinators
-from magnetar.broker.transactions.links import OwnerLinks
+from magnetar.broker.topics.followed_lists import FollowedLists
+from magnetar.broker.topics.keeping import Keeping
+from magnetar.broker.topics.services import Services
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.turn_shares import TurnShares

@@ -7,35 +7,35 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
-from magnetar.broker.creation import TopicCreation
-from magnetar.broker.deduplication import Deduplication, NoDeduplication
-from magnetar.broker.delayed.bucket_list import StoredBucket
-from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
-from magnetar.broker.errors import (
+from magnetar.broker.base.errors import (
     BrokerMetadataError,
     NamespaceNotFoundError,
     NotAllowedError,
     ServiceNotReadyError,
 )
-from magnetar.broker.non_persistent import NonPersistentTopic, VolatileLog
-from magnetar.broker.partitions import PartitionedTopicRecord
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.base.settings.policies import default_policies
+from magnetar.broker.cluster.partitions import PartitionedTopicRecord
+from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
+from magnetar.broker.features.delayed.bucket_list import StoredBucket
+from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.tracing import Spans, TopicTrace
+from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
+from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.policies.effective import EffectivePolicies, effective
 from magnetar.broker.policies.model import NamespaceRecord, PolicySet
 from magnetar.broker.policies.registry import PolicyRegistry
-from magnetar.broker.policies.settings import default_policies
-from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Feature, Topic, TopicLimits
-from magnetar.broker.topic_config import (
+from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
+from magnetar.broker.topics import Topics
+from magnetar.broker.topics.creation import TopicCreation
+from magnetar.broker.topics.non_persistent import NonPersistentTopic, VolatileLog
+from magnetar.broker.topics.topic_config import (
     deduplication_limits,
     delayed_limits,
     topic_limits,
     transaction_limits,
 )
-from magnetar.broker.topics import Topics
-from magnetar.broker.tracing import Spans, TopicTrace
-from magnetar.broker.transactions.topic_log import TopicTransactionLog
-from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.log import ManagedLog

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.admission import SubscribeRate
-from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.policies import model
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.model import (
@@ -15,6 +14,7 @@ from magnetar.broker.policies.model import (
     PolicySet,
     SubscriptionType,
 )
+from magnetar.broker.topic.admission import SubscribeRate
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, settle

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from magnetar.broker.chunks import ChunkOf, chunk_of
-from magnetar.broker.dispatch.affinity import ChunkAffinity
-from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.base.chunks import ChunkOf, chunk_of
+from magnetar.broker.topic.dispatch.affinity import ChunkAffinity
+from magnetar.broker.topic.dispatch.shared import SharedDispatcher
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, MessageMetadata
 from magnetar.sdk.wire import pulsar_pb2 as pb

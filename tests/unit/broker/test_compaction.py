@@ -5,11 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from magnetar.broker.compaction.compacted_ledger import CompactedLedger
-from magnetar.broker.compaction.errors import TooManyKeysError
-from magnetar.broker.compaction.messages import Kind, open_entry, rest_of_batch
-from magnetar.broker.compaction.newest import NewestMessages
-from magnetar.broker.compaction.record import (
+from magnetar.broker.base.entry import kept_words_of
+from magnetar.broker.base.errors import UnreadableRecordError
+from magnetar.broker.base.naming import check_subscription
+from magnetar.broker.features.compaction.compacted_ledger import CompactedLedger
+from magnetar.broker.features.compaction.errors import TooManyKeysError
+from magnetar.broker.features.compaction.messages import Kind, open_entry, rest_of_batch
+from magnetar.broker.features.compaction.newest import NewestMessages
+from magnetar.broker.features.compaction.record import (
     NO_LEDGER,
     CompactionRecord,
     pack,
@@ -17,12 +20,9 @@ from magnetar.broker.compaction.record import (
     record_in,
     unpack,
 )
-from magnetar.broker.dispatch.compacted import CompactedSource, EarlyPlace, runs_of
-from magnetar.broker.dispatch.range_reads import RangeReads, ReadLimits
-from magnetar.broker.entry import kept_words_of
-from magnetar.broker.errors import UnreadableRecordError
-from magnetar.broker.naming import check_subscription
-from magnetar.broker.tail_cache import TailCache, TailCachePool
+from magnetar.broker.topic.dispatch.compacted import CompactedSource, EarlyPlace, runs_of
+from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadLimits
+from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, encode_payload

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker.connection_places import SILENT_S, ConnectionPlaces
+from magnetar.broker.base.connection_places import SILENT_S, ConnectionPlaces
 
 OTHER = "10.0.0.1"
 ATTACKER = "10.0.0.2"

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from magnetar.broker.connection import COMMAND_COST_BYTES
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.protocol.connection import COMMAND_COST_BYTES
 from magnetar.sdk.wire import PING_FRAME, BaseCommand, Send, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, send_frame

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.connection import IDS_PER_TURN
-from magnetar.broker.consuming.acknowledging import LongAcknowledgement
-from magnetar.broker.dispatch.accounted import AccountedDispatcher
+from magnetar.broker.protocol.connection import IDS_PER_TURN
+from magnetar.broker.protocol.consuming.acknowledging import LongAcknowledgement
 from magnetar.broker.topic import last_message
+from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb

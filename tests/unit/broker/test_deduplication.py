@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.deduplication import Deduplication
-from magnetar.broker.deduplication.sequence_ids import SequenceIds
+from magnetar.broker.features.deduplication import Deduplication
+from magnetar.broker.features.deduplication.sequence_ids import SequenceIds
 from magnetar.ledger.errors import LogFencedError, LogTerminatedError, LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.dispatch.reasons import Reason
-from magnetar.broker.dispatch.throttle import RateLimiter
+from magnetar.broker.base.token_bucket import TokenBucket
 from magnetar.broker.policies.effective import DEFAULTS, RateLimit
-from magnetar.broker.token_bucket import TokenBucket
+from magnetar.broker.topic.dispatch.reasons import Reason
+from magnetar.broker.topic.dispatch.throttle import RateLimiter
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, entry, settle

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker.entry import (
+from magnetar.broker.base.entry import (
     MARKER,
     MESSAGES_PER_ENTRY_MAX,
     admit,
@@ -11,7 +11,7 @@ from magnetar.broker.entry import (
     messages_of,
     publish_time_ms_of,
 )
-from magnetar.broker.errors import MessageChecksumError
+from magnetar.broker.base.errors import MessageChecksumError
 from magnetar.sdk.wire import checksum
 from tests.unit.broker.harness import entry
 

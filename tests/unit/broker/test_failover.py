@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from magnetar.broker.consumer import FAILOVER, Consumer
-from magnetar.broker.dispatch.failover import choose_active
+from magnetar.broker.topic.consumer import FAILOVER, Consumer
+from magnetar.broker.topic.dispatch.failover import choose_active
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb

@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from magnetar.broker.connection import Connection
-from magnetar.broker.server import BinaryServer
+from magnetar.broker.protocol.connection import Connection
+from magnetar.broker.protocol.server import BinaryServer
 from magnetar.ledger.ports import Listener
 from magnetar.ledger.system import SystemNetwork
 from magnetar.ledger.turn_transport import Opening, opening

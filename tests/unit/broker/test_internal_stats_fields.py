@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from magnetar.broker.internal_stats import (
+from magnetar.broker.http.internal_stats import (
     INTERNAL_ABSENT,
     INTERNAL_CONSTANTS,
     topic_internal_stats,

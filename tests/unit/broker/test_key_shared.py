@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.reasons import Reason
-from magnetar.broker.sticky_key import auto_split_hash, key_hash_of, sticky_range_hash
+from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.topic.dispatch.reasons import Reason
+from magnetar.broker.topic.sticky_key import auto_split_hash, key_hash_of, sticky_range_hash
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, MessageMetadata

@@ -1,6 +1,6 @@
 """The histogram behind the publish latency."""
 
-from magnetar.broker.latency import BOUNDS_S, LatencyHistogram
+from magnetar.broker.base.latency import BOUNDS_S, LatencyHistogram
 
 
 def test_buckets_hold_what_is_at_or_below_their_bound() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.topic_lists import topics_hash
+from magnetar.broker.topics.topic_lists import topics_hash
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import SERVICE_URL, Client, Harness

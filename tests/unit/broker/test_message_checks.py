@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.deduplication import Deduplication
+from magnetar.broker.features.deduplication import Deduplication
 from magnetar.broker.policies.effective import DEFAULTS
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker.meter import Meter
+from magnetar.broker.base.meter import Meter
 from tests.unit.broker.harness import Harness, settle
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from magnetar.broker import naming
-from magnetar.broker.errors import InvalidTopicNameError, ProducerBusyError
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import InvalidTopicNameError, ProducerBusyError
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.non_persistent.topic import IN_FLIGHT_MAX
+from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.policies.model import NamespaceRecord, PolicySet
+from magnetar.broker.topics.non_persistent.topic import IN_FLIGHT_MAX
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.dispatch.pending import PendingEntries, PendingIndex
+from magnetar.broker.topic.dispatch.pending import PendingEntries, PendingIndex
 from magnetar.ledger.position import Position
 
 
@@ -75,6 +75,14 @@ def test_with_every_second_entry_acknowledged_the_others_are_small() -> None:
     assert size / count < 40
 
 
+class _Owner:
+    """Somebody who has entries."""
+
+    def __init__(self, index: PendingIndex) -> None:
+        self.entries = PendingEntries()
+        self.entries.join(index, self)
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["put", "take", "clear"]), st.integers(0, 3), st.integers(0, 99)),
@@ -83,25 +91,23 @@ def test_with_every_second_entry_acknowledged_the_others_are_small() -> None:
 )
 def test_the_index_knows_who_has_an_entry(steps: list[tuple[str, int, int]]) -> None:
     index = PendingIndex()
-    entries = {owner: PendingEntries() for owner in range(4)}
-    for owner, each in entries.items():
-        each.join(index, owner)
-    owners: dict[int, int] = {}
-    for step, owner, entry_id in steps:
-        position = Position(1, entry_id)
+    everybody = [_Owner(index) for _ in range(4)]
+    owners: dict[int, _Owner] = {}
+    for step, number, entry_id in steps:
+        position, owner = Position(1, entry_id), everybody[number]
         if step == "put" and entry_id not in owners:
-            entries[owner][position] = 5
+            owner.entries[position] = 5
             owners[entry_id] = owner
         elif step == "take":
-            entries[owner].take((position,))
-            if owners.get(entry_id) == owner:
+            owner.entries.take((position,))
+            if owners.get(entry_id) is owner:
                 del owners[entry_id]
         elif step == "clear":
-            entries[owner].clear()
-            owners = {each: of for each, of in owners.items() if of != owner}
+            owner.entries.clear()
+            owners = {each: of for each, of in owners.items() if of is not owner}
     assert {each: index.owner(Position(1, each)) for each in range(100)} == {
         each: owners.get(each) for each in range(100)
     }
-    for each in entries.values():
-        each.clear()
-    assert not index._owners
+    for owner in everybody:
+        owner.entries.clear()
+    assert not index._held

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker.positions import position_at_time, position_of, signed
+from magnetar.broker.topic.positions import position_at_time, position_of, signed
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData

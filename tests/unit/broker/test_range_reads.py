@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from magnetar.broker.dispatch.range_reads import RangeReads, ReadLimits
-from magnetar.broker.run import Run
-from magnetar.broker.tail_cache import TailCache, TailCachePool
+from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadLimits
+from magnetar.broker.topic.run import Run
+from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from tests.unit.broker.harness import entry, settle

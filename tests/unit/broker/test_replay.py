@@ -1,6 +1,6 @@
 """The set of positions that wait for redelivery."""
 
-from magnetar.broker.dispatch.replay import RedeliverySet, contiguous
+from magnetar.broker.topic.dispatch.replay import RedeliverySet, contiguous
 from magnetar.ledger.position import Position
 
 

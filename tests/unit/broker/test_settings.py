@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.ledger.settings import LedgerSettings
 
 

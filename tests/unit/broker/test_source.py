@@ -2,10 +2,10 @@
 
 import asyncio
 
-from magnetar.broker.dispatch.range_reads import RangeReads, ReadLimits
-from magnetar.broker.dispatch.source import EntrySource
-from magnetar.broker.run import Run
-from magnetar.broker.tail_cache import TailCache, TailCachePool
+from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadLimits
+from magnetar.broker.topic.dispatch.source import EntrySource
+from magnetar.broker.topic.run import Run
+from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import EARLIEST, Position

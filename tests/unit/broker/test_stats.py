@@ -1,6 +1,6 @@
 """What statistics say of producers and consumers."""
 
-from magnetar.broker.stats import topic_stats
+from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Harness

@@ -11,12 +11,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from magnetar.broker.keeping.backlog import backlog_age
-from magnetar.broker.keeping.expiry import Expiry
-from magnetar.broker.non_persistent.topic import IN_FLIGHT_MAX
+from magnetar.broker.features.retention.backlog import backlog_age
+from magnetar.broker.features.retention.expiry import Expiry
+from magnetar.broker.http.topic_stats import (
+    ABSENT,
+    SUBSCRIPTION_CONSTANTS,
+    TOPIC_CONSTANTS,
+    topic_stats,
+)
 from magnetar.broker.policies.effective import RateLimit
-from magnetar.broker.stats import ABSENT, SUBSCRIPTION_CONSTANTS, TOPIC_CONSTANTS, topic_stats
 from magnetar.broker.topic import Feature, Topic
+from magnetar.broker.topics.non_persistent.topic import IN_FLIGHT_MAX
 from magnetar.cursors import Cursor
 from magnetar.cursors.ack_state import AckState
 from magnetar.cursors.saver import CursorSaver

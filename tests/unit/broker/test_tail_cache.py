@@ -1,7 +1,7 @@
 """The tail cache: what it finds, what it drops, and the pool that bounds it."""
 
-from magnetar.broker.run import Run
-from magnetar.broker.tail_cache import TailCache, TailCachePool
+from magnetar.broker.topic.run import Run
+from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.ledger.position import Position
 
 

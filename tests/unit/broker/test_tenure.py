@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from magnetar.broker.errors import BrokerMetadataError, ServiceNotReadyError
-from magnetar.broker.termination import terminate
+from magnetar.broker.base.errors import BrokerMetadataError, ServiceNotReadyError
+from magnetar.broker.topic.termination import terminate
 from magnetar.ledger.errors import LogFencedError, LogTerminatedError, UnknownOutcomeError
 from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.position import Position

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import cast
 
-from magnetar.broker import naming
+from magnetar.broker.base import naming
 from magnetar.broker.topics import Topics
 from magnetar.broker.topics.table import TopicTable
 from magnetar.sdk.wire import parse_topic_name

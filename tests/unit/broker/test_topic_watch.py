@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.topic_lists import topics_hash
-from magnetar.broker.topic_watch.followed_lists import FollowedLists
-from magnetar.broker.topic_watch.pattern import TopicPattern
-from magnetar.broker.topic_watch.watched_list import Update, WatchedList
+from magnetar.broker.base.errors import NotAllowedError
+from magnetar.broker.protocol.topic_watch.pattern import TopicPattern
+from magnetar.broker.protocol.topic_watch.watched_list import Update, WatchedList
+from magnetar.broker.topics.followed_lists import FollowedLists
+from magnetar.broker.topics.topic_lists import topics_hash
 from magnetar.ledger.metadata.store import WatchEvent
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import BaseCommand

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from magnetar.broker.keeping.gate import TrimGate
+from magnetar.broker.topic.trim_gate import TrimGate
 from tests.unit.broker.harness import settle
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from magnetar.broker.turn_gate import TurnGate
+from magnetar.broker.base.turn_gate import TurnGate
 
 
 async def test_of_many_tasks_a_few_go_on_in_each_turn_in_their_order() -> None:

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from magnetar.broker.topic import Topic
-from magnetar.broker.upkeep import Upkeep
+from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.ledger.errors import MetadataUnavailableError
 from tests.unit.broker.harness import settle
 from tests.unit.broker.memory_log import HeldTenure

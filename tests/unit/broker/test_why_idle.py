@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.reasons import Reason
-from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.keeping.operating import skip_unreadable
-from magnetar.broker.stats import topic_stats
+from magnetar.broker.base.errors import NotAllowedError
+from magnetar.broker.http.topic_stats import topic_stats
+from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.topic.dispatch.reasons import Reason
+from magnetar.broker.topics.operating import skip_unreadable
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand

@@ -14,7 +14,7 @@ from magnetar.bookie.errors import (
     StorageCorruptError,
     StorageIOError,
 )
-from magnetar.broker.errors import ListenError
+from magnetar.broker.base.errors import ListenError
 from magnetar.deploy.errors import DeployError
 from magnetar.deploy.explain import explain, explained
 from magnetar.ledger.errors import (

@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.deploy.servers import warn_of_one_copy
 
 

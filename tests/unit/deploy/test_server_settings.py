@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.deploy.errors import SettingsError
 from magnetar.deploy.servers import ENTRY_HEADERS_BYTES_MAX, fitting
 from magnetar.ledger.settings import LedgerSettings

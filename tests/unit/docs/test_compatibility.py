@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from magnetar.broker.http.brokers import REPORT_CONSTANTS
-from magnetar.broker.internal_stats import INTERNAL_ABSENT, INTERNAL_CONSTANTS
-from magnetar.broker.stats import ABSENT, SUBSCRIPTION_CONSTANTS, TOPIC_CONSTANTS
+from magnetar.broker.http.internal_stats import INTERNAL_ABSENT, INTERNAL_CONSTANTS
+from magnetar.broker.http.topic_stats import ABSENT, SUBSCRIPTION_CONSTANTS, TOPIC_CONSTANTS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "compatibility.md"

@@ -11,21 +11,18 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from magnetar.broker.balance.bundles import Bundle, BundleError, BundleId
-from magnetar.broker.balance.layouts import Layouts
-from magnetar.broker.balance.leader import LeaderBroker
-from magnetar.broker.balance.load_report import LoadReport
-from magnetar.broker.balance.orders import HttpOrders
-from magnetar.broker.balance.reporter import LoadReporter
-from magnetar.broker.errors import (
-    NotAllowedError,
-    ServiceNotReadyError,
-)
-from magnetar.broker.http.client import Answer
+from magnetar.broker.base.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.base.http_client import Answer
+from magnetar.broker.cluster.balance.bundles import Bundle, BundleError, BundleId
+from magnetar.broker.cluster.balance.layouts import Layouts
+from magnetar.broker.cluster.balance.leader import LeaderBroker
+from magnetar.broker.cluster.balance.load_report import LoadReport
+from magnetar.broker.cluster.balance.orders import HttpOrders
+from magnetar.broker.cluster.balance.reporter import LoadReporter
+from magnetar.broker.cluster.ownership.cluster_ownership import ClusterOwnership
+from magnetar.broker.cluster.ownership.protocol import Owner
+from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord, decode
 from magnetar.broker.http.refusals import ElsewhereError
-from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
-from magnetar.broker.ownership.protocol import Owner
-from magnetar.broker.ownership.records import BrokerRecord, LeaseRecord, decode
 from magnetar.broker.topics import Topics
 from magnetar.ledger.errors import NoNodeError
 from magnetar.ledger.metadata.store import MetadataStore

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Response
 
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
-from magnetar.broker.keeping import operating
-from magnetar.broker.keeping.composition import Keeping
-from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topics import operating
+from magnetar.broker.topics.keeping import Keeping
 from magnetar.sdk.wire import TopicName, parse_topic_name
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"

@@ -9,7 +9,7 @@ from random import Random
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from magnetar.broker.errors import NotThereError
+from magnetar.broker.base.errors import NotThereError
 from magnetar.broker.http.answers import done
 from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext

@@ -12,12 +12,12 @@ from fastapi import APIRouter, Response
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
-from magnetar.broker.errors import NotThereError
+from magnetar.broker.base.errors import NotThereError
+from magnetar.broker.features.retention.backlog import backlog_age
 from magnetar.broker.http.answers import JSON
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.keeping.backlog import backlog_age
-from magnetar.broker.metrics.page import MetricsPage
-from magnetar.broker.stats import topic_stats
+from magnetar.broker.http.metrics.page import MetricsPage
+from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.broker.topic import Topic
 
 _PREFIX = "/admin/v2/broker-stats"

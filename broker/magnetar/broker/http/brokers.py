@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
-from magnetar.broker.balance.load_report import BundleLoad, LoadReport
+from magnetar.broker.cluster.balance.load_report import BundleLoad, LoadReport
 from magnetar.broker.http.admin import KnownBroker
 from magnetar.broker.http.answers import done
 from magnetar.broker.http.context import HttpContext

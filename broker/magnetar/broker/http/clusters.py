@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field, JsonValue
 
-from magnetar.broker.errors import ConflictError, InvalidNameError, NotThereError
+from magnetar.broker.base.errors import ConflictError, InvalidNameError, NotThereError
 from magnetar.broker.http.answers import done
 from magnetar.broker.http.bodies import Flag, RequestBody
 from magnetar.broker.http.context import HttpContext

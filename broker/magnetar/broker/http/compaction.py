@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from magnetar.broker.compaction import compaction_of
+from magnetar.broker.features.compaction import compaction_of
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.sdk.wire import TopicName

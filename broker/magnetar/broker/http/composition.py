@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from fastapi import Depends, FastAPI, Request
 
-from magnetar.broker.balance.layouts import Layouts
-from magnetar.broker.balance.orders import HttpOrders
-from magnetar.broker.balance.reporter import LoadReporter
-from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.base.errors import ServiceNotReadyError
+from magnetar.broker.cluster.balance.layouts import Layouts
+from magnetar.broker.cluster.balance.orders import HttpOrders
+from magnetar.broker.cluster.balance.reporter import LoadReporter
 from magnetar.broker.http import refusals
 from magnetar.broker.http.absent import absent_router
 from magnetar.broker.http.admin import Admin, ClusterAdmin, SoleAdmin, SoleBundles
@@ -23,6 +23,7 @@ from magnetar.broker.http.life import life_router
 from magnetar.broker.http.lookup import lookup_router
 from magnetar.broker.http.many_topics import many_topics_router
 from magnetar.broker.http.messages import messages_router
+from magnetar.broker.http.metrics.page import MetricsPage
 from magnetar.broker.http.namespace_details import namespace_details_router
 from magnetar.broker.http.namespaces import bundles_router, namespaces_router
 from magnetar.broker.http.non_persistent import bundle_lists_router, non_persistent_router
@@ -37,10 +38,9 @@ from magnetar.broker.http.subscriptions import subscriptions_router
 from magnetar.broker.http.tenants import tenants_router
 from magnetar.broker.http.topics import topics_router
 from magnetar.broker.http.transactions import transactions_router
+from magnetar.broker.http.view import BrokerView
 from magnetar.broker.http.whole_text import refuse_broken_text
-from magnetar.broker.metrics.page import MetricsPage
 from magnetar.broker.security import Action, Resource
-from magnetar.broker.view import BrokerView
 from magnetar.broker.websocket.proxy_stats import proxy_stats_router
 
 

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from contextvars import ContextVar
 
-from magnetar.broker import naming
-from magnetar.broker.balance.bundles import Bundle, BundleId
+from magnetar.broker.base import naming
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.balance.bundles import Bundle, BundleId
 from magnetar.broker.http.admin import Admin
 from magnetar.broker.http.refusals import ElsewhereError
 from magnetar.broker.policies.resources import Resources
 from magnetar.broker.policies.tenants import Tenants
-from magnetar.broker.services import Services
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
+from magnetar.broker.topics.services import Services
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.sdk.wire import TopicName
 

@@ -37,7 +37,7 @@ _REFUSALS = {
     "422": "There are more partitions already, or there may not be so many",
     "503": "This cannot be done now: try again",
 }
-# They are answered before FastAPI is asked, or even there (`app.py`).
+# They are answered before FastAPI is asked, or even there (`http/app.py`).
 _PROBES = {
     "/health": {
         "get": {

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from pydantic import JsonValue
 
-from magnetar.broker.errors import BrokerMetadataError, TopicNotFoundError
+from magnetar.broker.base.errors import BrokerMetadataError, TopicNotFoundError
+from magnetar.broker.base.http_client import Answer
 from magnetar.broker.http.admin import Admin
-from magnetar.broker.http.client import Answer
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 from magnetar.sdk.wire import TopicName
 

@@ -10,13 +10,13 @@ from typing import Annotated
 import structlog
 from fastapi import APIRouter, Body, Response
 
-from magnetar.broker.errors import NotAllowedError, RequestError
+from magnetar.broker.base.errors import NotAllowedError, RequestError
 from magnetar.broker.http.bodies import RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.termination import terminate
-from magnetar.broker.topic_properties import as_stored, as_told
+from magnetar.broker.topic.termination import terminate
+from magnetar.broker.topic.topic_properties import as_stored, as_told
 from magnetar.sdk.wire import TopicName
 
 _log = structlog.get_logger()

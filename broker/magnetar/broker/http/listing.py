@@ -3,12 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from magnetar.broker import naming
-from magnetar.broker.balance.bundles import BundleId
-from magnetar.broker.errors import BrokerMetadataError
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import BrokerMetadataError
+from magnetar.broker.cluster.balance.bundles import BundleId
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.policies.records import asked
-from magnetar.broker.topic_properties import as_told
+from magnetar.broker.topic.topic_properties import as_told
 from magnetar.ledger.errors import LedgerError, NoNodeError
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.sdk.wire import parse_topic_name

@@ -15,20 +15,20 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
-from magnetar.broker import naming
-from magnetar.broker.errors import NotThereError, TopicNotFoundError
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import NotThereError, TopicNotFoundError
 from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.internal_stats import topic_internal_stats
 from magnetar.broker.http.refusals import ElsewhereError, status_of
 from magnetar.broker.http.schemas import shown_schema
 from magnetar.broker.http.subscriptions import ResetCursorData, first_of
 from magnetar.broker.http.topic_work import TopicWork
-from magnetar.broker.inspecting import entry_at, first_at
-from magnetar.broker.internal_stats import topic_internal_stats
-from magnetar.broker.keeping import operating
 from magnetar.broker.schemas.errors import SchemaNotFoundError
 from magnetar.broker.security import Action, Resource, Subscription, Topic
 from magnetar.broker.topic import Topic as ServedTopic
+from magnetar.broker.topics import operating
+from magnetar.broker.topics.inspecting import entry_at, first_at
 from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire import MalformedPayloadError, TopicName, split_payload
 

@@ -14,7 +14,8 @@ from magnetar.broker.http.life import MessageId
 from magnetar.broker.http.raw_message import raw_message
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.topic_work import TopicWork
-from magnetar.broker.inspecting import (
+from magnetar.broker.topic import Topic
+from magnetar.broker.topics.inspecting import (
     MESSAGE_POSITION_MAX,
     entry_at,
     first_at,
@@ -22,8 +23,7 @@ from magnetar.broker.inspecting import (
     nth_entry,
     nth_unacked,
 )
-from magnetar.broker.keeping.operating import create_subscription, subscription_of
-from magnetar.broker.topic import Topic
+from magnetar.broker.topics.operating import create_subscription, subscription_of
 from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.position import EARLIEST, Position
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from magnetar.broker.errors import InvalidNameError, NotThereError
+from magnetar.broker.base.errors import InvalidNameError, NotThereError
 from magnetar.broker.http.answers import done, text_or_json
 from magnetar.broker.http.bodies import Flag
 from magnetar.broker.http.context import HttpContext

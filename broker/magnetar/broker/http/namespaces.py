@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel
 
-from magnetar.broker.balance.bundles import BundleId, hash_of
-from magnetar.broker.balance.load_report import BundleLoad
+from magnetar.broker.cluster.balance.bundles import BundleId, hash_of
+from magnetar.broker.cluster.balance.load_report import BundleLoad
 from magnetar.broker.http.answers import done
 from magnetar.broker.http.bodies import WholeNumber
 from magnetar.broker.http.context import HttpContext

@@ -5,7 +5,7 @@ What needs a place in a topic, or its data, is refused: there is neither.
 
 from fastapi import APIRouter, Response
 
-from magnetar.broker.errors import TopicConflictError, TopicNotFoundError
+from magnetar.broker.base.errors import TopicConflictError, TopicNotFoundError
 from magnetar.broker.http.answers import done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each

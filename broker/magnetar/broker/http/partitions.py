@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel
 
-from magnetar.broker import naming
-from magnetar.broker.errors import PartitionCountError
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import PartitionCountError
+from magnetar.broker.features.transactions.ids import COORDINATORS
 from magnetar.broker.http.bodies import Flag, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.transactions.ids import COORDINATORS
 
 DOMAINS = ("persistent", "non-persistent")
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from magnetar.broker.errors import BrokerPersistenceError
+from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import (
     MESSAGE_BYTES_MAX,

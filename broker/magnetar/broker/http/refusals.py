@@ -15,8 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from magnetar.broker.balance.bundles import BundleError
-from magnetar.broker.errors import (
+from magnetar.broker.base.errors import (
     AuthenticationError,
     AuthorizationError,
     BrokerMetadataError,
@@ -38,8 +37,9 @@ from magnetar.broker.errors import (
     TopicConflictError,
     TopicNotFoundError,
 )
-from magnetar.broker.naming import has_control_character
-from magnetar.broker.ownership.protocol import Owner
+from magnetar.broker.base.naming import has_control_character
+from magnetar.broker.cluster.balance.bundles import BundleError
+from magnetar.broker.cluster.ownership.protocol import Owner
 from magnetar.broker.schemas.errors import (
     IncompatibleSchemaError,
     InvalidSchemaError,

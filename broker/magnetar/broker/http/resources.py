@@ -5,7 +5,7 @@ Groups and quotas are kept and shown: they limit nothing.
 
 from fastapi import APIRouter, Response
 
-from magnetar.broker.errors import InvalidNameError
+from magnetar.broker.base.errors import InvalidNameError
 from magnetar.broker.http.answers import done
 from magnetar.broker.http.bodies import Flag, Number, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext

@@ -7,6 +7,7 @@ so. Source: HTTP sheet, section 1; the rules of single actions are in `security/
 
 from collections.abc import Mapping, Sequence
 
+from magnetar.broker.features.transactions.ids import is_coordinator
 from magnetar.broker.security import (
     Action,
     Cluster,
@@ -16,7 +17,6 @@ from magnetar.broker.security import (
     Tenant,
     Topic,
 )
-from magnetar.broker.transactions.ids import is_coordinator
 from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
 
 Need = tuple[Action, Resource]

@@ -11,17 +11,17 @@ from urllib.parse import quote
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field, JsonValue
 
-from magnetar.broker.entry import messages_of
-from magnetar.broker.errors import BrokerPersistenceError
+from magnetar.broker.base.entry import messages_of
+from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.topic_work import TopicWork
-from magnetar.broker.inspecting import BacklogCount, count_backlog
-from magnetar.broker.keeping import operating
-from magnetar.broker.keeping.composition import Keeping
-from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topics import operating
+from magnetar.broker.topics.inspecting import BacklogCount, count_backlog
+from magnetar.broker.topics.keeping import Keeping
 from magnetar.cursors import Cursor, words_from_bits
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import LATEST, Position

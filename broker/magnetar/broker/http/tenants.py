@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import APIRouter, Body, Response
 from pydantic import Field
 
-from magnetar.broker.balance.layouts import create_layout
-from magnetar.broker.errors import ConflictError
+from magnetar.broker.base.errors import ConflictError
+from magnetar.broker.cluster.balance.layouts import create_layout
 from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel
 
-from magnetar.broker.errors import TopicNotFoundError
+from magnetar.broker.base.errors import TopicNotFoundError
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.life import MessageId

@@ -13,26 +13,26 @@ from urllib.parse import quote_plus
 from fastapi import APIRouter, Body, Request, Response
 from pydantic import JsonValue
 
-from magnetar.broker import naming
-from magnetar.broker.errors import NotThereError
-from magnetar.broker.http.bodies import WholeNumber
-from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.fan_out import ask_elsewhere
-from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
-from magnetar.broker.internal_stats import topic_internal_stats
-from magnetar.broker.keeping import operating
-from magnetar.broker.security import Action, Topic
-from magnetar.broker.subscription import Subscription
-from magnetar.broker.transactions.coordinator import Coordinator
-from magnetar.broker.transactions.coordinator_state import Transaction
-from magnetar.broker.transactions.errors import (
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import NotThereError
+from magnetar.broker.features.transactions.coordinator import Coordinator
+from magnetar.broker.features.transactions.coordinator_state import Transaction
+from magnetar.broker.features.transactions.errors import (
     CoordinatorNotFoundError,
     InvalidTransactionStatusError,
     TransactionNotFoundError,
 )
-from magnetar.broker.transactions.ids import COORDINATORS, TransactionId, coordinator_topic
-from magnetar.broker.transactions.pending_acks import PendingAckState
-from magnetar.broker.transactions.topic_transactions import TopicTransactions, state_of
+from magnetar.broker.features.transactions.ids import COORDINATORS, TransactionId, coordinator_topic
+from magnetar.broker.features.transactions.pending_acks import PendingAckState
+from magnetar.broker.features.transactions.topic_transactions import TopicTransactions, state_of
+from magnetar.broker.http.bodies import WholeNumber
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.fan_out import ask_elsewhere
+from magnetar.broker.http.internal_stats import topic_internal_stats
+from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
+from magnetar.broker.security import Action, Topic
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topics import operating
 from magnetar.ledger.position import Position
 
 _PREFIX = "/admin/v3/transactions"

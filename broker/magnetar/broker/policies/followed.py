@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from magnetar.broker.errors import BrokerMetadataError
+from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchEvent
 
 _log = structlog.get_logger()

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from magnetar.broker.errors import UnreadableRecordError
+from magnetar.broker.base.errors import UnreadableRecordError
 from magnetar.sdk.wire import TopicName
 
 FORMAT_VERSION = 1

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from magnetar.broker.errors import BrokerMetadataError
+from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.policies.model import Record, decode
 from magnetar.ledger.errors import (
     BadVersionError,

@@ -14,7 +14,9 @@ from urllib.parse import unquote_plus
 
 import structlog
 
-from magnetar.broker.errors import BrokerMetadataError, NamespaceNotFoundError, RequestError
+from magnetar.broker.base.errors import BrokerMetadataError, NamespaceNotFoundError, RequestError
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.base.settings.policies import default_policies
 from magnetar.broker.policies.dynamic import DynamicSettings
 from magnetar.broker.policies.effective import EffectivePolicies, effective
 from magnetar.broker.policies.followed import Followed
@@ -32,8 +34,6 @@ from magnetar.broker.policies.model import (
     topic_policies_root,
 )
 from magnetar.broker.policies.records import asked, change_record, read_record
-from magnetar.broker.policies.settings import default_policies
-from magnetar.broker.settings import BrokerSettings
 from magnetar.ledger.errors import (
     MetadataError,
     NodeExistsError,

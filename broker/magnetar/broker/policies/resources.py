@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from magnetar.broker.errors import NotThereError
+from magnetar.broker.base.errors import NotThereError
 from magnetar.broker.policies.model import Record
 from magnetar.broker.policies.records import asked, change_record, read_record
 from magnetar.ledger.errors import NoNodeError

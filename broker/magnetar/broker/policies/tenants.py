@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import unquote_plus
 
-from magnetar.broker import naming
-from magnetar.broker.balance.bundles import LEASES_ROOT
-from magnetar.broker.balance.layouts import POLICIES_ROOT, layout_path
-from magnetar.broker.errors import (
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import (
     BrokerMetadataError,
     ConflictError,
     InvalidNameError,
@@ -15,7 +13,12 @@ from magnetar.broker.errors import (
     NotThereError,
     TenantNotFoundError,
 )
-from magnetar.broker.partitions.record import PARTITIONED_TOPICS_ROOT, partitioned_topics_root
+from magnetar.broker.cluster.balance.bundles import LEASES_ROOT
+from magnetar.broker.cluster.balance.layouts import POLICIES_ROOT, layout_path
+from magnetar.broker.cluster.partitions.record import (
+    PARTITIONED_TOPICS_ROOT,
+    partitioned_topics_root,
+)
 from magnetar.broker.policies.model import (
     CLUSTERS_ROOT,
     TENANTS_ROOT,

@@ -1,6 +1,6 @@
-"""Why a schema is refused. They are a part of the broker's tree; see `broker/errors.py`."""
+"""Why a schema is refused. They are a part of the broker's tree; see `broker/base/errors.py`."""
 
-from magnetar.broker.errors import RequestError
+from magnetar.broker.base.errors import RequestError
 from magnetar.sdk.wire.pulsar_pb2 import ServerError
 
 

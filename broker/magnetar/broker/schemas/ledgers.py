@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from magnetar.broker.errors import BrokerPersistenceError, UnreadableRecordError
+from magnetar.broker.base.errors import BrokerPersistenceError, UnreadableRecordError
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.model import decode
 from magnetar.broker.schemas.definitions import Definition, parse

@@ -1,6 +1,6 @@
 """Whether a topic still names the ledger of a definition: what the orphan sweep asks."""
 
-from magnetar.broker.errors import UnreadableRecordError
+from magnetar.broker.base.errors import UnreadableRecordError
 from magnetar.broker.policies.model import decode
 from magnetar.broker.schemas.record import SchemaRecord
 from magnetar.ledger.errors import NoNodeError, OwnerUnclearError

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from magnetar.broker.errors import BrokerMetadataError, NotAllowedError
+from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.model import SchemaCompatibility
 from magnetar.broker.policies.records import asked, read_record

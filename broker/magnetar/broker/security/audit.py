@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import structlog
 
+from magnetar.broker.base.token_bucket import TokenBucket
 from magnetar.broker.security.actions import Action, Resource
 from magnetar.broker.security.identity import Identity
-from magnetar.broker.token_bucket import TokenBucket
 
 _log = structlog.get_logger("magnetar.audit")
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.base.errors import AuthenticationError
 from magnetar.broker.security.audit import Audit
 from magnetar.broker.security.identity import NOBODY, Identity
 from magnetar.broker.security.issuers import Issuers

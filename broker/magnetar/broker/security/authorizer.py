@@ -11,7 +11,7 @@ from typing import Protocol
 
 import structlog
 
-from magnetar.broker.errors import AuthorizationError, NamespaceNotFoundError
+from magnetar.broker.base.errors import AuthorizationError, NamespaceNotFoundError
 from magnetar.broker.policies.followed import Followed
 from magnetar.broker.policies.model import AuthMode, NamespaceRecord, TenantRecord, tenant_path
 from magnetar.broker.policies.records import read_record

@@ -7,8 +7,9 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from magnetar.broker.errors import ListenError
-from magnetar.broker.http.client import HttpCallError, call
+from magnetar.broker.base.errors import ListenError
+from magnetar.broker.base.http_client import HttpCallError, call
+from magnetar.broker.base.settings.security import SecuritySettings
 from magnetar.broker.security.audit import Audit
 from magnetar.broker.security.authenticator import (
     TLS,
@@ -30,7 +31,6 @@ from magnetar.broker.security.keys import (
 )
 from magnetar.broker.security.passwords import METHOD as BASIC
 from magnetar.broker.security.passwords import Passwords, parse_passwords
-from magnetar.broker.security.settings import SecuritySettings
 from magnetar.broker.security.tokens import METHOD as TOKEN
 from magnetar.broker.security.tokens import Claims
 from magnetar.ledger.errors import LedgerError

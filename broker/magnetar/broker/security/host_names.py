@@ -10,7 +10,7 @@ all addresses, and may yet be published at loopback only.
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.ledger.link_settings import is_loopback
 
 REFUSED_NAME = (

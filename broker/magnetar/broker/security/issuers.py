@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.base.errors import AuthenticationError
 from magnetar.broker.security.identity import Identity
 from magnetar.broker.security.keys import SecurityConfigError, TokenKey, token_key
 from magnetar.broker.security.tokens import Claims, unverified, verify

@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 import bcrypt
 
-from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.base.errors import AuthenticationError
 from magnetar.broker.security import apr1
 from magnetar.broker.security.identity import Identity
 from magnetar.broker.security.keys import SecurityConfigError

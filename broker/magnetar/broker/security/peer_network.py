@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
-from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.ledger.ports import Listener, Network
 
 _Place = tuple[str, int]

@@ -11,7 +11,7 @@ from typing import Any
 import jwt
 from jwt.types import Options
 
-from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.base.errors import AuthenticationError
 from magnetar.broker.security.identity import Identity
 from magnetar.broker.security.keys import TokenKey
 

@@ -1,12 +1,6 @@
 """A topic that this broker owns: its log, its producers, its subscriptions, and what it hosts."""
 
-from magnetar.broker.topic.feature import (
-    NO_ROWS,
-    Feature,
-    PublishRows,
-    TopicPort,
-    Work,
-)
+from magnetar.broker.topic.feature import NO_ROWS, Feature, PublishRows, TopicPort, Work
 from magnetar.broker.topic.publish_batch import EntryNotes, PublishBatch
 from magnetar.broker.topic.publish_line import PublishLine
 from magnetar.broker.topic.subscriptions import OpenCursor, TopicSubscriptions

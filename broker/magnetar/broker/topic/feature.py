@@ -12,14 +12,14 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from magnetar.broker.dispatch.base import DispatchContext
-from magnetar.broker.dispatch.visibility import Visibility
-from magnetar.broker.keeping.gate import TrimGate
-from magnetar.broker.ownership.protocol import Tenure
+from magnetar.broker.cluster.ownership.protocol import Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic.dispatch.base import DispatchContext
+from magnetar.broker.topic.dispatch.visibility import Visibility
 from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
+from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topic.surroundings import InternalAppend, TopicLog
+from magnetar.broker.topic.trim_gate import TrimGate
 from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LedgerError
 from magnetar.sdk.wire import TopicName

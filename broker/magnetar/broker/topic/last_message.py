@@ -1,12 +1,12 @@
 """The last message of a topic: where its last entry is, the last message in that, and where it
 begins if it is in chunks."""
 
-from magnetar.broker.chunks import chunk_metadata
-from magnetar.broker.dispatch.visibility import Visibility
-from magnetar.broker.entry import MARKER, last_batch_index_of, messages_of
-from magnetar.broker.errors import BrokerPersistenceError
-from magnetar.broker.tail_cache import TailCache
+from magnetar.broker.base.chunks import chunk_metadata
+from magnetar.broker.base.entry import MARKER, last_batch_index_of, messages_of
+from magnetar.broker.base.errors import BrokerPersistenceError
+from magnetar.broker.topic.dispatch.visibility import Visibility
 from magnetar.broker.topic.surroundings import TopicLog
+from magnetar.broker.topic.tail_cache import TailCache
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata

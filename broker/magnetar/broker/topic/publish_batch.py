@@ -8,7 +8,7 @@ about single entries (`EntryNotes`); gates write down what they have decided (`i
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from magnetar.broker.errors import RequestError
+from magnetar.broker.base.errors import RequestError
 from magnetar.ledger.errors import LedgerError
 from magnetar.sdk.wire import MessageMetadata, Send
 

@@ -7,7 +7,7 @@ It has three rows, made of what the topic's policies and its features say, in th
 - *gates* decide about each batch: draining first, then those of features. What has passed them is
   counted by whoever counts what is handed over, and is appended to the log.
 - *listeners* hear of each outcome: those of features, then the tail cache. Receipts are written
-  behind all of them (`producer.py`), and dispatchers run in a later turn of the loop.
+  behind all of them (`topic/producer.py`), and dispatchers run in a later turn of the loop.
 
 A row is a tuple of what is there: empty ones cost nothing. Rows change when policies do, or when a
 feature says so (`update`); a batch under way keeps the checks that it began with.
@@ -17,21 +17,21 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from magnetar.broker.errors import (
+from magnetar.broker.base.errors import (
     BrokerMetadataError,
     NotAllowedError,
     ServiceNotReadyError,
     TopicTerminatedError,
 )
-from magnetar.broker.message_checks import EncryptionCheck, SizeCheck
-from magnetar.broker.meter import Meter
-from magnetar.broker.ownership.protocol import Tenure
+from magnetar.broker.base.meter import Meter
+from magnetar.broker.cluster.ownership.protocol import Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.publish_rate import PublishRate
-from magnetar.broker.run import Run
-from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic.feature import Feature, Gate, Listener
+from magnetar.broker.topic.message_checks import EncryptionCheck, SizeCheck
 from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
+from magnetar.broker.topic.publish_rate import PublishRate
+from magnetar.broker.topic.run import Run
+from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topic.surroundings import InternalAppend, TopicLog
 from magnetar.broker.topic.tail import Tail
 from magnetar.ledger.errors import LedgerError, LogClosedError

@@ -4,27 +4,27 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Va
 from functools import partial
 from typing import Protocol
 
-from magnetar.broker import admission
-from magnetar.broker.consumer import TYPE_NAMES, Consumer
-from magnetar.broker.dispatch.base import DispatchContext
-from magnetar.broker.dispatch.range_reads import RangeReads
-from magnetar.broker.dispatch.throttle import DispatchRates
-from magnetar.broker.dispatch.visibility import Visibility
-from magnetar.broker.errors import (
+from magnetar.broker.base.errors import (
     BrokerPersistenceError,
     ConsumerBusyError,
     NotAllowedError,
     RequestError,
     ServiceNotReadyError,
 )
-from magnetar.broker.keeping.gate import TrimGate
-from magnetar.broker.ownership.protocol import Destination, Tenure
-from magnetar.broker.peer import probe
+from magnetar.broker.cluster.ownership.protocol import Destination, Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import admission
+from magnetar.broker.topic.consumer import TYPE_NAMES, Consumer
+from magnetar.broker.topic.dispatch.base import DispatchContext
+from magnetar.broker.topic.dispatch.range_reads import RangeReads
+from magnetar.broker.topic.dispatch.throttle import DispatchRates
+from magnetar.broker.topic.dispatch.visibility import Visibility
 from magnetar.broker.topic.feature import Feature
+from magnetar.broker.topic.peer import probe
+from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topic.surroundings import TopicLimits, TopicLog
 from magnetar.broker.topic.tail import Tail
+from magnetar.broker.topic.trim_gate import TrimGate
 from magnetar.broker.topic.use import TopicUse
 from magnetar.cursors import Cursor, CursorError, CursorFencedError, SubscriptionCursor
 from magnetar.ledger.ports import Clock

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from magnetar.broker.dispatch.base import DispatchLimits
-from magnetar.broker.positions import ListedLog
+from magnetar.broker.topic.dispatch.base import DispatchLimits
+from magnetar.broker.topic.positions import ListedLog
 from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.managed_log.log_retention import Retention
 from magnetar.ledger.position import Position

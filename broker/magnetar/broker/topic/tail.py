@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Mapping
 
-from magnetar.broker.run import Run
-from magnetar.broker.subscription import Subscription
-from magnetar.broker.tail_cache import TailCache
+from magnetar.broker.topic.run import Run
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topic.tail_cache import TailCache
 from magnetar.ledger.position import Position
 
 

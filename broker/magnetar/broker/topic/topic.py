@@ -11,25 +11,25 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from magnetar.broker.access import ProducerAccess
-from magnetar.broker.dispatch.throttle import DispatchRates
-from magnetar.broker.dispatch.visibility import Visibility
-from magnetar.broker.entry import MARKER
-from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.keeping.gate import TrimGate
-from magnetar.broker.meter import Sampled
-from magnetar.broker.ownership.protocol import Destination, Tenure
-from magnetar.broker.ownership.sole_owner import ALWAYS
+from magnetar.broker.base.entry import MARKER
+from magnetar.broker.base.errors import NotAllowedError
+from magnetar.broker.base.meter import Sampled
+from magnetar.broker.cluster.ownership.protocol import Destination, Tenure
+from magnetar.broker.cluster.ownership.sole_owner import ALWAYS
 from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies
-from magnetar.broker.producer import Producer
-from magnetar.broker.run import Run
-from magnetar.broker.tail_cache import TailCache
+from magnetar.broker.topic.access import ProducerAccess
+from magnetar.broker.topic.dispatch.throttle import DispatchRates
+from magnetar.broker.topic.dispatch.visibility import Visibility
 from magnetar.broker.topic.feature import Feature, Work
 from magnetar.broker.topic.last_message import LastMessage
+from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.publish_line import PublishLine
+from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.subscriptions import TopicSubscriptions
 from magnetar.broker.topic.surroundings import InternalAppend, TopicLimits, TopicLog
 from magnetar.broker.topic.tail import Tail
+from magnetar.broker.topic.tail_cache import TailCache
+from magnetar.broker.topic.trim_gate import TrimGate
 from magnetar.broker.topic.use import TopicUse
 from magnetar.cursors import Cursor
 from magnetar.ledger.ports import Clock

@@ -11,8 +11,8 @@ from functools import partial
 
 import structlog
 
-from magnetar.broker.ownership import Destination
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.ownership import Destination
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.table import Closing, ServedLog, TopicTable
 from magnetar.cursors import CursorError, CursorUnavailableError

@@ -10,17 +10,17 @@ from functools import partial
 
 import structlog
 
-from magnetar.broker.creation import TopicCreation
-from magnetar.broker.errors import (
+from magnetar.broker.base.errors import (
     BrokerMetadataError,
     BrokerPersistenceError,
     NotAllowedError,
     ServiceNotReadyError,
 )
-from magnetar.broker.ownership import Ownership
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.ownership import Ownership
 from magnetar.broker.policies.registry import PolicyRegistry
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import Topic
+from magnetar.broker.topics.creation import TopicCreation
 from magnetar.broker.topics.opening import TopicOpener
 from magnetar.broker.topics.removal import TopicRemoval
 from magnetar.broker.topics.table import TopicTable

@@ -12,21 +12,27 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from magnetar.broker import compaction, deduplication, naming
-from magnetar.broker.compaction import Compaction, CompactionCursor, CompactionSurroundings
-from magnetar.broker.deduplication import Deduplication, NoDeduplication
-from magnetar.broker.delayed.bucket_ledgers import BucketLedgers
-from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
-from magnetar.broker.deletion import TopicDeletion
-from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError
-from magnetar.broker.non_persistent import NonPersistentTopic, VolatileLog
-from magnetar.broker.ownership import Tenure
-from magnetar.broker.partitions import PartitionedTopics
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.ownership import Tenure
+from magnetar.broker.cluster.partitions import PartitionedTopics
+from magnetar.broker.features import compaction, deduplication
+from magnetar.broker.features.compaction import Compaction, CompactionCursor, CompactionSurroundings
+from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
+from magnetar.broker.features.delayed.bucket_ledgers import BucketLedgers
+from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.tracing import Spans, TopicTrace
+from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
+from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topic import Feature, Topic
-from magnetar.broker.topic_config import (
+from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
+from magnetar.broker.topics.deletion import TopicDeletion
+from magnetar.broker.topics.ending import TopicEnds
+from magnetar.broker.topics.non_persistent import NonPersistentTopic, VolatileLog
+from magnetar.broker.topics.table import ServedLog
+from magnetar.broker.topics.topic_config import (
     FollowsQuorums,
     compaction_limits,
     cursor_settings,
@@ -36,11 +42,6 @@ from magnetar.broker.topic_config import (
     topic_limits,
     transaction_limits,
 )
-from magnetar.broker.topics.ending import TopicEnds
-from magnetar.broker.topics.table import ServedLog
-from magnetar.broker.tracing import Spans, TopicTrace
-from magnetar.broker.transactions.topic_log import TopicTransactionLog
-from magnetar.broker.transactions.topic_transactions import TopicTransactions
 from magnetar.cursors import Cursor, list_cursors
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.log import ManagedLog

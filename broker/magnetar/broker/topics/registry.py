@@ -7,23 +7,23 @@ appear by themselves in namespaces that exist, if their policies allow it.
 import random
 from collections.abc import Sequence
 
-from magnetar.broker import naming
-from magnetar.broker.creation import CreationTurns, TopicCreation
-from magnetar.broker.deletion import TopicDeletion
-from magnetar.broker.errors import BrokerMetadataError, NotAllowedError, ServiceNotReadyError
-from magnetar.broker.non_persistent import VolatileLog
-from magnetar.broker.ownership import Ownership
-from magnetar.broker.partitions import PartitionedTopics
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, ServiceNotReadyError
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.ownership import Ownership
+from magnetar.broker.cluster.partitions import PartitionedTopics
+from magnetar.broker.features.tracing import Spans
 from magnetar.broker.policies.registry import PolicyRegistry
-from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.tail_cache import TailCachePool
 from magnetar.broker.topic import Topic
+from magnetar.broker.topic.tail_cache import TailCachePool
+from magnetar.broker.topics.creation import CreationTurns, TopicCreation
+from magnetar.broker.topics.deletion import TopicDeletion
 from magnetar.broker.topics.ending import TopicEnds
 from magnetar.broker.topics.loading import TopicLoader
+from magnetar.broker.topics.non_persistent import VolatileLog
 from magnetar.broker.topics.opening import MakeCoordinator, TopicOpener
 from magnetar.broker.topics.removal import TopicRemoval
 from magnetar.broker.topics.table import TopicTable
-from magnetar.broker.tracing import Spans
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import MetadataError, NoNodeError
 from magnetar.ledger.log import ManagedLog

@@ -1,18 +1,18 @@
 """Removing topics for good: nobody may load one meanwhile, and what is loaded is dropped first.
 
-What is stored goes by `deletion.py`, each of whose steps can be taken again.
+What is stored goes by `topics/deletion.py`, each of whose steps can be taken again.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from magnetar.broker import inactive_topics
-from magnetar.broker.deletion import TopicDeletion, check_members
-from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
-from magnetar.broker.ownership import Ownership
+from magnetar.broker.base.errors import ServiceNotReadyError, TopicNotFoundError
+from magnetar.broker.cluster.ownership import Ownership
+from magnetar.broker.features.retention import inactive_topics
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
+from magnetar.broker.topics.deletion import TopicDeletion, check_members
 from magnetar.broker.topics.ending import TopicEnds
 from magnetar.broker.topics.table import TopicTable
 from magnetar.sdk.wire import TopicName

@@ -7,8 +7,8 @@ before it is in `closing`, in one turn of the loop.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from magnetar.broker.non_persistent import VolatileLog
 from magnetar.broker.topic import Topic
+from magnetar.broker.topics.non_persistent import VolatileLog
 from magnetar.cursors import Cursor
 from magnetar.ledger.log import ManagedLog
 from magnetar.sdk.wire import TopicName

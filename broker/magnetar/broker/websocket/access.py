@@ -7,7 +7,7 @@ Source: WebSocket sheet, section 2.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from magnetar.broker.errors import AuthenticationError, AuthorizationError
+from magnetar.broker.base.errors import AuthenticationError, AuthorizationError
 from magnetar.broker.security import (
     Action,
     Authenticator,

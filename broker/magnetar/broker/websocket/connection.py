@@ -18,7 +18,8 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from magnetar.broker.errors import RequestError
+from magnetar.broker.base.errors import RequestError
+from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.security.certificates import role_of
 from magnetar.broker.websocket.errors import (
     CLOSE_BAD_DATA,
@@ -31,7 +32,6 @@ from magnetar.broker.websocket.errors import (
     refusal_of,
 )
 from magnetar.broker.websocket.session import Session
-from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.errors import SdkError

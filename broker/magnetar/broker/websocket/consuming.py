@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.consumer_core import Ask, ConsumerCore, Effect, ReaderCore
 from magnetar.broker.websocket.dead_letters import DeadLetters, dead_letter_topic
@@ -14,7 +15,6 @@ from magnetar.broker.websocket.frames import END_OF_TOPIC
 from magnetar.broker.websocket.parameters import ConsumerParameters, ReaderParameters
 from magnetar.broker.websocket.queue_size import FIRST, QueueSize
 from magnetar.broker.websocket.session import Links, Socket
-from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.broker.websocket.sources import Sources
 from magnetar.broker.websocket.traffic import Traffic
 from magnetar.ledger.ports import Clock

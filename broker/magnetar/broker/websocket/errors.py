@@ -10,7 +10,7 @@ Source: WebSocket sheet, section 6.
 from enum import IntEnum
 from typing import Final
 
-from magnetar.broker.errors import NamespaceNotFoundError
+from magnetar.broker.base.errors import NamespaceNotFoundError
 from magnetar.sdk.errors import (
     InvalidUrlError,
     NotSupportedError,

@@ -7,12 +7,7 @@ the bounds the shell stops reading.
 from base64 import b64decode
 
 from magnetar.broker.websocket.errors import BadFrameError, Code
-from magnetar.broker.websocket.frames import (
-    Publish,
-    parse_publish,
-    receipt_frame,
-    send_error_frame,
-)
+from magnetar.broker.websocket.frames import Publish, parse_publish, receipt_frame, send_error_frame
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata

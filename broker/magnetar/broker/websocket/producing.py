@@ -5,6 +5,7 @@ from functools import partial
 
 import structlog
 
+from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.encryption import add_to
 from magnetar.broker.websocket.errors import UpgradeRefusedError
@@ -18,7 +19,6 @@ from magnetar.broker.websocket.producer_core import (
 )
 from magnetar.broker.websocket.routing import Router
 from magnetar.broker.websocket.session import Links, Socket
-from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.broker.websocket.traffic import Traffic
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.errors import PendingLimitError, SdkError

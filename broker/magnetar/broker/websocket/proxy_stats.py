@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from magnetar.broker import naming
-from magnetar.broker.errors import TopicNotFoundError
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import TopicNotFoundError
 from magnetar.broker.websocket.traffic import SessionStats
 
 _PATH = "/admin/v2/proxy-stats"

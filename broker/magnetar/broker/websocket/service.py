@@ -16,11 +16,13 @@ from zlib import crc32
 import structlog
 from websockets.http11 import Request
 
-from magnetar.broker import naming
-from magnetar.broker.errors import BrokerMetadataError, RequestError
-from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import BrokerMetadataError, RequestError
+from magnetar.broker.base.settings.websocket import WebSocketSettings
+from magnetar.broker.features.transactions.own_address import OwnAddressNetwork
+from magnetar.broker.protocol.revoking import IsConcerned
 from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
-from magnetar.broker.security.revoking import IsConcerned
+from magnetar.broker.topic.publish_budget import PublishBudget
 from magnetar.broker.websocket.access import Rights, rights_of
 from magnetar.broker.websocket.connection import WebSocketConnection
 from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
@@ -32,7 +34,6 @@ from magnetar.broker.websocket.errors import (
 )
 from magnetar.broker.websocket.expiry import Expiry
 from magnetar.broker.websocket.origins import is_allowed
-from magnetar.broker.websocket.own_address import OwnAddressNetwork
 from magnetar.broker.websocket.parameters import (
     ConsumerParameters,
     ProducerParameters,
@@ -40,7 +41,6 @@ from magnetar.broker.websocket.parameters import (
 )
 from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Session
-from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.broker.websocket.traffic import SessionStats
 from magnetar.ledger.ports import Clock, Network
 from magnetar.sdk.client import Client
@@ -50,7 +50,7 @@ from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from magnetar.broker.services import Services
+    from magnetar.broker.topics.services import Services
 
 _log = structlog.get_logger()
 

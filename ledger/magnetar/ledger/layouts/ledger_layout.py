@@ -107,12 +107,19 @@ async def check_layout(
         LedgerLayoutError: another one keeps it, or the value cannot be understood.
         MetadataUnavailableError
     """
+    record, _ = await _look_at(store, root, layout)
+    return record
+
+
+async def _look_at(
+    store: MetadataStore, root: str, layout: LedgerLayout
+) -> tuple[LayoutRecord | None, bool]:
+    """As `check_layout`; and, if the root does not say, whether it holds ledgers all the same."""
     path = f"{root}/LAYOUT"
     try:
         value = (await store.get(path)).value
     except NoNodeError:
-        await _has_own_ledgers(store, root, layout)
-        return None
+        return None, await _has_own_ledgers(store, root, layout)
     record = _decode(value, root)
     known = (layout.name, LAYOUT_VERSION, _FORMAT_VERSION)
     if (record.manager, record.manager_version, record.format_version) != known:
@@ -121,7 +128,7 @@ async def check_layout(
             f"{record.manager_version}; this client is set to {layout.name!r}, version "
             f"{LAYOUT_VERSION}. Set ledger_manager to the root's, or choose another root"
         )
-    return record
+    return record, True
 
 
 async def layout_name_of(store: MetadataStore, root: str) -> LayoutName:
@@ -156,19 +163,21 @@ async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) ->
         LedgerLayoutError: it is another one's.
         UnknownOutcomeError, MetadataUnavailableError
     """
-    while (record := await check_layout(store, root, layout)) is None:
+    while True:
+        record, has_ledgers = await _look_at(store, root, layout)
+        if record is not None:
+            return record
         record = LayoutRecord(
             manager=layout.name,
             manager_version=LAYOUT_VERSION,
             format_version=_FORMAT_VERSION,
-            ledger_passwords=not await _has_own_ledgers(store, root, layout),
+            ledger_passwords=not has_ledgers,
         )
         try:
             await store.create(f"{root}/LAYOUT", record.to_json())
         except NodeExistsError:
             continue  # Somebody was faster: see who.
         return record
-    return record
 
 
 async def passwords_are_on(store: MetadataStore, root: str) -> bool | None:

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from magnetar.broker.balance.bundles import hash_of
-from magnetar.broker.balance.layouts import Layouts
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.broker import Broker
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.cluster.balance.bundles import hash_of
+from magnetar.broker.cluster.balance.layouts import Layouts
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.sdk.wire import BaseCommand
 from tests.integration.broker.http.http_calls import get

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from magnetar.broker.balance.bundles import BundleError, Layout, middle_of_range
-from magnetar.broker.balance.layouts import Layouts, layout_path
-from magnetar.broker.errors import BrokerMetadataError, NotAllowedError
+from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError
+from magnetar.broker.cluster.balance.bundles import BundleError, Layout, middle_of_range
+from magnetar.broker.cluster.balance.layouts import Layouts, layout_path
 from magnetar.broker.policies.model import NamespaceRecord, namespace_path
 from magnetar.ledger.metadata import MetadataStore
 from tests.integration.ledger.metadata_stores import WAIT_S, Stores

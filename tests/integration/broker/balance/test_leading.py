@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from magnetar.broker.balance.brokers import Brokers
-from magnetar.broker.balance.bundles import BundleId, Layout
-from magnetar.broker.balance.layouts import Layouts, layout_path
-from magnetar.broker.balance.leader import LeaderBroker
-from magnetar.broker.balance.load_report import BundleLoad, LoadReport
-from magnetar.broker.balance.shedder import Shedder
-from magnetar.broker.errors import BrokerMetadataError
-from magnetar.broker.ownership.records import BrokerRecord, broker_path, lease_of
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base.errors import BrokerMetadataError
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.balance.brokers import Brokers
+from magnetar.broker.cluster.balance.bundles import BundleId, Layout
+from magnetar.broker.cluster.balance.layouts import Layouts, layout_path
+from magnetar.broker.cluster.balance.leader import LeaderBroker
+from magnetar.broker.cluster.balance.load_report import BundleLoad, LoadReport
+from magnetar.broker.cluster.balance.shedder import Shedder
+from magnetar.broker.cluster.ownership.records import BrokerRecord, broker_path, lease_of
 from magnetar.ledger.errors import MetadataUnavailableError
 from magnetar.ledger.metadata import MetadataStore, WatchEvent
 from magnetar.ledger.metadata.store import Versioned

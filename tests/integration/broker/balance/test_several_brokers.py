@@ -8,7 +8,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from magnetar.broker.balance.bundles import Layout
+from magnetar.broker.cluster.balance.bundles import Layout
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.integration.broker.http.http_calls import Answer, request

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from magnetar.broker.http.client import ANSWER_BYTES_MAX, HttpCallError, call
+from magnetar.broker.base.http_client import ANSWER_BYTES_MAX, HttpCallError, call
 from magnetar.ledger.system import SystemNetwork
 
 

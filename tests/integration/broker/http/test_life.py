@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.broker import naming
-from magnetar.broker.balance.layouts import create_layout
-from magnetar.broker.errors import BrokerMetadataError, TenantNotFoundError
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import BrokerMetadataError, TenantNotFoundError
+from magnetar.broker.cluster.balance.layouts import create_layout
 from magnetar.broker.policies.model import NamespaceRecord
 from magnetar.broker.policies.tenants import Tenants
 from magnetar.cursors import delete_unopened, list_cursors

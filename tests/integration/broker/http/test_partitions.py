@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.creation import CreationTurns
 from magnetar.broker.policies.model import AutoTopicCreation
+from magnetar.broker.topics.creation import CreationTurns
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.integration.broker.broker_on_bookies import broker_on

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.base.errors import BrokerMetadataError, ServiceNotReadyError
 from magnetar.broker.broker import Broker
-from magnetar.broker.errors import BrokerMetadataError, ServiceNotReadyError
 from magnetar.broker.policies.tenants import Tenants
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on

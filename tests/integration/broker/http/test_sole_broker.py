@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.balance.bundles import Layout
-from magnetar.broker.stats import topic_stats
+from magnetar.broker.cluster.balance.bundles import Layout
+from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.broker.topic import Topic
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe

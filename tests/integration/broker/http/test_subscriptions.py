@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.broker.broker import Broker
-from magnetar.broker.errors import BrokerPersistenceError
 from magnetar.broker.topic import Topic
 from magnetar.cursors import CursorUnavailableError, SubscriptionCursor
 from magnetar.ledger.position import Position

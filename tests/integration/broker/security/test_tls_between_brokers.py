@@ -8,7 +8,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.security.peer_network import PeerNetwork
 from magnetar.ledger.system import SystemNetwork
 from magnetar.ledger.tls import ClientTls, ServerTls, TlsFiles, TlsNetwork

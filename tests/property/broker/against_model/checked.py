@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.shared import SharedDispatcher
-from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
+from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.topic.dispatch.shared import SharedDispatcher
+from magnetar.broker.topic.subscription import Subscription
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb

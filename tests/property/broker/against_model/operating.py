@@ -3,8 +3,8 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from magnetar.broker.keeping import operating
-from magnetar.broker.keeping.expiry import Expiry
+from magnetar.broker.features.retention.expiry import Expiry
+from magnetar.broker.topics import operating
 from tests.property.broker.against_model import drawn
 from tests.property.broker.against_model.checked import TOPICS, Checked
 from tests.property.broker.against_model.model import LogModel, Member, SubscriptionModel

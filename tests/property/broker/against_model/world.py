@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from magnetar.broker.errors import RequestError
+from magnetar.broker.base.errors import RequestError
 from magnetar.broker.topic import Topic
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.cursors.ack_state import AckSnapshot, AckState

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.balance.bundles import (
+from magnetar.broker.cluster.balance.bundles import (
     HASH_MAX,
     Bundle,
     BundleError,

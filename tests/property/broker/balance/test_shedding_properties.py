@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.broker.balance.bundles import BundleId, Layout
-from magnetar.broker.balance.shedding import (
+from magnetar.broker.cluster.balance.bundles import BundleId, Layout
+from magnetar.broker.cluster.balance.shedding import (
     BrokerLoad,
     Move,
     SheddingPolicy,

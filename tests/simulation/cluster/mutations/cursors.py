@@ -1,8 +1,8 @@
 """The rules of what cursors store, and of what deduplication stores with them."""
 
-from magnetar.broker.deduplication import deduplication as deduplication_module
-from magnetar.broker.deduplication.deduplication import Deduplication
-from magnetar.broker.deduplication.sequence_ids import SequenceIds
+from magnetar.broker.features.deduplication import deduplication as deduplication_module
+from magnetar.broker.features.deduplication.deduplication import Deduplication
+from magnetar.broker.features.deduplication.sequence_ids import SequenceIds
 from magnetar.cursors import cursor as cursor_module
 from magnetar.cursors.ack_state import AckState
 from magnetar.cursors.cursor import Cursor

@@ -1,14 +1,14 @@
 """The rules of brokers: who may speak for a topic, and what subscriptions may store."""
 
-from magnetar.broker.deduplication import Deduplication
-from magnetar.broker.deduplication.sequence_ids import SequenceIds
-from magnetar.broker.dispatch.base import SingleActiveDispatcher
-from magnetar.broker.dispatch.shared import SharedDispatcher
-from magnetar.broker.dispatch.source import EntrySource
-from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
-from magnetar.broker.ownership.session_guard import SessionGuard
-from magnetar.broker.producer import Producer
-from magnetar.broker.subscription import Subscription
+from magnetar.broker.cluster.ownership.cluster_ownership import ClusterOwnership
+from magnetar.broker.cluster.ownership.session_guard import SessionGuard
+from magnetar.broker.features.deduplication import Deduplication
+from magnetar.broker.features.deduplication.sequence_ids import SequenceIds
+from magnetar.broker.topic.dispatch.base import SingleActiveDispatcher
+from magnetar.broker.topic.dispatch.shared import SharedDispatcher
+from magnetar.broker.topic.dispatch.source import EntrySource
+from magnetar.broker.topic.producer import Producer
+from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics import ending, opening
 from magnetar.cursors.cursor import Cursor
 from magnetar.ledger import log

@@ -1,9 +1,9 @@
 """The rules of logs, dispatch and transactions at their owner."""
 
-from magnetar.broker.dispatch.accounted import AccountedDispatcher
-from magnetar.broker.dispatch.failover import FailoverDispatcher
-from magnetar.broker.dispatch.visibility import Visibility
-from magnetar.broker.transactions.coordinator import Coordinator
+from magnetar.broker.features.transactions.coordinator import Coordinator
+from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher
+from magnetar.broker.topic.dispatch.failover import FailoverDispatcher
+from magnetar.broker.topic.dispatch.visibility import Visibility
 from magnetar.ledger.managed_log import log_takeover
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from tests.simulation.mutations.mutation import Mutation, edited

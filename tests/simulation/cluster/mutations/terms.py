@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from magnetar.broker.ownership.cluster_ownership import ClusterOwnership
-from magnetar.broker.ownership.leases import Leases
-from magnetar.broker.ownership.session_guard import SessionGuard
+from magnetar.broker.cluster.ownership.cluster_ownership import ClusterOwnership
+from magnetar.broker.cluster.ownership.leases import Leases
+from magnetar.broker.cluster.ownership.session_guard import SessionGuard
 from tests.simulation.mutations.mutation import Mutation, edited
 
 _GUARD = "tests/unit/broker/ownership/test_session_guard.py::"

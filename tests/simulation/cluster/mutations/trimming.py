@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from magnetar.broker.keeping import trimming
+from magnetar.broker.features.retention import trimming
 from magnetar.ledger.managed_log.log_shrink import LogShrink
 from tests.simulation.mutations.mutation import Mutation, edited
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.at_rest.due import StoredTopic, what_is_due
 from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies
 from magnetar.broker.policies.model import BacklogPolicy, DeleteMode
+from magnetar.broker.topics.at_rest.due import StoredTopic, what_is_due
 from magnetar.cursors import StoredCursor
 from magnetar.ledger.managed_log.log_deletion import DELETED
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker.balance.bundles import (
+from magnetar.broker.cluster.balance.bundles import (
     HASH_MAX,
     Bundle,
     BundleError,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from magnetar.broker.balance.load_report import (
+from magnetar.broker.cluster.balance.load_report import (
     BundleLimits,
     BundleLoad,
     LoadReport,

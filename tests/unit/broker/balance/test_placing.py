@@ -1,8 +1,8 @@
 """Who gets a bundle that nobody owns."""
 
-from magnetar.broker.balance.bundles import BundleId, Layout
-from magnetar.broker.balance.load_report import BundleLimits, BundleLoad, LoadReport
-from magnetar.broker.balance.placing import Candidate, Placing
+from magnetar.broker.cluster.balance.bundles import BundleId, Layout
+from magnetar.broker.cluster.balance.load_report import BundleLimits, BundleLoad, LoadReport
+from magnetar.broker.cluster.balance.placing import Candidate, Placing
 
 LIMITS = BundleLimits(topics=1000, sessions=1000, msg_rate=30_000, bytes_rate=100e6)
 BUNDLES = [BundleId("public/default", bundle) for bundle in Layout.even(64).bundles]

@@ -7,11 +7,11 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from magnetar.broker.balance.bundles import BundleError, BundleId, Layout
-from magnetar.broker.balance.layouts import Layouts
-from magnetar.broker.balance.reporter import LoadReporter
-from magnetar.broker.balance.sampler import ProcessUsage
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.balance.bundles import BundleError, BundleId, Layout
+from magnetar.broker.cluster.balance.layouts import Layouts
+from magnetar.broker.cluster.balance.reporter import LoadReporter
+from magnetar.broker.cluster.balance.sampler import ProcessUsage
 from magnetar.broker.topic import Topic
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import TopicName

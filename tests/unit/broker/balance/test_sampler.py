@@ -2,9 +2,9 @@
 
 import pytest
 
-from magnetar.broker.balance.bundles import BundleId, Layout, halves, hash_of
-from magnetar.broker.balance.load_report import BundleLimits, LoadReport
-from magnetar.broker.balance.sampler import (
+from magnetar.broker.cluster.balance.bundles import BundleId, Layout, halves, hash_of
+from magnetar.broker.cluster.balance.load_report import BundleLimits, LoadReport
+from magnetar.broker.cluster.balance.sampler import (
     Capacity,
     LoadSampler,
     ProcessUsage,

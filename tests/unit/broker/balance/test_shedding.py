@@ -1,7 +1,7 @@
 """What moves, and above all what does not."""
 
-from magnetar.broker.balance.bundles import BundleId, Layout
-from magnetar.broker.balance.shedding import BrokerLoad, Move, SheddingPolicy, plan_moves
+from magnetar.broker.cluster.balance.bundles import BundleId, Layout
+from magnetar.broker.cluster.balance.shedding import BrokerLoad, Move, SheddingPolicy, plan_moves
 
 POLICY = SheddingPolicy(
     spread_percent=10.0,

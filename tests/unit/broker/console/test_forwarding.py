@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from magnetar.broker.console.forwarding import BODY_BYTES_MAX, HOPS_MAX, Forwarding
-from magnetar.broker.security.http import Message, Receive, Scope, Send
+from magnetar.broker.http.authentication import Message, Receive, Scope, Send
+from magnetar.broker.http.console.forwarding import BODY_BYTES_MAX, HOPS_MAX, Forwarding
 from magnetar.ledger.system import SystemNetwork
 
 TOKEN = b"Bearer the-token-of-who-asks"

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from magnetar.broker.console.serving import ConsoleFiles, load
-from magnetar.broker.security.http import Message, Scope
+from magnetar.broker.http.authentication import Message, Scope
+from magnetar.broker.http.console.serving import ConsoleFiles, load
 
 HTML = (b"accept", b"text/html,application/xhtml+xml")
 

@@ -4,9 +4,9 @@ from typing import cast
 
 import pytest
 
-from magnetar.broker.delayed.bucket_ledgers import BucketLedgers
-from magnetar.broker.non_persistent import VolatileLog
+from magnetar.broker.features.delayed.bucket_ledgers import BucketLedgers
 from magnetar.broker.policies.effective import DEFAULTS
+from magnetar.broker.topics.non_persistent import VolatileLog
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerWriteError
 from tests.unit.broker.schemas.memory_schemas import MemoryLedgers

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.delayed.delayed_delivery import DelayedDelivery
-from magnetar.broker.dispatch.reasons import Reason
+from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.policies.model import DelayedDelivery as DelayedPolicy
 from magnetar.broker.policies.model import PolicySet
+from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, parse_topic_name

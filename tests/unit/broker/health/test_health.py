@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from magnetar.broker.health.health import BrokerHealth
-from magnetar.broker.health.heartbeat import BeatLog, Heartbeat
-from magnetar.broker.health.settings import HealthSettings
+from magnetar.broker.base.settings.health import HealthSettings
+from magnetar.broker.cluster.health.health import BrokerHealth
+from magnetar.broker.cluster.health.heartbeat import BeatLog, Heartbeat
 from magnetar.ledger.errors import LedgerError, LogClosedError
 from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.metadata.store import SessionState

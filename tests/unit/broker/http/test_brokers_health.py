@@ -5,11 +5,11 @@ from typing import Any, cast
 
 from fastapi import FastAPI
 
+from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.http import refusals
 from magnetar.broker.http.admin import KnownBroker
 from magnetar.broker.http.brokers import brokers_router
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.ownership.records import BrokerRecord
 
 RECORD = BrokerRecord(
     name="other",

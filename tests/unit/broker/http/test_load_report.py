@@ -1,10 +1,10 @@
 """The load report in Pulsar's shape: what the classes LocalBrokerData and NamespaceBundleStats of
 its Java client have, computed or a named constant."""
 
-from magnetar.broker.balance.load_report import BundleLoad, LoadReport
+from magnetar.broker.cluster.balance.load_report import BundleLoad, LoadReport
+from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.http.admin import KnownBroker
 from magnetar.broker.http.brokers import REPORT_CONSTANTS, pulsar_report
-from magnetar.broker.ownership.records import BrokerRecord
 
 _FIELDS = """
     webServiceUrl webServiceUrlTls pulsarServiceUrl pulsarServiceUrlTls persistentTopicsEnabled

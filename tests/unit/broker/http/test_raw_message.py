@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.errors import BrokerPersistenceError
+from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.broker.http.raw_message import raw_message
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata, encode_payload

@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI, Request
 from structlog.testing import capture_logs
 
-from magnetar.broker.errors import BrokerMetadataError
+from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.http import refusals
 from magnetar.cursors.errors import (
     CorruptCursorRecordError,

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.stats import ABSENT
-from magnetar.broker.summed_stats import (
+from magnetar.broker.http.summed_stats import (
     COMPACTION_RULES,
     CONSUMER_RULES,
     PUBLISHER_RULES,
@@ -15,6 +14,7 @@ from magnetar.broker.summed_stats import (
     TOPIC_RULES,
     summed,
 )
+from magnetar.broker.http.topic_stats import ABSENT
 from tests.unit.broker.pulsar_stats import BEYOND, PULSAR
 
 RULES = {

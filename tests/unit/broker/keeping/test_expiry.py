@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.keeping.expiry import newest_older
+from magnetar.broker.features.retention.expiry import newest_older
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from magnetar.broker.errors import ServiceNotReadyError
-from magnetar.broker.keeping import operating
-from magnetar.broker.subscription import Subscription
+from magnetar.broker.base.errors import ServiceNotReadyError
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topics import operating
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST
 from tests.unit.broker.harness import settle

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker.keeping.backlog import (
+from magnetar.broker.features.retention.backlog import (
     backlog_bytes,
     oldest_publish_ms,
     slowest,

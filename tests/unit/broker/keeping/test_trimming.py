@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from magnetar.broker.keeping import trimming
+from magnetar.broker.features.retention import trimming
 from magnetar.broker.topic import Feature
 from magnetar.cursors import Cursor, CursorUnavailableError
 from magnetar.ledger.position import EARLIEST, Position

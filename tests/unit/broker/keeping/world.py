@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from magnetar.broker.keeping.composition import Keeping
 from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topics.keeping import Keeping
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import parse_topic_name

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar.broker.consumer import SHARED
-from magnetar.broker.metrics.page import Gathering, SumsOfCounters
-from magnetar.broker.metrics.sampler import STEPS_AT_ONCE, Sampler
-from magnetar.broker.metrics.settings import MetricsSettings
-from magnetar.broker.metrics.text import Table, Value
-from magnetar.broker.metrics.topic_values import TOPIC
-from magnetar.broker.services import Counters
+from magnetar.broker.base.settings.metrics import MetricsSettings
+from magnetar.broker.http.metrics.page import Gathering, SumsOfCounters
+from magnetar.broker.http.metrics.sampler import STEPS_AT_ONCE, Sampler
+from magnetar.broker.http.metrics.text import Table, Value
+from magnetar.broker.http.metrics.topic_values import TOPIC
 from magnetar.broker.topic import Topic
+from magnetar.broker.topic.consumer import SHARED
+from magnetar.broker.topics.services import Counters
 from magnetar.sdk.wire import TopicName
 from tests.unit.broker.harness import Harness
 from tests.unit.broker.memory_log import ManualClock

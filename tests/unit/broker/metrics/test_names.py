@@ -1,14 +1,19 @@
 """Metrics that begin with `pulsar_` are Pulsar's, with its types; every metric has one meaning."""
 
-from magnetar.broker.latency import BOUNDS_S, SIZE_BOUNDS_BYTES, LatencyHistogram, SizeHistogram
-from magnetar.broker.metrics.broker_values import (
+from magnetar.broker.base.latency import (
+    BOUNDS_S,
+    SIZE_BOUNDS_BYTES,
+    LatencyHistogram,
+    SizeHistogram,
+)
+from magnetar.broker.http.metrics.broker_values import (
     LATENCY_STEPS_MS,
     SIZE_STEPS,
     latency_steps,
     size_steps,
 )
-from magnetar.broker.metrics.catalogue import CATALOGUE
-from magnetar.broker.metrics.text import Kind
+from magnetar.broker.http.metrics.catalogue import CATALOGUE
+from magnetar.broker.http.metrics.text import Kind
 
 PULSAR_COUNTERS = {
     "pulsar_in_messages_total",

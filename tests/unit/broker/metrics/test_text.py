@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from magnetar.broker.metrics.text import (
+from magnetar.broker.http.metrics.text import (
     LINES_AT_ONCE,
     Kind,
     Named,

@@ -1,8 +1,8 @@
 """Counters of transactions over topics that come and go."""
 
-from magnetar.broker.metrics.transaction_values import EndsHere
-from magnetar.broker.transactions.buffer_state import BufferState
-from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.buffer_state import BufferState
+from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.http.metrics.transaction_values import EndsHere
 
 
 def of_a_topic(committed: int) -> BufferState:

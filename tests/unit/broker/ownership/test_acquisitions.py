@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from magnetar.broker.balance.bundles import Bundle, BundleId
-from magnetar.broker.errors import BrokerMetadataError, ServiceNotReadyError
-from magnetar.broker.ownership.acquisitions import Acquisitions, NotYet
-from magnetar.broker.ownership.changes import Changes
+from magnetar.broker.base.errors import BrokerMetadataError, ServiceNotReadyError
+from magnetar.broker.cluster.balance.bundles import Bundle, BundleId
+from magnetar.broker.cluster.ownership.acquisitions import Acquisitions, NotYet
+from magnetar.broker.cluster.ownership.changes import Changes
 
 BUNDLE = BundleId("public/default", Bundle(0, 0x80000000))
 OTHER = BundleId("public/default", Bundle(0x80000000, 0xFFFFFFFF))

@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
-from magnetar.broker.balance.bundles import Bundle, BundleId
-from magnetar.broker.balance.layouts import Layouts
-from magnetar.broker.errors import BrokerMetadataError
-from magnetar.broker.ownership.leases import Leases
-from magnetar.broker.ownership.records import BrokerRecord, LeaseRecord, decode
-from magnetar.broker.ownership.registration import Registration
-from magnetar.broker.ownership.session_guard import SessionGuard
+from magnetar.broker.base.errors import BrokerMetadataError
+from magnetar.broker.cluster.balance.bundles import Bundle, BundleId
+from magnetar.broker.cluster.balance.layouts import Layouts
+from magnetar.broker.cluster.ownership.leases import Leases
+from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord, decode
+from magnetar.broker.cluster.ownership.registration import Registration
+from magnetar.broker.cluster.ownership.session_guard import SessionGuard
 from magnetar.ledger.errors import (
     BadVersionError,
     MetadataUnavailableError,

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from magnetar.broker.ownership.listeners import host_and_port, parse_listeners
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base.listeners import host_and_port, parse_listeners
+from magnetar.broker.base.settings.broker import BrokerSettings
 
 
 def test_listeners_keep_their_order() -> None:

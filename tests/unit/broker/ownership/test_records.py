@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from magnetar.broker.errors import UnreadableRecordError
-from magnetar.broker.ownership.records import BrokerRecord, LeaseRecord, decode, lease_of
+from magnetar.broker.base.errors import UnreadableRecordError
+from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord, decode, lease_of
 
 BROKER = BrokerRecord(
     name="b-1",

@@ -5,8 +5,8 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from magnetar.broker.errors import BrokerMetadataError
-from magnetar.broker.ownership.session_guard import SessionGuard
+from magnetar.broker.base.errors import BrokerMetadataError
+from magnetar.broker.cluster.ownership.session_guard import SessionGuard
 from magnetar.ledger.errors import MetadataUnavailableError
 from tests.simulation.loop import SimLoop
 

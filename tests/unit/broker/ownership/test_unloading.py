@@ -5,14 +5,14 @@ from typing import cast
 
 import pytest
 
-from magnetar.broker.balance.bundles import BundleId
-from magnetar.broker.balance.layouts import Layouts
-from magnetar.broker.errors import BrokerMetadataError
-from magnetar.broker.ownership.changes import Changes
-from magnetar.broker.ownership.limits import OwnershipLimits
-from magnetar.broker.ownership.placement import Placement
-from magnetar.broker.ownership.protocol import TopicHolder
-from magnetar.broker.ownership.unloading import Unloading
+from magnetar.broker.base.errors import BrokerMetadataError
+from magnetar.broker.cluster.balance.bundles import BundleId
+from magnetar.broker.cluster.balance.layouts import Layouts
+from magnetar.broker.cluster.ownership.changes import Changes
+from magnetar.broker.cluster.ownership.limits import OwnershipLimits
+from magnetar.broker.cluster.ownership.placement import Placement
+from magnetar.broker.cluster.ownership.protocol import TopicHolder
+from magnetar.broker.cluster.ownership.unloading import Unloading
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import TopicName
 from tests.unit.broker.ownership.test_leases import BUNDLE, PATH, World

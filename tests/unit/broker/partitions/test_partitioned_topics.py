@@ -6,16 +6,16 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.broker import naming
-from magnetar.broker.errors import (
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import (
     NotAllowedError,
     PartitionCountError,
     TopicConflictError,
     TopicNotFoundError,
     UnreadableRecordError,
 )
-from magnetar.broker.partitions import PartitionedTopics
-from magnetar.broker.partitions.record import partitioned_topic_path
+from magnetar.broker.cluster.partitions import PartitionedTopics
+from magnetar.broker.cluster.partitions.record import partitioned_topic_path
 from magnetar.cursors import list_cursors
 from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_node
 from magnetar.ledger.errors import UnknownOutcomeError

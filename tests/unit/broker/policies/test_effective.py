@@ -2,7 +2,9 @@
 
 import pytest
 
-from magnetar.broker.errors import UnreadableRecordError
+from magnetar.broker.base.errors import UnreadableRecordError
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.base.settings.policies import default_policies
 from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies, RateLimit, effective
 from magnetar.broker.policies.model import (
     AutoTopicCreation,
@@ -20,8 +22,6 @@ from magnetar.broker.policies.model import (
     TopicPolicyRecord,
     decode,
 )
-from magnetar.broker.policies.settings import default_policies
-from magnetar.broker.settings import BrokerSettings
 
 
 def test_nothing_set_leaves_the_defaults_of_the_broker() -> None:

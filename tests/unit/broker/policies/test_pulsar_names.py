@@ -2,9 +2,9 @@
 
 import pytest
 
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.policies.dynamic import ALL_NAMES, NAMES, under_both_names
 from magnetar.broker.policies.pulsar_names import OURS, PULSARS, WITHOUT_MEANING, our_setting
-from magnetar.broker.settings import BrokerSettings
 
 
 def test_each_name_leads_to_one_setting_that_can_be_changed_and_back() -> None:

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from magnetar.broker.errors import ConflictError, NotThereError
+from magnetar.broker.base.errors import ConflictError, NotThereError
 from magnetar.broker.policies.model import TenantRecord, tenant_path
 from magnetar.broker.policies.records import change_record, read_record
 from magnetar.ledger.metadata.store import MetadataStore

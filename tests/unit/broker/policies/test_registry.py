@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.errors import (
+from magnetar.broker.base.errors import (
     BrokerMetadataError,
     InvalidNameError,
     NamespaceNotFoundError,
 )
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.policies.model import (
     NamespaceRecord,
     PolicySet,
@@ -22,7 +23,6 @@ from magnetar.broker.policies.model import (
     topic_policies_path,
 )
 from magnetar.broker.policies.registry import PolicyRegistry
-from magnetar.broker.settings import BrokerSettings
 from magnetar.ledger.errors import MetadataUnavailableError
 from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchCallback
 from magnetar.ledger.metadata.url import open_store

@@ -4,11 +4,11 @@ from typing import cast
 
 import pytest
 
+from magnetar.broker.base.settings.schemas import SchemaSettings
 from magnetar.broker.policies.effective import DEFAULTS
 from magnetar.broker.schemas import SchemaData, SchemaType
 from magnetar.broker.schemas.orphans import schema_refers
 from magnetar.broker.schemas.record import COMPONENT
-from magnetar.broker.schemas.settings import SchemaSettings
 from magnetar.ledger.errors import OwnerUnclearError
 from magnetar.ledger.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.store import MetadataStore

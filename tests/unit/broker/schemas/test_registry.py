@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.errors import BrokerPersistenceError, NotAllowedError
+from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError
+from magnetar.broker.base.settings.schemas import SchemaSettings
 from magnetar.broker.policies.effective import DEFAULTS
 from magnetar.broker.policies.model import SchemaCompatibility as Strategy
 from magnetar.broker.schemas import (
@@ -18,7 +19,6 @@ from magnetar.broker.schemas import (
     SchemaType,
 )
 from magnetar.broker.schemas.registry import SchemaRegistry
-from magnetar.broker.schemas.settings import SchemaSettings
 from magnetar.sdk.wire import parse_topic_name
 from tests.unit.broker.schemas.memory_schemas import MemoryLedgers, MemoryNodes, memory_schemas
 

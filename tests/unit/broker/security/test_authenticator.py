@@ -8,7 +8,7 @@ import bcrypt
 import jwt
 import pytest
 
-from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.base.errors import AuthenticationError
 from magnetar.broker.security import NOBODY, Credentials, Identity
 from magnetar.broker.security.authenticator import credentials_of
 from magnetar.broker.security.keys import SecurityConfigError

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.security.host_names import is_own_name, own_names
-from magnetar.broker.settings import BrokerSettings
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.base.errors import AuthenticationError
 from magnetar.broker.security.issuers import Freshness, Issuers
 from magnetar.broker.security.tokens import Claims
 from tests.unit.broker.memory_log import ManualClock

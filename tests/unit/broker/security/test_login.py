@@ -8,8 +8,8 @@ import jwt
 import pytest
 
 from magnetar.broker.policies.model import TenantRecord, tenant_path
+from magnetar.broker.protocol.revoking import IsConcerned, Revoking
 from magnetar.broker.security.identity import Identity
-from magnetar.broker.security.revoking import IsConcerned, Revoking
 from magnetar.sdk.wire import PING_FRAME, BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, settle

@@ -6,15 +6,15 @@ nothing else.
 
 from collections.abc import Sequence
 
-from magnetar.broker.access import SHARED_ACCESS
-from magnetar.broker.consumer import SHARED, Consumer
-from magnetar.broker.dispatch.base import DispatchLimits
-from magnetar.broker.dispatch.range_reads import ReadLimits
-from magnetar.broker.ownership.protocol import Destination
-from magnetar.broker.producer import Producer
-from magnetar.broker.subscription import Subscription
-from magnetar.broker.tail_cache import TailCache, TailCachePool
+from magnetar.broker.cluster.ownership.protocol import Destination
 from magnetar.broker.topic import Feature, PublishBatch, Topic, TopicLimits
+from magnetar.broker.topic.access import SHARED_ACCESS
+from magnetar.broker.topic.consumer import SHARED, Consumer
+from magnetar.broker.topic.dispatch.base import DispatchLimits
+from magnetar.broker.topic.dispatch.range_reads import ReadLimits
+from magnetar.broker.topic.producer import Producer
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import (

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.link import Link
-from magnetar.broker.tail_cache import TailCache
+from magnetar.broker.features.tracing.spans import Attributes, Span
+from magnetar.broker.features.transactions.buffer_state import BufferState
+from magnetar.broker.protocol.link import Link
 from magnetar.broker.topic import Topic
-from magnetar.broker.tracing.spans import Attributes, Span
-from magnetar.broker.transactions.buffer_state import BufferState
+from magnetar.broker.topic.tail_cache import TailCache
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import FRAME_BYTES_MAX, BaseCommand, FrameDecoder
 from tests.unit.broker.harness import Client, Harness, entry, send_frame

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.transactions.topic_transactions import TopicTransactions
+from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import pulsar_pb2 as pb

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.topic import Feature, PublishBatch, PublishRows
 from magnetar.ledger.errors import LedgerError, LogUnavailableError
 from tests.unit.broker.topic.alone import Alone, MemoryPeer, publish

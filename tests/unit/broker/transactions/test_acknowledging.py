@@ -5,14 +5,14 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.broker.consumer import Consumer
-from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
-from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.base.errors import ServiceNotReadyError
+from magnetar.broker.features.transactions.acknowledging import TransactionalAcks
+from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.pending_acks import Ack, PendingAckState
+from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.topic import Topic
-from magnetar.broker.transactions.acknowledging import TransactionalAcks
-from magnetar.broker.transactions.ids import TransactionId
-from magnetar.broker.transactions.pending_acks import Ack, PendingAckState
-from magnetar.broker.transactions.topic_transactions import TopicTransactions
+from magnetar.broker.topic.consumer import Consumer
+from magnetar.broker.topic.dispatch.exclusive import ExclusiveDispatcher
 from magnetar.ledger.position import Position
 
 SUBSCRIPTIONS = 100

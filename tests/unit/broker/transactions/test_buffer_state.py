@@ -2,12 +2,12 @@
 
 import json
 
-from magnetar.broker.delayed.position_set import PositionSet
-from magnetar.broker.dispatch.visibility import Visibility, VisibleRuns
-from magnetar.broker.run import Run
-from magnetar.broker.transactions.buffer_state import BufferState
-from magnetar.broker.transactions.ids import EndedTransactions, TransactionId
-from magnetar.broker.transactions.markers import Sender
+from magnetar.broker.features.delayed.position_set import PositionSet
+from magnetar.broker.features.transactions.buffer_state import BufferState
+from magnetar.broker.features.transactions.ids import EndedTransactions, TransactionId
+from magnetar.broker.features.transactions.markers import Sender
+from magnetar.broker.topic.dispatch.visibility import Visibility, VisibleRuns
+from magnetar.broker.topic.run import Run
 from magnetar.ledger.position import Position
 
 ONE, OTHER, THIRD = (TransactionId(0, least) for least in range(3))

@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.broker.topic import Topic
-from magnetar.broker.transactions.appends import Record
-from magnetar.broker.transactions.coordinator import Coordinator, CoordinatorLimits
-from magnetar.broker.transactions.coordinator_state import Status
-from magnetar.broker.transactions.errors import (
+from magnetar.broker.base.turn_gate import TASKS_PER_TURN
+from magnetar.broker.features.transactions.appends import Record
+from magnetar.broker.features.transactions.coordinator import Coordinator, CoordinatorLimits
+from magnetar.broker.features.transactions.coordinator_state import Status
+from magnetar.broker.features.transactions.errors import (
     CoordinatorNotFoundError,
     InvalidTransactionStatusError,
     TransactionNotFoundError,
 )
-from magnetar.broker.transactions.ids import TransactionId
-from magnetar.broker.turn_gate import TASKS_PER_TURN
+from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.topic import Topic
 from magnetar.ledger.errors import LogFencedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position

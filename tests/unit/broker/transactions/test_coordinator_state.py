@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.transactions.coordinator_state import (
+from magnetar.broker.features.transactions.coordinator_state import (
     ENDED,
     TRANSITIONS,
     CoordinatorState,
     Status,
 )
-from magnetar.broker.transactions.errors import (
+from magnetar.broker.features.transactions.errors import (
     InvalidTransactionStatusError,
     TransactionNotFoundError,
 )
-from magnetar.broker.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.ids import TransactionId
 
 
 class Written:

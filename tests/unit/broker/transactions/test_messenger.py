@@ -3,10 +3,10 @@
 import asyncio
 from typing import cast
 
-from magnetar.broker.errors import BrokerPersistenceError
+from magnetar.broker.base.errors import BrokerPersistenceError
+from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.messenger import Messenger, MessengerLimits
 from magnetar.broker.topics import Topics
-from magnetar.broker.transactions.ids import TransactionId
-from magnetar.broker.transactions.messenger import Messenger, MessengerLimits
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.wire import TopicName
 

@@ -6,17 +6,17 @@ from typing import cast
 
 import pytest
 
-from magnetar.broker.consumer import Consumer
-from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
-from magnetar.broker.errors import BrokerPersistenceError, ServiceNotReadyError
-from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.subscription import Subscription
-from magnetar.broker.tail_cache import TailCache, TailCachePool
+from magnetar.broker.base.errors import BrokerPersistenceError, ServiceNotReadyError
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.pending_acks import Ack
+from magnetar.broker.features.transactions.topic_transactions import transactions_of
 from magnetar.broker.topic import Topic
-from magnetar.broker.topic_config import topic_limits
-from magnetar.broker.transactions.ids import TransactionId
-from magnetar.broker.transactions.pending_acks import Ack
-from magnetar.broker.transactions.topic_transactions import transactions_of
+from magnetar.broker.topic.consumer import Consumer
+from magnetar.broker.topic.dispatch.exclusive import ExclusiveDispatcher
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
+from magnetar.broker.topics.topic_config import topic_limits
 from magnetar.cursors import CursorUnavailableError, NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, encode_payload, parse_topic_name

@@ -4,8 +4,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.security.identity import NOBODY
+from magnetar.broker.topic.publish_budget import PublishBudget
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.consuming import ConsumerSession
 from magnetar.broker.websocket.dead_letters import DeadLetters
@@ -13,7 +14,6 @@ from magnetar.broker.websocket.endpoint import parse_target
 from magnetar.broker.websocket.parameters import ConsumerParameters
 from magnetar.broker.websocket.queue_size import QueueSize
 from magnetar.broker.websocket.session import Links
-from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.errors import SdkError

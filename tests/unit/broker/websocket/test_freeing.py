@@ -5,6 +5,7 @@ from typing import cast
 
 import pytest
 
+from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.security import Authorizer
 from magnetar.broker.security.identity import NOBODY
 from magnetar.broker.websocket.access import Rights
@@ -18,7 +19,6 @@ from magnetar.broker.websocket.parameters import (
 )
 from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Links, Session
-from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.ledger.system import SystemClock
 from tests.unit.broker.harness import settle
 from tests.unit.broker.websocket.test_connection import FakeHost, Pair

@@ -8,8 +8,9 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.security.identity import NOBODY
+from magnetar.broker.topic.publish_budget import PublishBudget
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
 from magnetar.broker.websocket.endpoint import parse_target
@@ -20,7 +21,6 @@ from magnetar.broker.websocket.parameters import (
 )
 from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Links, Session
-from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.producer import Producer

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from magnetar.broker.publish_budget import PublishBudget
+from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.security import Authorizer
 from magnetar.broker.security.identity import NOBODY
+from magnetar.broker.topic.publish_budget import PublishBudget
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.endpoint import parse_target
 from magnetar.broker.websocket.parameters import ProducerParameters
 from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Links
-from magnetar.broker.websocket.settings import WebSocketSettings
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.message_id import MessageId
 from tests.unit.broker.harness import settle

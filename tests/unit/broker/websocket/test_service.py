@@ -7,7 +7,7 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from magnetar.broker.errors import BrokerMetadataError
+from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.websocket.connection import WebSocketConnection
 from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.service import WebSocketService

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 from magnetar.bookie.settings import BookieSettings
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from tests.artifacts import DOCKERFILE, commands
 from tests.processes import ROOT
 

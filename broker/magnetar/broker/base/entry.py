@@ -1,0 +1,224 @@
+"""What the broker looks at in an entry: its checksum, and how many messages it holds.
+
+An entry is what a producer sent, from the 0x0e01 magic to the end of the frame (docs/formats/
+pulsar-frame.md). The broker changes nothing of it, but for the transaction's id, which it adds to
+metadata that lack it (`features/transactions/markers.py`), and looks only into the metadata.
+`admit` does that for every published message: one look at the fixed head, one CRC, and one at the
+metadata.
+"""
+
+import re
+import struct
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from magnetar.broker.base.chunks import CHUNKS_FIRST, CHUNKS_TAG
+from magnetar.broker.base.errors import MessageChecksumError
+from magnetar.cursors import words_from_bits
+from magnetar.sdk.wire import (
+    MalformedPayloadError,
+    MessageMetadata,
+    check_checksum,
+    checksum,
+    split_payload,
+)
+
+MARKER = 0
+"""Number of messages in an entry that is broker-internal and never delivered."""
+
+MESSAGES_PER_ENTRY_MAX = 1 << 20
+"""A producer that claims more is not believed: its entry must not eat a consumer's credit."""
+
+_CHECKSUM_MAGIC = 0x0E01
+_HEAD = struct.Struct(">HII")  # magic, checksum, size of the metadata
+_HEAD_BYTES = _HEAD.size
+_CHECKED_FROM = 6
+_parse_metadata = MessageMetadata.FromString
+
+# The protobuf tags of num_messages_in_batch (field 11) and marker_type (field 20), both varints.
+_BATCH_TAG = b"\x58"
+_MARKER_TAG = b"\xa0\x01"
+_DELIVER_AT_TAG = b"\x98\x01"
+"""Of deliver_at_time (field 19, a varint)."""
+# Python finds a byte among bytes several times as fast as bytes of any length.
+_BATCH_FIRST, _MARKER_FIRST = _BATCH_TAG[0], _MARKER_TAG[0]
+_DELIVER_AT_FIRST = _DELIVER_AT_TAG[0]
+
+_VARINT = rb"[\x80-\xff]{0,8}[\x00-\x7f]"
+_match_usual = re.compile(
+    # 0a SIZE producer_name, 10 sequence_id, 18 publish_time, 32 SIZE partition_key?,
+    # 48 uncompressed_size?
+    rb"\x0a[\x00-\x7f]([\x20-\x7e]{0,127})\x10%b\x18%b"
+    rb"(?:\x32[\x00-\x7f]([\x20-\x7e]{0,127}))?(?:\x48%b)?" % (_VARINT, _VARINT, _VARINT)
+).fullmatch
+
+
+def _is_usual(entry: bytes, start: int, end: int) -> bool:
+    """Whether the metadata there say who sent the message, its number, when, perhaps its key, and
+    nothing else: most do. To prove it takes a third of what protobuf needs to parse and check.
+    """
+    found = _match_usual(entry, start, end)
+    if found is None or found.end(1) - found.start(1) != entry[start + 1]:
+        return False
+    key_at, key_end = found.span(2)
+    return key_at < 0 or key_end - key_at == entry[key_at - 1]
+
+
+def admit(entry: bytes) -> MessageMetadata | None:
+    """Check a published entry; returns its metadata (see `messages_in`).
+
+    None: it has the usual ones and nothing else, and so is one message. `metadata_of` parses them,
+    if anybody needs to know more.
+
+    An entry without a checksum has nothing to verify, but must be readable all the same.
+
+    Raises:
+        MessageChecksumError: it does not match its checksum, or has no valid metadata: consumers
+            could do nothing with it.
+    """
+    try:
+        magic, expected, size = _HEAD.unpack_from(entry)
+        if magic == _CHECKSUM_MAGIC:
+            if checksum(entry[_CHECKED_FROM:]) != expected:
+                raise MessageChecksumError("the message does not match its checksum")
+            end = _HEAD_BYTES + size
+            if end > len(entry):
+                raise MessageChecksumError(f"the message ends in its metadata of {size} bytes")
+            if _is_usual(entry, _HEAD_BYTES, end):
+                return None
+            metadata = _parse_metadata(entry[_HEAD_BYTES:end])
+        else:
+            if not check_checksum(entry):
+                raise MessageChecksumError("the message does not match its checksum")
+            metadata, _ = split_payload(entry)
+    except (struct.error, DecodeError, MalformedPayloadError) as error:
+        raise MessageChecksumError(f"the message has no readable metadata: {error}") from error
+    if not metadata.IsInitialized():
+        raise MessageChecksumError("the message's metadata lacks required fields")
+    return metadata
+
+
+def metadata_of(entry: bytes) -> MessageMetadata:
+    """The metadata of an entry that was admitted."""
+    return split_payload(entry)[0]
+
+
+def messages_of(entry: bytes) -> int:
+    """Messages in a stored entry: its cost in consumer credit; `MARKER` for internal entries.
+
+    Entries that cannot be read count as one message: they are delivered as they are, and the
+    client, which sees the same damage, discards and acknowledges them.
+    """
+    try:
+        magic, _, size = _HEAD.unpack_from(entry)
+        if magic == _CHECKSUM_MAGIC:
+            raw = entry[_HEAD_BYTES : _HEAD_BYTES + size]
+            if _BATCH_FIRST not in raw and (_MARKER_FIRST not in raw or _MARKER_TAG not in raw):
+                return 1  # a field that is there has its tag there: nothing to parse
+            metadata = _parse_metadata(raw)
+        else:
+            metadata, _ = split_payload(entry)
+    except (struct.error, DecodeError, MalformedPayloadError):
+        return 1
+    return messages_in(metadata)
+
+
+def look_through(entries: Sequence[bytes]) -> tuple[list[int], list[int]]:
+    """Messages in each entry, see `messages_of`, and the indexes of those that may be chunks.
+
+    One look at each head answers both: what is read behind the tail passes here entry by entry.
+    """
+    counts = [1] * len(entries)
+    maybe_chunks: list[int] = []
+    unpack = _HEAD.unpack_from
+    for at, entry in enumerate(entries):
+        if len(entry) >= _HEAD_BYTES:
+            magic, _, size = unpack(entry)
+            if magic == _CHECKSUM_MAGIC:
+                raw = entry[_HEAD_BYTES : _HEAD_BYTES + size]
+                if CHUNKS_FIRST in raw and CHUNKS_TAG in raw:
+                    maybe_chunks.append(at)
+                if _BATCH_FIRST in raw or _MARKER_FIRST in raw:
+                    counts[at] = messages_of(entry)
+                continue
+        maybe_chunks.append(at)
+        counts[at] = messages_of(entry)
+    return counts, maybe_chunks
+
+
+def messages_in(metadata: MessageMetadata) -> int:
+    """Messages in an entry with this metadata; see `messages_of`."""
+    if metadata.HasField("marker_type"):
+        return MARKER
+    count = metadata.num_messages_in_batch
+    return min(count, MESSAGES_PER_ENTRY_MAX) if count > 1 else 1
+
+
+def last_batch_index_of(entry: bytes) -> int:
+    """Index of the last message of a batch; -1 if the entry is no batch.
+
+    The presence of the field, not its value, makes a batch: a batch of one has index 0.
+    """
+    try:
+        metadata, _ = split_payload(entry)
+    except MalformedPayloadError:
+        return -1
+    if not metadata.HasField("num_messages_in_batch"):
+        return -1
+    return max(0, metadata.num_messages_in_batch - 1)
+
+
+def publish_time_ms_of(entry: bytes) -> int | None:
+    """When the producer says it published the entry, ms since the epoch; 0 is 1970.
+
+    None: it cannot be read, which says nothing of its age: nobody may take it for old.
+    """
+    try:
+        metadata, _ = split_payload(entry)
+    except MalformedPayloadError:
+        return None
+    return metadata.publish_time if metadata.HasField("publish_time") else None
+
+
+def deliver_at_ms_of(entry: bytes) -> int:
+    """When an entry is to be delivered, ms since the epoch; 0: at once, or it cannot be read.
+
+    Only the outer metadata counts: clients never batch delayed messages. Source: protocol sheet,
+    section 11.
+    """
+    try:
+        if entry[:2] == b"\x0e\x01":
+            raw = entry[10 : 10 + int.from_bytes(entry[6:10], "big")]
+            if _DELIVER_AT_FIRST not in raw or _DELIVER_AT_TAG not in raw:
+                return 0  # a field that is there has its tag there
+            metadata = _parse_metadata(raw)
+        else:
+            metadata, _ = split_payload(entry)
+    except (DecodeError, MalformedPayloadError):
+        return 0
+    return max(0, metadata.deliver_at_time)
+
+
+def delayed_of(entries: Sequence[bytes]) -> dict[int, int]:
+    """`deliver_at_ms_of` the entries that have it, by index."""
+    return {
+        index: found for index, entry in enumerate(entries) if (found := deliver_at_ms_of(entry))
+    }
+
+
+def kept_words_of(entry: bytes) -> tuple[int, ...]:
+    """Which messages of a compacted batch are left, as ack_set words; () if it has lost none.
+
+    Not every official client skips what has the mark `compacted_out`, but all skip what the ack_set
+    that comes with a batch calls acknowledged.
+    """
+    try:
+        metadata, _ = split_payload(entry)
+    except (DecodeError, MalformedPayloadError):
+        return ()
+    bits = 0
+    for index in metadata.compacted_batch_indexes:
+        if 0 <= index < MESSAGES_PER_ENTRY_MAX:
+            bits |= 1 << index
+    return words_from_bits(bits) if bits else ()

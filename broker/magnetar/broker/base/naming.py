@@ -1,0 +1,147 @@
+"""Names: where a topic's log stands in the metadata store, and back; names that are refused.
+
+A topic `persistent://tenant/namespace/name` has its managed log at
+`/managed-ledgers/tenant/namespace/persistent/<quoted name>`; the nodes of its durable subscriptions
+are children of that (`magnetar.cursors.cursor_path`). Parsing of topic names themselves is
+`magnetar.sdk.wire.topic_name`.
+"""
+
+from collections.abc import Iterable
+from unicodedata import category
+from urllib.parse import unquote_plus
+
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    InvalidTopicNameError,
+    NotAllowedError,
+    ProducerBusyError,
+)
+from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
+from magnetar.sdk.wire.pulsar_pb2 import KeyValue
+
+ROOT = "/managed-ledgers"
+
+SUBSCRIPTION_BYTES_MAX = 1024
+"""In UTF-8; it becomes the name of a node."""
+
+PROPERTY_COST_BYTES = 64
+"""What a property takes in memory beside its text: many empty ones are no way around the bound."""
+
+RANGE_COST_BYTES = 64
+"""What a range of hashes takes in memory."""
+
+CREATED_PROPERTY = "magnetar.created_ms"
+"""In the properties of a topic's log: when the topic was created, ms since the epoch."""
+
+_RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction")
+_SYSTEM_PREFIXES = ("__change_events", "__transaction_buffer_snapshot", "__transaction_log_")
+_SYSTEM_NAMESPACE = "persistent://pulsar/system/"
+_SYSTEM_SUFFIX = "__transaction_pending_ack"
+_RESERVED_PREFIX = "pulsar.repl"
+
+
+def topic_of(name: str) -> TopicName:
+    """The parsed name of a topic.
+
+    Raises:
+        InvalidTopicNameError: of no known shape.
+    """
+    try:
+        return parse_topic_name(name)
+    except TopicNameError as error:
+        raise InvalidTopicNameError(str(error)) from error
+
+
+def log_path(topic: TopicName) -> str:
+    """Path of the topic's managed log."""
+    return f"{ROOT}/{topic.storage_name}"
+
+
+def topics_path(namespace: str) -> str:
+    """Path whose children are the logs of a namespace's persistent topics."""
+    return f"{ROOT}/{namespace}/persistent"
+
+
+def is_internal_cursor(name: str) -> bool:
+    """Whether a cursor of that name is the broker's own, and no subscription."""
+    return name in _RESERVED_SUBSCRIPTIONS or name.startswith(_RESERVED_PREFIX)
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether a topic of that full name is a cluster's own, which lists for clients leave out."""
+    local = name.rpartition("/")[2]
+    if name.startswith(_SYSTEM_NAMESPACE):
+        return True
+    return local.startswith(_SYSTEM_PREFIXES) or local.endswith(_SYSTEM_SUFFIX)
+
+
+def topic_at(namespace: str, node: str) -> str:
+    """Full name of the topic whose log is the child `node` of `topics_path(namespace)`."""
+    return f"persistent://{namespace}/{unquote_plus(node)}"
+
+
+def check_text(*values: str) -> None:
+    """Refuse values that are no text: protobuf hands out bytes when they are no UTF-8.
+
+    Raises:
+        BrokerMetadataError
+    """
+    for value in values:
+        if not isinstance(value, str):
+            raise BrokerMetadataError("a name or property that is no valid UTF-8")
+
+
+def check_client_metadata(
+    *names: str, properties: Iterable[KeyValue], ranges: int = 0, bytes_max: int
+) -> None:
+    """Refuse what one producer or consumer brings if it is no text, or too much to keep in memory.
+
+    Args:
+        ranges: how many ranges of hashes come with it.
+        bytes_max: for all of it together.
+
+    Raises:
+        BrokerMetadataError: no UTF-8.
+        NotAllowedError: more than `bytes_max`.
+    """
+    size_bytes = ranges * RANGE_COST_BYTES
+    for name in names:
+        check_text(name)
+        size_bytes += len(name.encode())
+    for each in properties:
+        check_text(each.key, each.value)
+        size_bytes += len(each.key.encode()) + len(each.value.encode()) + PROPERTY_COST_BYTES
+        if size_bytes > bytes_max:
+            break
+    if size_bytes > bytes_max:
+        raise NotAllowedError(
+            f"the names, properties and hash ranges of a producer or consumer need more than the "
+            f"{bytes_max} bytes that the broker keeps of each; send fewer, or raise "
+            "client_metadata_bytes_max of the broker"
+        )
+
+
+def has_control_character(text: str) -> bool:
+    """Whether a name has NUL, a line break or the like."""
+    return not text.isprintable() and any(category(each) == "Cc" for each in text)
+
+
+def check_subscription(name: str) -> None:
+    """Refuse names that the protocol reserves.
+
+    Raises:
+        ProducerBusyError: empty, reserved, too long, or with control characters. The odd class is
+            the protocol's choice: a naming error of a subscription travels under the code of a
+            busy producer.
+    """
+    if not isinstance(name, str):
+        raise ProducerBusyError("a subscription name that is no valid UTF-8")
+    if not name.strip():
+        raise ProducerBusyError("the subscription name is empty")
+    if is_internal_cursor(name):
+        raise ProducerBusyError(f"the subscription name {name} is reserved")
+    if has_control_character(name):
+        raise ProducerBusyError(f"the subscription name {name!r} has a control character")
+    size = len(name.encode())
+    if size > SUBSCRIPTION_BYTES_MAX:
+        raise ProducerBusyError(f"a subscription name of {size} bytes is too long")

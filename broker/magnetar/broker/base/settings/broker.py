@@ -1,0 +1,541 @@
+"""Settings of the broker. Every buffer, queue and wait of the broker has its bound here."""
+
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from magnetar.broker.base.listeners import parse_listeners
+from magnetar.broker.base.settings.at_rest import AtRestSettings
+from magnetar.broker.base.settings.compaction import CompactionSettings
+from magnetar.broker.base.settings.health import HealthSettings
+from magnetar.broker.base.settings.metrics import MetricsSettings
+from magnetar.broker.base.settings.policies import PolicySettings
+from magnetar.broker.base.settings.retention import KeepingSettings
+from magnetar.broker.base.settings.schemas import SchemaSettings
+from magnetar.broker.base.settings.security import SecuritySettings
+from magnetar.broker.base.settings.tracing import TracingSettings
+from magnetar.broker.base.settings.transactions import TransactionSettings
+from magnetar.broker.base.settings.websocket import WebSocketSettings
+
+_MIB = 1 << 20
+
+
+class BrokerSettings(
+    AtRestSettings,
+    CompactionSettings,
+    HealthSettings,
+    KeepingSettings,
+    MetricsSettings,
+    PolicySettings,
+    SchemaSettings,
+    SecuritySettings,
+    TracingSettings,
+    TransactionSettings,
+    WebSocketSettings,
+):
+    """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.
+
+    What topics and namespaces can have of their own is in `base/settings/policies.py`.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="MAGNETAR_BROKER_", frozen=True)
+
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on. Others than loopback take authentication, or insecure.",
+    )
+    port: int = Field(
+        default=6650, ge=0, le=65_535, description="Port of the binary protocol; 0 = any free one."
+    )
+    http_port: int = Field(
+        default=8080, ge=0, le=65_535, description="Port of the HTTP service; 0 = any free one."
+    )
+    advertised_host: str = Field(
+        default="", description="Host that lookups answer; empty = the listening address."
+    )
+    advertised_listeners: str = Field(
+        default="",
+        description="Addresses of this broker as several networks see it, each with a name that "
+        "clients ask for: name:pulsar://host:port, with commas between. Empty: advertised_host.",
+    )
+    default_listener: str = Field(
+        default="",
+        description="Which of the advertised listeners clients get that name none; empty = first.",
+    )
+    name: str = Field(
+        default="",
+        pattern=r"^[-=:.\w]*$",
+        description="Name among the brokers of a cluster, unique there, and prefix of generated "
+        "producer names; empty = the advertised host:port.",
+    )
+    namespaces: tuple[str, ...] = Field(
+        default=("public/default",),
+        description="Namespaces that are created at the start, as tenant/namespace.",
+    )
+
+    # --- ledgers of topics
+    ledger_entries_max: int = Field(
+        default=50_000, ge=1, description="A topic's ledger is full at this many entries."
+    )
+    ledger_bytes_max: int = Field(
+        default=2048 * _MIB, ge=1, description="A topic's ledger is full at this many bytes."
+    )
+    ledger_age_min_s: float = Field(
+        default=600.0, ge=0, description="A younger ledger is not rolled, however full it is."
+    )
+    ledger_age_max_s: float = Field(
+        default=14_400.0, gt=0, description="An older ledger is rolled at the next append."
+    )
+
+    # --- delayed messages
+    delayed_bucket_records: int = Field(
+        default=16_384,
+        ge=1,
+        le=1 << 20,
+        description="A topic's index of delayed messages goes to a ledger with so many messages.",
+    )
+    delayed_segment_records: int = Field(
+        default=2048,
+        ge=1,
+        le=1 << 15,
+        description="Messages in an entry of that ledger, which is read as a whole: 24 bytes each.",
+    )
+    delayed_segments_loaded_max: int = Field(
+        default=256,
+        ge=1,
+        description="Entries of that ledger that a topic keeps in memory, those due first.",
+    )
+    delayed_due_entries_max: int = Field(
+        default=1000,
+        ge=2,
+        description="Due messages that a subscription has in its queue; others wait as a bit each.",
+    )
+    delayed_retry_ms: int = Field(
+        default=5000,
+        ge=10,
+        description="Pause after the index of delayed messages could not be stored or read.",
+    )
+
+    # --- connections
+    message_bytes_max: int = Field(
+        default=5 * _MIB,
+        ge=1024,
+        le=7 * _MIB,
+        description="Largest message, announced to clients. 5 MiB is what clients assume.",
+    )
+    connections_max: int = Field(
+        default=10_000, ge=1, description="Connections at once; more are closed on arrival."
+    )
+    keep_alive_interval_ms: int = Field(
+        default=30_000,
+        ge=10,
+        description="Time between PINGs, and to answer one; also the limit of the handshake.",
+    )
+    liveness_probe_timeout_ms: int = Field(
+        default=5_000,
+        ge=10,
+        description="Time a silent connection has to prove itself when its name or place is wanted",
+    )
+    write_buffer_bytes_high: int = Field(
+        default=_MIB,
+        ge=4096,
+        description="Unsent bytes of a connection at which dispatch to it pauses.",
+    )
+    write_buffer_bytes_max: int = Field(
+        default=16 * _MIB,
+        ge=4096,
+        description="Unsent bytes at which the connection is not read either: a client that sends "
+        "requests and reads no answers.",
+    )
+    requests_per_connection_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Unanswered requests of one connection; more get TooManyRequests.",
+    )
+    stats_rate_interval_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="Time between two samples of a topic's counters: rates in statistics are "
+        "averages over one to two of them.",
+    )
+    topic_watchers_per_connection_max: int = Field(
+        default=100,
+        ge=0,
+        description="Patterns whose topics one connection may watch; more get NotAllowed.",
+    )
+    topics_pattern_length_max: int = Field(
+        default=50,
+        ge=1,
+        description="Characters of a pattern whose topics are watched; longer ones get NotAllowed.",
+    )
+    topic_list_pause_ms: int = Field(
+        default=100,
+        ge=0,
+        le=60_000,
+        description="Time between two readings of a list of topics that is watched.",
+    )
+    producers_per_connection_max: int = Field(
+        default=10_000, ge=1, description="Producers of one connection."
+    )
+    consumers_per_connection_max: int = Field(
+        default=10_000, ge=1, description="Consumers of one connection."
+    )
+    client_metadata_bytes_max: int = Field(
+        default=16 << 10,
+        ge=1024,
+        description="Names, properties and hash ranges that one producer or consumer brings, each "
+        "property counted with 64 bytes more; more get NotAllowed. Pulsar takes 1024 characters "
+        "from a consumer, and any number from a producer.",
+    )
+
+    turn_bytes_max: int = Field(
+        default=_MIB,
+        ge=16 << 10,
+        le=1 << 30,
+        description="What all connections together may bring in one turn of the event loop, each "
+        "command counted with 2 KiB more; the rest waits for later turns, in order of arrival. A "
+        "broker with more to do than it can slows its clients down and answers everything else.",
+    )
+
+    # --- publishing
+    publishes_per_connection_max: int = Field(
+        default=4_000,
+        ge=1,
+        description="Unpersisted publishes at which a connection is not read; it is again at half. "
+        "Four producers with the usual 1000 in flight share a connection unhindered.",
+    )
+    publish_bytes_per_connection_max: int = Field(
+        default=32 * _MIB,
+        ge=1,
+        description="The same in bytes. Far more than is under way between a client and a disk, "
+        "and half of what the whole broker takes: one publisher alone cannot stop the others.",
+    )
+    publish_bytes_max: int = Field(
+        default=64 * _MIB,
+        ge=1,
+        description="Unpersisted bytes of the whole broker at which no publisher is read. Well "
+        "below what the ledger client lets a bookie leave unanswered: a bookie that stalls for a "
+        "moment must slow publishers down, not fail their ledgers.",
+    )
+
+    # --- dispatch
+    tail_cache_bytes_max: int = Field(
+        default=64 * _MIB, ge=0, description="Newest entries of all topics that stay in memory."
+    )
+    dispatch_bytes_max: int = Field(
+        default=512 * 1024,
+        ge=1,
+        description="Bytes that one dispatcher writes before others get their turn.",
+    )
+    read_ahead_bytes: int = Field(
+        default=_MIB, ge=1, description="Size of one read behind the tail; two are held at most."
+    )
+    read_ahead_entries: int = Field(
+        default=5_000, ge=1, description="Entries of one read behind the tail."
+    )
+    read_retry_ms: int = Field(
+        default=100, ge=1, description="Pause after a failed read; doubles up to the maximum."
+    )
+    read_retry_ms_max: int = Field(default=5_000, ge=1, description="Longest pause between reads.")
+    round_robin_messages_max: int = Field(
+        default=20, ge=1, description="Messages a Shared consumer gets before the next one's turn."
+    )
+    chunked_messages_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Unfinished chunked messages of one Shared subscription whose consumer is "
+        "remembered; more, and the oldest is forgotten.",
+    )
+    key_shared_consistent_hashing: bool = Field(
+        default=True,
+        description="Consumers of a Key_Shared subscription share hashes by a ring; false: each "
+        "gets half of the widest range (subscriptionKeySharedUseConsistentHashing of Pulsar).",
+    )
+    look_ahead_per_consumer_max: int = Field(
+        default=2_000,
+        ge=1,
+        description="Entries for each consumer of a Key_Shared subscription that may wait for "
+        "slower ones while later ones go on.",
+    )
+    look_ahead_per_subscription_max: int = Field(
+        default=20_000, ge=1, description="The same for all its consumers together."
+    )
+    look_ahead_bytes_max: int = Field(
+        default=4 * _MIB,
+        ge=0,
+        description="Bytes of such entries that a subscription keeps; the others are read again.",
+    )
+    look_ahead_patience_ms: int = Field(
+        default=100,
+        ge=0,
+        description="Time that slower consumers have to take what waits for them, before more is "
+        "left behind than can be kept.",
+    )
+    failover_delay_ms: int = Field(
+        default=1_000,
+        ge=0,
+        description="Wait before a newly chosen Failover consumer is sent to, the first one "
+        "included: for acks of the former one, and for the others of its group.",
+    )
+
+    # --- topics
+    topics_max: int = Field(default=100_000, ge=1, description="Topics loaded at once.")
+    producers_waiting_per_topic_max: int = Field(
+        default=1_000,
+        ge=0,
+        description="Producers that wait to have one topic for themselves; more are refused.",
+    )
+    dedup_snapshot_check_interval_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="Time between two looks at whether a topic's snapshot is due; 0: never.",
+    )
+    dedup_names_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Producer names of a topic whose sequence ids are remembered; those used last.",
+    )
+    dedup_snapshot_bytes_max: int = Field(
+        default=448 << 10,
+        ge=1_024,
+        le=512 << 10,
+        description="The same names with their ids in bytes: a metadata node must hold them.",
+    )
+    dedup_names_unused_s: float = Field(
+        default=21_600.0,
+        gt=0,
+        description="A producer name that is not connected and was not used for this long is "
+        "forgotten: what it sends again is stored again.",
+    )
+    topic_load_timeout_ms: int = Field(
+        default=25_000,
+        ge=1,
+        description="Requests wait this long for a topic to load. Below the clients' usual 30 s.",
+    )
+    topic_close_timeout_ms: int = Field(
+        default=10_000,
+        ge=1,
+        description="Time to close a topic; what is not done by then is left to the next owner's "
+        "recovery. A stuck close must not keep a topic from its next owner.",
+    )
+    publish_drain_timeout_ms: int = Field(
+        default=1_000,
+        ge=0,
+        description="Time that a topic which moves gives its publishes under way to be answered; "
+        "after it they may be in the topic and are sent again, too.",
+    )
+    topic_loads_at_once: int = Field(
+        default=256,
+        ge=1,
+        description="Topics that are being loaded; others wait their turn, as when thousands move "
+        "here at once.",
+    )
+    topic_load_retry_ms: int = Field(
+        default=200, ge=1, description="Pause before a failed load is tried again."
+    )
+    seek_return_timeout_ms: int = Field(
+        default=60_000,
+        ge=1,
+        description="A reader's place is kept this long after a seek closed its consumer.",
+    )
+    ack_persist_interval_ms: int = Field(
+        default=1_000,
+        ge=0,
+        description="Acknowledgements younger than this may be repeated after a crash.",
+    )
+    shutdown_timeout_ms: int = Field(
+        default=30_000,
+        ge=1,
+        description="Time to hand topics over and to close what is left when stopping.",
+    )
+
+    # --- ownership among several brokers
+    lease_share: float = Field(
+        default=2 / 3,
+        gt=0,
+        lt=1,
+        description="Part of the session timeout after which a broker that has not reached the "
+        "metadata store stops serving. The rest is the margin: a store's servers hear of a session "
+        "up to half a tick late, and the shortest session has two ticks.",
+    )
+    lease_proof_share: float = Field(
+        default=1 / 8,
+        gt=0,
+        lt=1,
+        description="Part of the session timeout between two round trips to the store.",
+    )
+    register_timeout_ms: int = Field(
+        default=60_000,
+        ge=1,
+        description="Time to register at the start: a former process of the same name is waited "
+        "for until its session is over.",
+    )
+    lookup_wait_ms: int = Field(
+        default=20_000,
+        ge=0,
+        description="A lookup that cannot be answered now waits this long, for example until the "
+        "lease of a dead broker is gone. Below the clients' usual 30 s.",
+    )
+    lookup_retry_ms: int = Field(
+        default=100, ge=1, description="Time between two looks of a lookup that waits."
+    )
+    leases_remembered_max: int = Field(
+        default=10_000, ge=1, description="Leases of other brokers that are remembered."
+    )
+    unload_timeout_ms: int = Field(
+        default=20_000,
+        ge=1,
+        description="Time to close the topics of a bundle that moves; the rest are dropped, and "
+        "recovered by the next owner.",
+    )
+    unloads_at_once: int = Field(
+        default=4, ge=1, description="Bundles that are handed over at a time when stopping."
+    )
+
+    # --- bundles and balance
+    cluster_name: str = Field(
+        default="standalone",
+        pattern=r"^[-=:.\w]+$",
+        description="Name of the cluster in the HTTP interface; the same on all brokers.",
+    )
+    bundles_per_namespace: int = Field(
+        default=4,
+        ge=1,
+        le=4096,
+        description="Bundles that a namespace is cut into when it is first used; the same number "
+        "on all brokers.",
+    )
+    bundles_per_namespace_max: int = Field(
+        default=128, ge=1, le=65_536, description="Beyond it no bundle of a namespace is split."
+    )
+    bundle_auto_split: bool = Field(
+        default=True, description="Whether the owner splits a bundle that is over its limits."
+    )
+    bundle_topics_max: int = Field(
+        default=1_000, ge=1, description="A bundle with more topics is split."
+    )
+    bundle_sessions_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="A bundle with more connected producers and consumers is split.",
+    )
+    bundle_msg_rate_max: float = Field(
+        default=30_000.0,
+        gt=0,
+        description="A bundle with more messages per second, in and out, is split.",
+    )
+    bundle_bytes_rate_max: float = Field(
+        default=100.0 * _MIB,
+        gt=0,
+        description="A bundle with more bytes per second, in and out, is split.",
+    )
+    placing_remembered_ms: int = Field(
+        default=15_000,
+        ge=1,
+        description="A bundle that was given away counts for its new owner this long, until the "
+        "owner reports it: longer than two samples.",
+    )
+    load_sample_interval_ms: int = Field(
+        default=5_000, ge=10, description="Time between two looks at the broker's own load."
+    )
+    load_report_interval_max_ms: int = Field(
+        default=900_000,
+        ge=10,
+        description="A report is sent after this long, however little has changed; a change of a "
+        "tenth is sent with the next sample.",
+    )
+    load_cpu_cores: float = Field(
+        default=1.0,
+        gt=0,
+        description="Processors that this broker can use: its event loop is one thread.",
+    )
+    load_bandwidth_bytes_per_s: float = Field(
+        default=1.25e9,
+        gt=0,
+        description="What the network takes in each direction; the default is 10 Gbit/s.",
+    )
+    shedding: bool = Field(
+        default=True, description="Whether this broker, when it leads, moves bundles for balance."
+    )
+    shedding_interval_ms: int = Field(
+        default=60_000, ge=10, description="Time between two looks of the leader at all brokers."
+    )
+    shedding_follow_up_ms: int = Field(
+        default=15_000,
+        ge=10,
+        description="The next look comes this soon if the last one moved something, or if a broker "
+        "has come or gone. Longer than two samples: by then the reports show what was done.",
+    )
+    shedding_spread_percent: float = Field(
+        default=10.0,
+        gt=0,
+        description="Bundles move when a broker has this much more or less than the average.",
+    )
+    shedding_usage_percent_max: float = Field(
+        default=85.0,
+        gt=0,
+        le=100,
+        description="A broker that uses more of its machine sheds, and is given nothing.",
+    )
+    shedding_usage_over_average_percent: float = Field(
+        default=10.0,
+        gt=0,
+        le=100,
+        description="A broker also sheds when it is this many points above the average.",
+    )
+    shedding_usage_percent_min: float = Field(
+        default=25.0,
+        ge=0,
+        le=100,
+        description="Below it a broker is idle, and points above the average are chance.",
+    )
+    shedding_topics_min: int = Field(
+        default=50,
+        ge=0,
+        description="A gap between two brokers that is worth fewer topics than these is left.",
+    )
+    shedding_moves_max: int = Field(
+        default=4, ge=1, description="Bundles that move at one look; then the brokers report again."
+    )
+    shedding_grace_ms: int = Field(
+        default=1_800_000, ge=0, description="A bundle that was moved stays this long."
+    )
+    console_forward_timeout_ms: int = Field(
+        default=15_000,
+        ge=1,
+        description="Time another broker has to answer a request of the console about a topic "
+        "that it owns. As long as the page waits.",
+    )
+    unload_order_timeout_ms: int = Field(
+        default=30_000,
+        ge=1,
+        description="Time the leader gives another broker to hand over or split a bundle.",
+    )
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All that it listens on."""
+        plain = self.plain_host or self.host
+        has_tls_ports = self.tls_port is not None or self.https_port is not None
+        return (plain, self.host) if has_tls_ports else (plain,)
+
+    @model_validator(mode="after")
+    def _quorums_fit(self) -> "BrokerSettings":
+        if not self.ack_quorum <= self.write_quorum <= self.ensemble_size:
+            raise ValueError(
+                "ack_quorum <= write_quorum <= ensemble_size must hold, "
+                f"got {self.ack_quorum}, {self.write_quorum}, {self.ensemble_size}"
+            )
+        if self.bundles_per_namespace_max < self.bundles_per_namespace:
+            raise ValueError("bundles_per_namespace_max must not be below bundles_per_namespace")
+        if self.lease_proof_share * 2 > self.lease_share:
+            raise ValueError("lease_share must be twice lease_proof_share at least")
+        listeners = parse_listeners(self.advertised_listeners)
+        if self.default_listener and self.default_listener not in listeners:
+            raise ValueError(
+                f"default_listener {self.default_listener!r} is not among the advertised_listeners"
+            )
+        if self.write_buffer_bytes_max < self.write_buffer_bytes_high:
+            raise ValueError("write_buffer_bytes_max must not be below write_buffer_bytes_high")
+        if self.publish_bytes_max < self.publish_bytes_per_connection_max:
+            raise ValueError("publish_bytes_max must not be below publish_bytes_per_connection_max")
+        return self

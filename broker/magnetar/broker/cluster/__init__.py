@@ -1,0 +1,1 @@
+"""Who serves what, where a broker is one of several."""

@@ -1,0 +1,287 @@
+"""The layouts of namespaces in the metadata store: read once, followed by a watch, changed by CAS.
+
+    /admin/local-policies/<tenant>/<namespace>   {"format": 1, "boundaries": ["0x00000000", ...]}
+
+A namespace gets its layout when it is first asked for; all brokers may do that at the same time,
+one of them creates the node. One that is being deleted gets none: it would be left behind, and be
+the layout of the next namespace of that name. From then on it changes only by `split`, which
+compares versions: of two splits at the same time one fails and is told. What is remembered here may
+be a moment old. That is good enough for a lookup; whoever has taken a lease asks `verified`
+afterwards, since the bundle may have been split just before.
+
+A value that cannot be read is refused and left as it is: guessing boundaries would give topics to
+two owners.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Literal
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, UnreadableRecordError
+from magnetar.broker.cluster.balance.bundles import Bundle, BundleError, Layout
+from magnetar.broker.policies.model import NamespaceRecord, namespace_path
+from magnetar.broker.policies.records import read_record
+from magnetar.ledger.errors import (
+    BadVersionError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.store import MetadataStore, Versioned, Watch, WatchEvent
+
+_log = structlog.get_logger()
+
+POLICIES_ROOT = "/admin/local-policies"
+
+_BOUNDARY = re.compile(r"0x[0-9a-f]{8}")
+_CHANGES_TRIED = 10
+
+
+class LayoutRecord(BaseModel):
+    """The value of a namespace's node."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    format: Literal[1]
+    boundaries: list[str] = Field(min_length=2)
+
+    @classmethod
+    def of(cls, layout: Layout) -> "LayoutRecord":
+        return cls(format=1, boundaries=[f"{each:#010x}" for each in layout.boundaries])
+
+    def layout(self) -> Layout:
+        """
+        Raises:
+            BundleError: the boundaries describe no bundles.
+        """
+        for each in self.boundaries:
+            if _BOUNDARY.fullmatch(each) is None:
+                raise BundleError(f"{each!r} is no boundary such as 0x40000000")
+        return Layout(tuple(int(each, 16) for each in self.boundaries))
+
+
+class Layouts:
+    """The layouts of the namespaces that this broker was asked about.
+
+    One node and one watch per namespace; no limit of its own, since only namespaces that exist
+    come here.
+    """
+
+    def __init__(self, store: MetadataStore, *, bundles_default: int, bundles_max: int) -> None:
+        """`bundles_default`: of a namespace that has no layout yet. `bundles_max`: of any."""
+        self._store = store
+        self._default = Layout.even(bundles_default)
+        self._bundles_max = bundles_max
+        self._followed: dict[str, _Followed] = {}
+        self._callbacks: list[Callable[[str], None]] = []
+        self.reads = 0
+        """Times that a layout was read from the store."""
+
+    def close(self) -> None:
+        """Stop following."""
+        for followed in self._followed.values():
+            followed.close()
+        self._followed.clear()
+
+    def on_change(self, callback: Callable[[str], None]) -> None:
+        """Call back on the loop, with the namespace, when a layout that was read may be old."""
+        self._callbacks.append(callback)
+
+    def known(self, namespace: str) -> Layout | None:
+        """The layout, if it is in memory and not known to be old. Reads nothing."""
+        followed = self._followed.get(namespace)
+        return followed.layout if followed is not None else None
+
+    async def layout_of(self, namespace: str) -> Layout:
+        """The layout of a namespace; without a read, if it is known. Creates it on first use.
+
+        `namespace` must exist, as tenant/namespace.
+
+        Raises:
+            BrokerMetadataError: the store does not answer, or what it holds is no layout.
+        """
+        followed = self._followed.get(namespace)
+        if followed is None:
+            followed = self._followed[namespace] = _Followed(self, namespace)
+        if followed.layout is not None:
+            return followed.layout
+        return await followed.load()
+
+    async def verified(self, namespace: str) -> Layout:
+        """The layout as it is in the store now.
+
+        For whoever has just created a lease: a read after a write by the same handle sees what
+        was committed before that write. A bundle that is missing here was split before the lease
+        was taken, and the lease must be given back.
+
+        Raises:
+            BrokerMetadataError
+        """
+        return (await self._read(namespace))[0]
+
+    async def split(self, namespace: str, bundle: Bundle, at: int) -> Layout:
+        """Cut a bundle in two in the store; returns the new layout.
+
+        Only the owner of the bundle does this, after it has taken the leases of both halves: when
+        others see the new layout, they find an owner. Done already, by an attempt whose outcome
+        was unknown, is done.
+
+        Raises:
+            BundleError: no such bundle any more, or `at` is not inside it.
+            NotAllowedError: the namespace has as many bundles as it may have.
+            BrokerMetadataError
+        """
+        for _ in range(_CHANGES_TRIED):
+            layout, version = await self._read(namespace)
+            if version is None:
+                raise BrokerMetadataError(f"{namespace} is being deleted: {bundle} is not split")
+            if bundle not in layout and at in layout.boundaries:
+                return layout
+            if len(layout) >= self._bundles_max:
+                raise NotAllowedError(
+                    f"{namespace} has {len(layout)} bundles, which is the limit: "
+                    f"{bundle} is not split"
+                )
+            changed = layout.split(bundle, at)
+            path = layout_path(namespace)
+            try:
+                await self._store.set(path, _encode(changed), version=version)
+            except (BadVersionError, NoNodeError, UnknownOutcomeError):
+                continue  # Somebody else split another bundle, or nobody knows: look again.
+            except MetadataError as error:
+                raise BrokerMetadataError(f"cannot split {namespace}/{bundle}: {error}") from error
+            if (followed := self._followed.get(namespace)) is not None:
+                followed.forget()
+            _log.info("bundle_split", bundle=f"{namespace}/{bundle}", at=f"{at:#010x}")
+            return changed
+        raise BrokerMetadataError(
+            f"{namespace}/{bundle} was not split: the layout changed meanwhile, "
+            f"{_CHANGES_TRIED} times"
+        )
+
+    async def _read(self, namespace: str) -> tuple[Layout, int | None]:
+        """With the version of its node; without one, it is stored nowhere."""
+        path = layout_path(namespace)
+        self.reads += 1
+        try:
+            try:
+                found = await self._store.get(path)
+            except NoNodeError:
+                if await self._is_leaving(namespace):
+                    return self._default, None
+                try:
+                    await self._store.create(path, _encode(self._default))
+                except (NodeExistsError, UnknownOutcomeError):
+                    pass  # Another broker was faster, or we were: what is stored counts.
+                found = await self._store.get(path)
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot read the bundles of {namespace}: {error}") from error
+        return _decode(path, found), found.version
+
+    async def _is_leaving(self, namespace: str) -> bool:
+        """Whether the namespace does not exist, or will not for long."""
+        record = await read_record(
+            self._store, NamespaceRecord, namespace_path(namespace), is_sure=True
+        )
+        return record is None or record[0].is_deleted
+
+    def _changed(self, namespace: str) -> None:
+        for callback in self._callbacks:
+            callback(namespace)
+
+
+class _Followed:
+    """One namespace's layout, as last read, and the watch that says when that is old."""
+
+    def __init__(self, layouts: Layouts, namespace: str) -> None:
+        self._layouts = layouts
+        self._namespace = namespace
+        self._watch: Watch | None = None
+        self._loading: asyncio.Task[Layout] | None = None
+        self._generation = 0
+        self.layout: Layout | None = None
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if self._loading is not None:
+            self._loading.cancel()
+
+    def forget(self) -> None:
+        """We changed it ourselves. What we wrote need not be the newest: a split of somebody else
+        may have been heard of sooner than the outcome of ours."""
+        self._generation += 1
+        self.layout = None
+
+    async def load(self) -> Layout:
+        """Read it once, however many wait for it."""
+        if self._loading is None:
+            self._loading = asyncio.get_running_loop().create_task(
+                self._load(), name=f"layout-{self._namespace}"
+            )
+            self._loading.add_done_callback(self._on_loaded)
+        return await asyncio.shield(self._loading)
+
+    async def _load(self) -> Layout:
+        if self._watch is None:  # First watch, then read: then no change is missed.
+            path = layout_path(self._namespace)
+            self._watch = self._layouts._store.watch(path, self._on_event)
+        generation = self._generation
+        layout, version = await self._layouts._read(self._namespace)
+        if generation == self._generation and version is not None:
+            self.layout = layout
+        return layout
+
+    def _on_loaded(self, loading: "asyncio.Task[Layout]") -> None:
+        self._loading = None
+        if not loading.cancelled():
+            loading.exception()  # Retrieved, even if nobody waits any more.
+
+    def _on_event(self, event: WatchEvent) -> None:
+        self._generation += 1
+        self.layout = None
+        self._layouts._changed(self._namespace)
+
+
+def layout_path(namespace: str) -> str:
+    """Where the layout of `tenant/namespace` stands."""
+    return f"{POLICIES_ROOT}/{namespace}"
+
+
+async def create_layout(store: MetadataStore, namespace: str, bundles: int) -> None:
+    """Cut a namespace that is about to be created into so many parts; one it has stays.
+
+    Raises:
+        BrokerMetadataError
+    """
+    try:
+        await store.create(layout_path(namespace), _encode(Layout.even(bundles)))
+    except NodeExistsError:
+        pass
+    except MetadataError as error:
+        raise BrokerMetadataError(f"cannot cut {namespace} into bundles: {error}") from error
+
+
+def _encode(layout: Layout) -> bytes:
+    return LayoutRecord.of(layout).model_dump_json().encode()
+
+
+def _decode(path: str, found: Versioned) -> Layout:
+    try:
+        return LayoutRecord.model_validate_json(found.value).layout()
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"])) or "value"
+        reason = f"{where}: {problem['msg']}"
+    except BundleError as error:
+        reason = str(error)
+    raise UnreadableRecordError(
+        f"{path} holds no bundle layout of format 1 ({reason}). Nothing was changed: bring it back "
+        f"from a backup of the metadata store, or remove the node while no broker runs"
+    )

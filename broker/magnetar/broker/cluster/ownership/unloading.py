@@ -1,0 +1,246 @@
+"""Giving bundles up, and splitting them.
+
+A bundle that is unloaded moves in this order: the lease says where it goes; publishes under way
+are answered; clients are told and connect there, while here ledgers and cursors are closed; the
+lease is deleted. The destination, which was named in the lease, lets the clients wait for it, takes
+it, and opens ledgers that are closed already, so nothing has to be recovered.
+
+What the lease says, or may say, is carried out, also if contact to the store is lost meanwhile: no
+one but the owner can delete it, and all others send clients to a broker that waits for that.
+
+A split does not move anything: the halves are taken before the layout names them, and the parent's
+lease goes last, so that whoever looks finds an owner at any moment.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    NotAllowedError,
+    RequestError,
+    ServiceNotReadyError,
+)
+from magnetar.broker.cluster.balance.bundles import BundleId, halves
+from magnetar.broker.cluster.balance.layouts import Layouts
+from magnetar.broker.cluster.ownership.changes import Changes
+from magnetar.broker.cluster.ownership.leases import Leases
+from magnetar.broker.cluster.ownership.limits import OwnershipLimits
+from magnetar.broker.cluster.ownership.placement import Placement
+from magnetar.broker.cluster.ownership.protocol import TopicHolder
+from magnetar.broker.cluster.ownership.records import BrokerRecord
+from magnetar.broker.cluster.ownership.registration import Registration
+from magnetar.ledger.ports import Clock
+
+_log = structlog.get_logger()
+
+
+class Unloading:
+    """The bundles that one broker is giving up or splitting."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        *,
+        registration: Registration,
+        layouts: Layouts,
+        placement: Placement,
+        holder: Callable[[], TopicHolder],
+        changes: Changes,
+        clock: Clock,
+        limits: OwnershipLimits,
+    ) -> None:
+        self._leases = leases
+        self._registration = registration
+        self._layouts = layouts
+        self._placement = placement
+        self._holder = holder
+        self._changes = changes
+        self._clock = clock
+        self._limits = limits
+        self._unloading: dict[BundleId, asyncio.Task[None]] = {}
+        self._resolving: set[asyncio.Task[None]] = set()
+        self._splitting = asyncio.Lock()
+        """Held by a split, and by whoever gives leases back because the layout does not name them:
+        it does not name the halves of a split under way."""
+        self.moving: dict[BundleId, BrokerRecord | None] = {}
+        """Bundles that are being given up, and to whom."""
+        self.unloads = 0
+        """Bundles given up on purpose."""
+        self.unload_failures = 0
+
+    def close(self) -> None:
+        for task in (*self._unloading.values(), *self._resolving):
+            task.cancel()
+
+    async def unload_bundle(self, bundle: BundleId, destination: str | None = None) -> None:
+        """Give a bundle up, to `destination` or to whoever is chosen; its clients are told.
+
+        Returns when the lease is gone.
+
+        Raises:
+            ServiceNotReadyError: it is not ours.
+            NotAllowedError: there is no such broker, or it is this one, or it stops.
+            BrokerMetadataError: the store does not answer; nothing was changed, or the unloading
+                goes on once it does: call again to wait for that.
+        """
+        unloading = self._unloading.get(bundle)
+        if unloading is None:
+            if not self._leases.holds(bundle):
+                raise ServiceNotReadyError(f"{bundle} is not owned by {self._registration.name}")
+            record = self._destination(bundle, destination)
+            unloading = asyncio.create_task(self._unload(bundle, record), name=f"unload-{bundle}")
+            self._unloading[bundle] = unloading
+            unloading.add_done_callback(partial(self._unloaded, bundle))
+        limits = self._limits
+        await asyncio.wait([unloading], timeout=limits.unload_timeout_s + limits.lookup_wait_s)
+        if not unloading.done():
+            raise BrokerMetadataError(
+                f"{bundle} is being unloaded, which goes on when the metadata store answers"
+            )
+        unloading.result()
+
+    def _destination(self, bundle: BundleId, wanted: str | None) -> BrokerRecord | None:
+        placement = self._placement
+        if wanted is None:
+            chosen = placement.choose(bundle, excluding=(self._registration.name,))
+            return None if chosen is None else placement.broker(chosen)
+        record = placement.broker(wanted)
+        if record is None:
+            raise NotAllowedError(f"there is no broker {wanted}")
+        if wanted == self._registration.name:
+            raise NotAllowedError(f"{bundle} is at {wanted} already")
+        if record.draining:
+            raise NotAllowedError(f"broker {wanted} is stopping")
+        return record
+
+    def _unloaded(self, bundle: BundleId, unloading: "asyncio.Task[None]") -> None:
+        del self._unloading[bundle]
+        if not unloading.cancelled() and unloading.exception() is not None:
+            self.unload_failures += 1
+        self._changes.tell()
+
+    async def _unload(self, bundle: BundleId, destination: BrokerRecord | None) -> None:
+        started_s = self._clock.monotonic_s()
+        limits = self._limits
+        if destination is not None:
+            self._placement.note(bundle, destination.name)
+            # Before any client hears of it: it is let in there on the strength of this.
+            await self._leases.announce(bundle, destination.name)
+        self.moving[bundle] = destination
+        self._changes.tell()
+        try:
+            names = self._holder().names_of(bundle.holds)
+            await self._holder().hand_over(names, destination, timeout_s=limits.unload_timeout_s)
+            await self._give_up(bundle)
+        finally:
+            del self.moving[bundle]
+        self.unloads += 1
+        _log.info(
+            "bundle_unloaded",
+            bundle=str(bundle),
+            destination=destination.name if destination is not None else None,
+            topics=len(names),
+            milliseconds=round((self._clock.monotonic_s() - started_s) * 1000),
+        )
+
+    async def _give_up(self, bundle: BundleId) -> None:
+        """Delete the lease, in this term or a later one. As long as that fails, nothing is served.
+
+        Raises:
+            UnreadableRecordError: somebody has overwritten it.
+        """
+        while True:
+            try:
+                await self._leases.give_up(bundle)
+            except BrokerMetadataError as error:
+                if not error.retryable:
+                    raise
+                _log.warning("lease_not_given_up", bundle=str(bundle), error=str(error))
+                await asyncio.sleep(self._limits.retry_s)
+            else:
+                return
+
+    async def drain(self, timeout_s: float) -> None:
+        """Hand every bundle over, because the broker stops; what is not done in time is left."""
+        at_once = asyncio.Semaphore(self._limits.unloads_at_once)
+
+        async def hand_over(bundle: BundleId) -> None:
+            async with at_once:
+                try:
+                    await self.unload_bundle(bundle)
+                except RequestError as error:
+                    _log.warning("bundle_not_unloaded", bundle=str(bundle), error=str(error))
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                try:
+                    await self._registration.update(draining=True)
+                except BrokerMetadataError as error:
+                    _log.warning("draining_not_told", error=str(error))
+                await asyncio.gather(*map(hand_over, self._leases.held))
+        except TimeoutError:
+            _log.warning("bundles_left_behind", bundles=len(self._leases.held))
+
+    async def split(self, parent: BundleId, at: int) -> tuple[BundleId, BundleId]:
+        """Cut a bundle of ours in two, below hash `at` and from there on; both stay here.
+
+        Raises:
+            ServiceNotReadyError: it is not ours, or moves.
+            BundleError: `at` is not inside of it.
+            NotAllowedError: the namespace has as many bundles as it may have.
+            BrokerMetadataError: not known whether it is split; if so, both halves are ours.
+        """
+        async with self._splitting:
+            if not self._leases.holds(parent) or parent in self.moving:
+                raise ServiceNotReadyError(f"{parent} is not owned by {self._registration.name}")
+            lower, upper = (BundleId(parent.namespace, each) for each in halves(parent.bundle, at))
+            try:
+                await self._split(parent, at, lower, upper)
+            except BaseException:
+                self._resolve_later(parent, lower, upper)
+                raise
+        self._changes.tell()
+        return lower, upper
+
+    async def _split(self, parent: BundleId, at: int, lower: BundleId, upper: BundleId) -> None:
+        for half in (lower, upper):
+            await self._leases.take(half, is_listed=False)
+            if not self._leases.holds(half):
+                raise BrokerMetadataError(f"{half} is owned by another broker: {parent} stays")
+        await self._layouts.split(parent.namespace, parent.bundle, at)
+        await self._drop_unlisted(parent)
+
+    def _resolve_later(self, *bundles: BundleId) -> None:
+        """Give back those that the layout does not name, once that can be told: in this term, or in
+        a later one, in which the leases are found again."""
+
+        async def resolve() -> None:
+            while True:
+                try:
+                    async with self._splitting:
+                        await self._drop_unlisted(*bundles)
+                except BrokerMetadataError as error:
+                    if not error.retryable:
+                        return
+                    await asyncio.sleep(self._limits.retry_s)
+                else:
+                    return
+
+        task = asyncio.create_task(resolve(), name=f"resolve-split-{bundles[0]}")
+        self._resolving.add(task)
+        task.add_done_callback(self._resolving.discard)
+
+    async def _drop_unlisted(self, *bundles: BundleId) -> None:
+        """Give back the leases of bundles that are not in the layout.
+
+        Raises:
+            BrokerMetadataError
+        """
+        layout = await self._layouts.verified(bundles[0].namespace)
+        for bundle in bundles:
+            if bundle.bundle not in layout:
+                await self._leases.give_up(bundle)  # held or not: a try before may have failed

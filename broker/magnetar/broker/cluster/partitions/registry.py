@@ -1,0 +1,414 @@
+"""Which topics are partitioned, and changes of that.
+
+Everything is in the metadata store, so any broker may do it. A partition exists from the moment
+its topic was created or has grown, loaded or not: lists and patterns show it.
+
+Growth loses nothing: the new partitions and, in them, the durable subscriptions of the topic exist
+before the new count does, and no producer is let in to a partition beyond the count. Who subscribes
+meanwhile knows the old count only: those subscriptions are brought along once the new one is there.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from urllib.parse import unquote_plus
+
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    NotAllowedError,
+    PartitionCountError,
+    TopicConflictError,
+    TopicNotFoundError,
+)
+from magnetar.broker.cluster.partitions.record import (
+    PartitionedTopicRecord,
+    partitioned_topic_path,
+    partitioned_topics_root,
+)
+from magnetar.broker.policies.records import asked, change_record, read_record
+from magnetar.cursors import CursorError, copy_cursor, list_cursors
+from magnetar.ledger.errors import (
+    BadVersionError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.sdk.wire import TopicName
+
+_WRITES_AT_ONCE = 32
+
+
+PARTITIONS_MAX = 100_000
+"""Whatever the settings say: a request about a topic goes through all of them."""
+
+
+class PartitionedTopics:
+    """Asks and changes the metadata store; remembers nothing."""
+
+    def __init__(self, store: MetadataStore, *, partitions_max: int, clock: Clock) -> None:
+        """`partitions_max`: of one topic; 0: as many as there can be."""
+        self._store = store
+        self._clock = clock
+        self._partitions_max = partitions_max
+
+    # Questions
+
+    async def find(
+        self, topic: TopicName, *, is_sure: bool = False
+    ) -> PartitionedTopicRecord | None:
+        """The record of a partitioned topic; None: there is none. With `is_sure`, absence is not
+        what a store that is behind says.
+
+        Raises:
+            BrokerMetadataError
+        """
+        path = partitioned_topic_path(topic)
+        found = await read_record(self._store, PartitionedTopicRecord, path, is_sure=is_sure)
+        return found[0] if found is not None else None
+
+    async def get(self, topic: TopicName) -> PartitionedTopicRecord:
+        """The record of a partitioned topic.
+
+        Raises:
+            TopicConflictError: a topic of that name exists, and has no partitions.
+            TopicNotFoundError: there is no topic of that name.
+            BrokerMetadataError
+        """
+        record = await self.find(topic, is_sure=True)
+        if record is None:
+            if await self._has_log(topic):
+                raise TopicConflictError(f"Topic {topic} is not partitioned topic")
+            raise TopicNotFoundError(f"Partitioned topic {topic} not found")
+        return record
+
+    async def names(self, namespace: str, domain: str = "persistent") -> list[TopicName]:
+        """The partitioned topics of a namespace that exists, sorted.
+
+        Raises:
+            BrokerMetadataError
+        """
+        root = partitioned_topics_root(namespace, domain)
+        try:
+            nodes = await asked(self._store.children(root), f"list {root}")
+        except NoNodeError:
+            return []
+        tenant, _, name = namespace.partition("/")
+        topics = [TopicName(domain, tenant, name, unquote_plus(node)) for node in nodes]
+        return sorted(topics, key=str)
+
+    async def is_partition(self, topic: TopicName) -> bool:
+        """Whether it is a partition of a partitioned topic, by its name and that one's record.
+
+        Raises:
+            NotAllowedError: it is beyond the last partition, or they are being deleted.
+            BrokerMetadataError
+        """
+        index = topic.partition_index
+        if index < 0:
+            return False
+        whole = topic.partitioned
+        record = await self.find(whole)
+        if record is not None and index >= record.partitions:
+            await asked(self._store.catch_up(), f"read partitions of {whole}")
+            record = await self.find(whole)
+        if record is None:
+            return False
+        if record.is_deleted:
+            raise NotAllowedError(f"{whole} is being deleted")
+        if index >= record.partitions:
+            raise NotAllowedError(
+                f"Illegal topic partition name {topic} with max allowed "
+                f"{record.partitions} partitions"
+            )
+        return True
+
+    # Changes
+
+    def check_count(self, partitions: int) -> None:
+        """Refuse a number of partitions.
+
+        Raises:
+            PartitionCountError
+        """
+        limit = self._partitions_max or PARTITIONS_MAX
+        if partitions < 1:
+            raise PartitionCountError("Number of partitions should be more than 0")
+        if partitions > limit:
+            raise PartitionCountError(
+                f"Number of partitions should be less than or equal to {limit}"
+            )
+
+    async def create(
+        self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None
+    ) -> PartitionedTopicRecord:
+        """Have a partitioned topic, with all its partitions.
+
+        Raises:
+            PartitionCountError
+            TopicConflictError: there is a topic of that name, of either kind.
+            NotAllowedError: the name is that of a partition.
+            BrokerMetadataError
+        """
+        self.check_count(partitions)
+        if topic.partition_index >= 0:
+            raise NotAllowedError(f"{topic} has the name of a partition: it cannot be partitioned")
+        record = PartitionedTopicRecord(partitions=partitions, properties=dict(properties or {}))
+
+        def first(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord:
+            if before is not None:
+                raise TopicConflictError(f"This topic already exists: {topic} is partitioned")
+            return record
+
+        if await self._has_log(topic):
+            raise TopicConflictError(f"This topic already exists: {topic} is not partitioned")
+        path = partitioned_topic_path(topic)
+        await change_record(self._store, PartitionedTopicRecord, path, first)
+        if await self._has_log(topic):
+            # It appeared by itself in this moment: that one holds messages, this one none.
+            await change_record(self._store, PartitionedTopicRecord, path, lambda _: None)
+            raise TopicConflictError(f"This topic already exists: {topic} is not partitioned")
+        await self._create_logs(topic, range(partitions))
+        return record
+
+    async def ensure(self, topic: TopicName, partitions: int) -> PartitionedTopicRecord:
+        """The same for a topic that appears by itself: what is there already is good.
+
+        Raises:
+            As `create`.
+        """
+        try:
+            return await self.create(topic, partitions)
+        except TopicConflictError:
+            return await self.get(topic)
+
+    async def grow(self, topic: TopicName, partitions: int, *, is_forced: bool) -> None:
+        """Have more partitions. `is_forced`: topics with the names of the new ones are taken in.
+
+        Raises:
+            PartitionCountError: fewer than now, or too many.
+            TopicNotFoundError: it does not exist.
+            TopicConflictError: it has no partitions, or there are such topics.
+            BrokerMetadataError
+        """
+        record = await self.get(topic)
+        if record.is_deleted:  # Before anything is made that nobody would delete.
+            raise TopicNotFoundError(f"{topic} is being deleted")
+        self.check_count(partitions)
+        if partitions < record.partitions:
+            raise PartitionCountError(
+                f"Desired partitions {partitions} can't be less than the current partitions "
+                f"{record.partitions}"
+            )
+        new = range(record.partitions, partitions)
+        if topic.is_persistent:
+            if not is_forced:
+                for index in new:
+                    if await self._has_log(topic.partition(index)):
+                        raise TopicConflictError(
+                            f"{topic.partition(index)} exists: delete it, or grow with force"
+                        )
+            await self._create_logs(topic, new, inherits=True)
+
+        def grown(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord:
+            if before is None or before.is_deleted:
+                raise TopicNotFoundError(f"Partitioned topic {topic} not found")
+            # Somebody else may have let it grow further meanwhile.
+            most = max(before.partitions, partitions)
+            return before.model_copy(update={"partitions": most})
+
+        path = partitioned_topic_path(topic)
+        await change_record(self._store, PartitionedTopicRecord, path, grown)
+        if topic.is_persistent:
+            await self._bring_along(topic, new)
+
+    async def create_missed(self, topic: TopicName) -> None:
+        """Have all partitions: a creation may have been interrupted.
+
+        Raises:
+            TopicNotFoundError, TopicConflictError, BrokerMetadataError
+        """
+        record = await self.get(topic)
+        if record.is_deleted:
+            raise TopicNotFoundError(f"{topic} is being deleted")
+        await self._create_logs(topic, range(record.partitions), inherits=True)
+
+    async def mark_deleted(self, topic: TopicName, *, is_deleted: bool = True) -> int:
+        """Have no partition appear any more, or have them appear again; returns their number.
+
+        Raises:
+            TopicNotFoundError, BrokerMetadataError
+        """
+
+        def marked(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord:
+            if before is None:
+                raise TopicNotFoundError(f"Partitioned topic {topic} not found")
+            return before.model_copy(update={"is_deleted": is_deleted})
+
+        path = partitioned_topic_path(topic)
+        record = await change_record(self._store, PartitionedTopicRecord, path, marked)
+        assert record is not None
+        return record.partitions
+
+    async def forget(self, topic: TopicName) -> None:
+        """Remove the record: the partitions are gone.
+
+        Raises:
+            BrokerMetadataError
+        """
+        path = partitioned_topic_path(topic)
+        await change_record(self._store, PartitionedTopicRecord, path, lambda _: None)
+
+    async def update_properties(
+        self, topic: TopicName, change: Callable[[dict[str, str]], dict[str, str]]
+    ) -> None:
+        """Replace its properties by what `change` makes of them.
+
+        Raises:
+            TopicNotFoundError, BrokerMetadataError
+        """
+
+        def changed(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord:
+            if before is None:
+                raise TopicNotFoundError(f"Partitioned topic {topic} not found")
+            properties = change(dict(before.properties))
+            return before.model_copy(update={"properties": properties})
+
+        path = partitioned_topic_path(topic)
+        await change_record(self._store, PartitionedTopicRecord, path, changed)
+
+    # Logs and cursors
+
+    async def _has_log(self, topic: TopicName) -> bool:
+        if not topic.is_persistent:
+            return False
+        path = naming.log_path(topic)
+        if await asked(self._store.exists(path), f"look for {path}") is not None:
+            return True
+        await asked(self._store.catch_up(), f"look for {path}")
+        return await asked(self._store.exists(path), f"look for {path}") is not None
+
+    async def _create_logs(
+        self, topic: TopicName, indexes: Sequence[int], *, inherits: bool = False
+    ) -> None:
+        """Have a log without ledgers for each partition; one that is there stays as it is.
+
+        `inherits`: the new ones have the durable subscriptions of the first partition, from their
+        beginning.
+        """
+        if not topic.is_persistent:
+            return
+        names = await self._durable_subscriptions(topic) if inherits else []
+
+        async def create(index: int) -> None:
+            await self.create_log(topic.partition(index))
+            for name in names:
+                await self._inherit(topic, index, name)
+
+        await _at_once(create(index) for index in indexes)
+
+    async def _bring_along(self, topic: TopicName, indexes: Sequence[int]) -> None:
+        """Whoever subscribed to the first partition meanwhile has a subscription in these, too.
+
+        They count by now, and may be deleted like any other: no partition that is gone comes back.
+        """
+        names = await self._durable_subscriptions(topic)
+
+        async def bring(index: int) -> None:
+            partition = topic.partition(index)
+            path = naming.log_path(partition)
+            there = await asked(list_cursors(self._store, path), f"read {path}")
+            for name in names:
+                if name in there:
+                    continue
+                record = await self.find(topic, is_sure=True)
+                if record is None or record.is_deleted or not await self._has_log(partition):
+                    return
+                await self._inherit(topic, index, name)
+
+        await _at_once(bring(index) for index in indexes)
+
+    async def _durable_subscriptions(self, topic: TopicName) -> list[str]:
+        """Those of the first partition."""
+        path = naming.log_path(topic.partition(0))
+        await asked(self._store.catch_up(), f"read {path}")
+        cursors = await asked(list_cursors(self._store, path), f"read {path}")
+        return [name for name in cursors if not naming.is_internal_cursor(name)]
+
+    async def create_plain(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+        """Have a topic without partitions.
+
+        Raises:
+            TopicConflictError: there is a topic of that name, of either kind.
+            BrokerMetadataError
+        """
+        if not await self.create_log(topic, properties):
+            raise TopicConflictError(f"This topic already exists: {topic}")
+        if await self.find(topic, is_sure=True) is None:
+            return
+        # It was created in this moment, and may have had its last look for this one before.
+        path = naming.log_path(topic)
+        try:
+            await self._store.delete(path, version=0)
+        except (BadVersionError, NoNodeError):
+            pass  # Whoever has loaded it gives it up.
+        except MetadataError as error:
+            raise BrokerMetadataError(f"{path} is not taken back: {error}") from error
+        raise TopicConflictError(f"This topic already exists: {topic} is partitioned")
+
+    async def create_log(
+        self, topic: TopicName, properties: Mapping[str, str] | None = None
+    ) -> bool:
+        """Have a topic's log, which is loaded when the topic is used; False: it was there.
+
+        Raises:
+            BrokerMetadataError
+        """
+        path = naming.log_path(topic)
+        created = {naming.CREATED_PROPERTY: str(self._clock.wall_ms())}
+        value = LogMetadata(properties={**(properties or {}), **created}).to_json()
+        is_unknown = False
+        while True:
+            try:
+                await self._store.create(path, value)
+            except NodeExistsError:
+                # After an attempt whose outcome nobody knows it may be what was made then.
+                return is_unknown and await self._holds(path, value)
+            except UnknownOutcomeError:
+                is_unknown = True
+                continue
+            except MetadataError as error:
+                raise BrokerMetadataError(f"cannot create {topic}: {error}") from error
+            return True
+
+    async def _holds(self, path: str, value: bytes) -> bool:
+        await asked(self._store.catch_up(), f"read {path}")
+        try:
+            return (await asked(self._store.get(path), f"read {path}")).value == value
+        except NoNodeError:
+            return False
+
+    async def _inherit(self, topic: TopicName, index: int, name: str) -> None:
+        first, own = naming.log_path(topic.partition(0)), naming.log_path(topic.partition(index))
+        try:
+            await copy_cursor(self._store, first, own, name)
+        except (CursorError, MetadataError) as error:
+            raise BrokerMetadataError(
+                f"subscription {name} cannot be made in {topic.partition(index)}: {error}"
+            ) from error
+
+
+async def _at_once(works: Iterable[Awaitable[None]]) -> None:
+    """All of them, some side by side; the first that failed is told when all have ended."""
+    limit = asyncio.Semaphore(_WRITES_AT_ONCE)
+
+    async def bounded(work: Awaitable[None]) -> None:
+        async with limit:
+            await work
+
+    for result in await asyncio.gather(*map(bounded, works), return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,411 @@
+"""Compaction of one topic: when it runs, what it leaves behind, and where its result is.
+
+The result is a ledger beside the topic, and a record in the cursor `__compaction` that names it
+together with the horizon, the last entry that was compacted. In this order: the new ledger is
+written and closed; the record is replaced by compare-and-set; the cursor moves to the horizon, so
+that trimming may follow; the ledger before is deleted. Killed anywhere, the topic has the old
+compacted ledger or the new one, and at worst a ledger that nobody names (see `orphans.py`).
+
+Only the owner of the topic compacts: it asks for its tenure in each portion, and another owner that
+has opened the cursor makes the compare-and-set fail.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Protocol
+
+import structlog
+
+from magnetar.broker.base.errors import (
+    BrokerPersistenceError,
+    ConflictError,
+    NotAllowedError,
+    RequestError,
+    ServiceNotReadyError,
+)
+from magnetar.broker.features.compaction.compacted_ledger import CompactedLedger, StoredEntries
+from magnetar.broker.features.compaction.errors import CompactionError, CompactionStoppedError
+from magnetar.broker.features.compaction.messages import last_index_of
+from magnetar.broker.features.compaction.passes import (
+    CompactionLimits,
+    EntryWriter,
+    Source,
+    Written,
+    learn,
+    write,
+)
+from magnetar.broker.features.compaction.record import (
+    COMPONENT,
+    NO_LEDGER,
+    CompactionRecord,
+    properties_of,
+    record_in,
+)
+from magnetar.broker.topic import Feature, Topic, TopicPort, Work
+from magnetar.broker.topic.dispatch.base import DispatchContext
+from magnetar.broker.topic.dispatch.compacted import EarlyPlace
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.cursors import Cursor, CursorError
+from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.managed_log.log_retention import bytes_behind
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import EARLIEST, Position
+
+_log = structlog.get_logger()
+
+
+class Status(Enum):
+    """What the last compaction has come to. The values are Pulsar's."""
+
+    NOT_RUN = "NOT_RUN"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
+
+
+class CompactedLedgers(Protocol):
+    """Makes, opens and deletes ledgers; `LedgerClient` is one."""
+
+    async def create(
+        self,
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        custom_metadata: dict[str, str] | None = None,
+    ) -> EntryWriter: ...
+
+    async def open(self, ledger_id: int) -> StoredEntries: ...
+
+    async def delete(self, ledger_id: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionCursor:
+    """How a topic's compaction comes by its cursor, `CURSOR`."""
+
+    is_stored: Callable[[], Awaitable[bool]]
+    open: Callable[[Position], Awaitable[Cursor]]
+    """Opens it, or makes it at a position."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSurroundings:
+    """What the compactions of a broker have in common."""
+
+    ledgers: CompactedLedgers
+    limits: CompactionLimits
+    at_once: asyncio.Semaphore
+    clock: Clock
+
+
+@dataclass(slots=True)
+class CompactionStats:
+    """Of the compactions since the topic was loaded. Times are ms, 0: none."""
+
+    removed: int = 0
+    """Messages that the last one removed."""
+    removed_total: int = 0
+    entries: int = 0
+    """Entries that the last one left."""
+    succeeded: int = 0
+    failed: int = 0
+    succeeded_ms: int = 0
+    failed_ms: int = 0
+    duration_ms: int = 0
+
+
+class Compaction(Feature):
+    """Compaction of one topic that this broker owns. Everything happens on the event loop."""
+
+    def __init__(
+        self,
+        topic: TopicPort,
+        log: ManagedLog,
+        at: CompactionCursor,
+        around: CompactionSurroundings,
+        *,
+        find_last: Callable[[], Awaitable[tuple[Position, int]]],
+    ) -> None:
+        """`find_last`: finds the last message of the topic, compacted or not."""
+        self._topic = topic
+        self._log = log
+        self._at = at
+        self._around = around
+        self._find_last = find_last
+        self._cursor: Cursor | None = None
+        self._opening = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.compacted: CompactedLedger | None = None
+        """What is left of the topic up to its horizon; None before the first compaction."""
+        self.status = Status.NOT_RUN
+        self.last_error = ""
+        self.stats = CompactionStats()
+
+    async def restore(self) -> None:
+        """Open the cursor, if there is one, and learn where the compacted ledger is.
+
+        Raises:
+            CursorError, UnreadableRecordError
+        """
+        if not await self._at.is_stored():
+            return
+        cursor = await self.have_cursor()
+        self._adopt(record_in(cursor.properties, of=str(self._topic.name)))
+
+    async def have_cursor(self) -> Cursor:
+        """The cursor, made now if need be: from then on it holds the topic's entries.
+
+        Raises:
+            CursorError: it cannot be opened now.
+            CompactionStoppedError
+        """
+        async with self._opening:
+            if self._cursor is None:
+                async with self._topic.gate.placing():
+                    cursor = await self._at.open(EARLIEST)
+                    if self._topic.is_closed:
+                        cursor.abandon()
+                        raise CompactionStoppedError(f"{self._topic.name} is closed")
+                    self._cursor = cursor
+            return self._cursor
+
+    def _adopt(self, record: CompactionRecord | None) -> None:
+        if record is not None:
+            self.compacted = CompactedLedger(record, self._around.ledgers.open)
+
+    # Running
+
+    def look(self) -> Work | None:
+        """What is to be done by the topic's threshold; None: nothing now."""
+        threshold = self._topic.policies.compaction_threshold_bytes
+        if threshold <= 0 or self.status is Status.RUNNING:
+            return None
+        if self._cursor is None:
+            return self._hold()
+        if self._log.last_confirmed <= self._horizon:
+            return None
+        behind = bytes_behind(self._log.ledgers, self._cursor.mark_delete)
+        if behind >= threshold:
+            self.start()
+        return None
+
+    async def _hold(self) -> None:
+        await self.have_cursor()
+
+    def start(self) -> None:
+        """Begin to compact.
+
+        Raises:
+            ConflictError: that is being done already.
+            ServiceNotReadyError: the topic is being closed.
+        """
+        name = str(self._topic.name)
+        if self.status is Status.RUNNING:
+            raise ConflictError(f"Compaction already in progress: {name} is being compacted")
+        if self._topic.is_leaving:
+            raise ServiceNotReadyError(f"{name} is closing")
+        self.status, self.last_error = Status.RUNNING, ""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"compact-{name}")
+
+    async def finished(self) -> None:
+        """Return when no compaction is under way."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    @property
+    def is_working(self) -> bool:
+        return self.status is Status.RUNNING
+
+    async def stopped(self) -> None:
+        await self.finished()
+
+    def cursors(self) -> Iterable[Cursor]:
+        return (self._cursor,) if self._cursor is not None else ()
+
+    def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
+        """A subscription is being opened: it may read what is compacted."""
+        first = self._log.first_position
+        return replace(context, early=EarlyPlace(lambda: self.compacted, first, context.cursor))
+
+    def close(self) -> None:
+        """The topic is closed: a compaction under way is broken off."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        clock, name = self._around.clock, str(self._topic.name)
+        try:
+            async with self._around.at_once:
+                started_s = clock.monotonic_s()
+                written = await self._compact()
+                self.stats.duration_ms = round((clock.monotonic_s() - started_s) * 1000)
+        except (CompactionError, LedgerError, CursorError, RequestError) as error:
+            self._failed(str(error))
+            _log.warning("compaction_failed", topic=name, error=str(error))
+        except asyncio.CancelledError:
+            self._failed("the topic was closed")
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever asks is to see that it has ended
+            self._failed(f"{type(error).__name__}: {error}")
+            _log.exception("compaction_broke", topic=name)
+        else:
+            self.status = Status.SUCCESS
+            self.stats.removed = written.removed
+            self.stats.removed_total += written.removed
+            self.stats.entries = written.entries
+            self.stats.succeeded += 1
+            self.stats.succeeded_ms = clock.wall_ms()
+            _log.info(
+                "topic_compacted",
+                topic=name,
+                horizon=str(self._horizon),
+                entries=written.entries,
+                messages_removed=written.removed,
+                milliseconds=self.stats.duration_ms,
+            )
+
+    def _failed(self, reason: str) -> None:
+        self.status, self.last_error = Status.ERROR, reason
+        self.stats.failed += 1
+        self.stats.failed_ms = self._around.clock.wall_ms()
+
+    async def _compact(self) -> Written:
+        cursor = await self.have_cursor()
+        # What is in an open transaction is neither new nor old yet.
+        before, horizon = self.compacted, self._topic.visibility.last
+        if horizon.entry_id < 0 or horizon <= self._horizon:
+            return Written()  # nothing new
+        limits = self._around.limits
+        source = Source(
+            self._log,
+            before,
+            horizon,
+            limits,
+            clock=self._around.clock,
+            check=self._check,
+            is_aborted=self._topic.visibility.is_aborted,
+        )
+        newest = await learn(source, limits)
+        writer = await self._create()
+        try:
+            written = await write(source, newest, writer, limits)
+            await writer.close()
+            self._check()
+        except BaseException:
+            writer.abandon()
+            await self._delete(writer.ledger_id)
+            raise
+        ledger_id = writer.ledger_id
+        if not written.entries:
+            await self._delete(ledger_id)
+            ledger_id = NO_LEDGER
+        record = CompactionRecord(ledger_id=ledger_id, horizon=horizon)
+        # From here on nobody can tell, if this fails, whether the record names the new ledger.
+        await cursor.set_properties(properties_of(record))
+        self._adopt(record)
+        cursor.ack_cumulative(horizon)
+        await cursor.persist()
+        if before is not None:
+            await self._delete(before.ledger_id)
+        return written
+
+    @property
+    def _horizon(self) -> Position:
+        return self.compacted.horizon if self.compacted is not None else EARLIEST
+
+    def _check(self) -> None:
+        """
+        Raises:
+            CompactionStoppedError
+        """
+        topic = self._topic
+        if topic.is_leaving or not topic.tenure.holds():
+            raise CompactionStoppedError(f"{topic.name} is closing, or has moved")
+
+    async def _create(self) -> EntryWriter:
+        policies = self._topic.policies
+        return await self._around.ledgers.create(
+            ensemble_size=policies.ensemble_size,
+            write_quorum=policies.write_quorum,
+            ack_quorum=policies.ack_quorum,
+            custom_metadata={"component": COMPONENT, "log": self._log.path},
+        )
+
+    async def _delete(self, ledger_id: int) -> None:
+        """Delete a ledger that nobody names; what fails is left to the orphan sweep."""
+        if ledger_id == NO_LEDGER:
+            return
+        try:
+            await self._around.ledgers.delete(ledger_id)
+        except NoSuchLedgerError:
+            pass
+        except LedgerError as error:
+            _log.warning(
+                "compacted_ledger_left_behind",
+                topic=str(self._topic.name),
+                ledger_id=ledger_id,
+                error=str(error),
+            )
+
+    # Questions
+
+    async def last_message(self) -> tuple[Position, int] | None:
+        """The last message for those who read what is compacted; None: there was no compaction.
+
+        The position, and the index in its batch or -1; (-1, -1) if nothing is left.
+
+        Raises:
+            BrokerPersistenceError: it cannot be read now.
+        """
+        compacted = self.compacted
+        if compacted is None:
+            return None
+        if self._log.last_confirmed > compacted.horizon:
+            last = await self._find_last()
+            if last[0] > compacted.horizon:
+                return last
+            # Behind the horizon are only messages of aborted transactions, and markers.
+        try:
+            found = await compacted.last()
+        except LedgerError as error:
+            raise BrokerPersistenceError(
+                f"{self._topic.name}: the last message cannot be read: {error}"
+            ) from error
+        if found is None:
+            return EARLIEST, -1
+        position, entry = found
+        return position, last_index_of(entry)
+
+    def shown(self) -> Mapping[str, Any]:
+        found: dict[str, Mapping[str, int]] = {"compaction": self.describe()}
+        if self.compacted is not None:
+            # One of former times has not been counted.
+            entries = self.stats.entries if self.stats.succeeded else -1
+            ledger_id = self.compacted.ledger_id
+            found["compacted_ledger"] = {"ledgerId": ledger_id, "entries": entries}
+        return found
+
+    def describe(self) -> Mapping[str, int]:
+        """For the statistics of the topic, in Pulsar's words."""
+        return {
+            "lastCompactionRemovedEventCount": self.stats.removed,
+            "lastCompactionSucceedTimestamp": self.stats.succeeded_ms,
+            "lastCompactionFailedTimestamp": self.stats.failed_ms,
+            "lastCompactionDurationTimeInMills": self.stats.duration_ms,
+        }
+
+
+def compaction_of(topic: Topic) -> Compaction:
+    """The compaction of a topic.
+
+    Raises:
+        NotAllowedError: the topic keeps nothing.
+    """
+    found = topic.find(Compaction)
+    if found is None:
+        raise NotAllowedError(f"{topic.name} keeps nothing: there is nothing to compact")
+    return found

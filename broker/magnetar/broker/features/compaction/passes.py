@@ -1,0 +1,214 @@
+"""The two passes of a compaction: learn what is newest, then write what stays.
+
+Both read the same: what the compaction before has left, and the log behind its horizon. They read
+in bounded portions, and no faster than they may. What is written keeps the order and the positions
+of the topic.
+
+Source: managed ledger; protocol sheet, section 8.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from magnetar.broker.features.compaction.compacted_ledger import CompactedLedger
+from magnetar.broker.features.compaction.messages import Kind, open_entry, rest_of_batch
+from magnetar.broker.features.compaction.newest import NewestMessages
+from magnetar.broker.features.compaction.record import pack
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.pace import Pace
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import EARLIEST, Position
+
+Portion = Sequence[tuple[Position, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionLimits:
+    """Bounds of one compaction; see `CompactionSettings`."""
+
+    keys_bytes_max: int
+    batch_bytes_max: int
+    portion_entries: int
+    portion_bytes: int
+    bytes_per_s: int
+    keeps_keyless: bool
+
+
+class CompactableLog(Protocol):
+    """What a compaction needs of a log; `ManagedLog` is one."""
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    def next_position(self, position: Position, /) -> Position: ...
+
+    async def read_range(
+        self, start: Position, /, *, entries_max: int, bytes_max: int
+    ) -> tuple[Position, list[bytes]]: ...
+
+
+class EntryWriter(Protocol):
+    """A ledger that is being written; `LedgerWriter` is one."""
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    def append(
+        self, payloads: Sequence[bytes], on_done: Callable[[LedgerError | None], None], /
+    ) -> int: ...
+
+    async def close(self) -> object: ...
+
+    def abandon(self) -> None: ...
+
+
+class Source:
+    """What there is to compact, in order; read twice."""
+
+    def __init__(
+        self,
+        log: CompactableLog,
+        before: CompactedLedger | None,
+        horizon: Position,
+        limits: CompactionLimits,
+        *,
+        clock: Clock,
+        check: Callable[[], None],
+        is_aborted: Callable[[Position], bool] = lambda _: False,
+    ) -> None:
+        """`before`: what was compacted already. `check` raises if it is not to go on. `is_aborted`:
+        whether an entry is of a transaction that was aborted, and so is not there."""
+        self._is_aborted = is_aborted
+        self._log = log
+        self._before = before
+        self._horizon = horizon
+        self._limits = limits
+        self._clock = clock
+        self._pace = Pace(limits.bytes_per_s)
+        self._check = check
+
+    async def portions(self) -> AsyncIterator[Portion]:
+        """All entries up to the horizon.
+
+        Raises:
+            LedgerError, UnreadableRecordError: not all of them can be read now.
+            CompactionStoppedError
+        """
+        after = EARLIEST
+        if self._before is not None:
+            async for portion in self._compacted(self._before):
+                yield portion
+            after = self._before.horizon
+        while (start := self._log.next_position(after)) <= self._horizon:
+            first, entries = await self._log.read_range(
+                start,
+                entries_max=self._limits.portion_entries,
+                bytes_max=self._limits.portion_bytes,
+            )
+            if not entries:
+                return
+            after = Position(first.ledger_id, first.entry_id + len(entries) - 1)
+            portion = [
+                (Position(first.ledger_id, first.entry_id + at), entry)
+                for at, entry in enumerate(entries)
+            ]
+            await self._wait(portion)
+            yield [
+                each
+                for each in portion
+                if each[0] <= self._horizon and not self._is_aborted(each[0])
+            ]
+
+    async def _compacted(self, before: CompactedLedger) -> AsyncIterator[Portion]:
+        after = EARLIEST
+        while portion := await before.read_behind(
+            after,
+            entries_max=self._limits.portion_entries,
+            bytes_max=self._limits.portion_bytes,
+        ):
+            after = portion[-1][0]
+            await self._wait(portion)
+            yield portion
+
+    async def _wait(self, portion: Portion) -> None:
+        self._check()
+        size_bytes = sum(len(entry) for _, entry in portion)
+        await asyncio.sleep(self._pace.take(size_bytes, self._clock.monotonic_s()))
+        self._check()
+
+
+async def learn(source: Source, limits: CompactionLimits) -> NewestMessages:
+    """The first pass.
+
+    Raises:
+        TooManyKeysError, and as `Source.portions`.
+    """
+    newest = NewestMessages(bytes_max=limits.keys_bytes_max, keeps_keyless=limits.keeps_keyless)
+    async for portion in source.portions():
+        for position, entry in portion:
+            newest.note(position, open_entry(entry, batch_bytes_max=limits.batch_bytes_max))
+    return newest
+
+
+@dataclass(slots=True)
+class Written:
+    """What the second pass has written."""
+
+    entries: int = 0
+    removed: int = 0
+    """Messages that did not stay."""
+
+
+async def write(
+    source: Source, newest: NewestMessages, writer: EntryWriter, limits: CompactionLimits
+) -> Written:
+    """The second pass; everything is confirmed on return.
+
+    Raises:
+        LedgerError, and as `Source.portions`.
+    """
+    written = Written()
+    async for portion in source.portions():
+        stays: list[bytes] = []
+        for position, entry in portion:
+            rest, removed = _rest(position, entry, newest, limits)
+            written.removed += removed
+            if rest is not None:
+                stays.append(pack(position, rest))
+        if stays:
+            written.entries += len(stays)
+            await _append(writer, stays)
+    return written
+
+
+def _rest(
+    position: Position, entry: bytes, newest: NewestMessages, limits: CompactionLimits
+) -> tuple[bytes | None, int]:
+    """What stays of an entry, and how many messages do not."""
+    opened = open_entry(entry, batch_bytes_max=limits.batch_bytes_max)
+    if opened.kind is Kind.OPAQUE:
+        return entry, 0
+    if opened.kind is Kind.INTERNAL:
+        return None, 0
+    if opened.kind is Kind.BATCH:
+        return rest_of_batch(entry, opened, lambda message: newest.keeps(position, opened, message))
+    if newest.keeps(position, opened, opened.messages[0]):
+        return entry, 0
+    return None, 1
+
+
+async def _append(writer: EntryWriter, payloads: list[bytes]) -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_done(error: LedgerError | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    writer.append(payloads, on_done)
+    await done

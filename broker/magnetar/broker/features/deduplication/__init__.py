@@ -1,0 +1,10 @@
+"""Deduplication: a message that a producer sends again is stored once."""
+
+from magnetar.broker.features.deduplication.deduplication import (
+    CURSOR,
+    Deduplication,
+    DeduplicationLimits,
+    NoDeduplication,
+)
+
+__all__ = ["CURSOR", "Deduplication", "DeduplicationLimits", "NoDeduplication"]

@@ -1,0 +1,359 @@
+"""Deduplication on one topic: what is accepted, what is answered instead, and the snapshots of it.
+
+The state follows the log: ids are noted as stored when the log confirms them, and a snapshot is
+taken in that same moment, together with the position of the last entry in it (defect M19). It lies
+in a durable cursor, which holds the entries that a replay would need against trimming. An append
+whose outcome is unknown ends the topic's time here: whoever loads it next asks the recovered log.
+Why that is never wrong: docs/decisions/0023.
+
+Source: protocol sheet, section 7; managed ledger, rule 3.2.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+
+from magnetar.broker.base.errors import BrokerMetadataError, BrokerPersistenceError
+from magnetar.broker.features.deduplication.replay import is_open_chunk, replay
+from magnetar.broker.features.deduplication.sequence_ids import (
+    SEQUENCE_ID_MAX,
+    SequenceIds,
+    Verdict,
+)
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.topic import EntryNotes, Feature, PublishBatch, PublishRows, TopicPort, Work
+from magnetar.cursors import Cursor
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import EARLIEST, Position
+from magnetar.sdk.wire import MessageMetadata, Send
+
+_log = structlog.get_logger()
+
+CURSOR: Final = "pulsar.dedup"
+"""Name of the cursor; reserved among subscriptions."""
+
+
+_SWITCHED: Final = "deduplication is switched on or off"
+"""Whether ledgers overlap, and whether there is a cursor, must be the same for everything that is
+stored in one go (decision 23): the topic is opened anew."""
+
+_OPEN_CHUNK: Final = EntryNotes[None]("a chunk before the last of its message")
+
+
+class SnapshotCursor(Protocol):
+    """What a deduplication needs of its cursor; `Cursor` is one."""
+
+    @property
+    def mark_delete(self) -> Position: ...
+
+    @property
+    def persisted_mark_delete(self) -> Position: ...
+
+    @property
+    def position_properties(self) -> Mapping[str, int]: ...
+
+    def ack_cumulative(self, position: Position, /) -> bool: ...
+
+    def set_position_properties(self, properties: Mapping[str, int], /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeduplicationLimits:
+    """Bounds; see `BrokerSettings`."""
+
+    names_max: int
+    snapshot_bytes_max: int
+    names_unused_s: float
+    read_entries_max: int
+    """Of one read, when the entries behind a snapshot are looked at."""
+    read_bytes_max: int
+
+
+class Deduplication(Feature):
+    """The sequence ids of one topic that this broker owns. Everything happens on the event loop."""
+
+    def __init__(
+        self,
+        topic: TopicPort,
+        open_cursor: Callable[[], Awaitable[SnapshotCursor]],
+        limits: DeduplicationLimits,
+        *,
+        connected: Container[str],
+        clock: Clock,
+    ) -> None:
+        """`open_cursor` opens the cursor `CURSOR`, or makes it at the end. `connected`: names of
+        the producers of now.
+        """
+        self.snapshot_entries = topic.policies.dedup_snapshot_entries
+        """Entries after which the next snapshot is due."""
+        self._limits = limits
+        self.duplicates = 0
+        """Messages that were sent again and not stored again."""
+        self._topic = topic
+        self._label = str(topic.name)
+        self._open_cursor = open_cursor
+        self._cursor: SnapshotCursor | None = None
+        self._ids = SequenceIds()
+        self._connected = connected
+        self._clock = clock
+        self._last = EARLIEST
+        """The last entry of the log that the ids know."""
+        self._entries_behind = 0
+        self._snapshot_s = clock.monotonic_s()
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        """Producers that wait until the writes under their name are answered."""
+        self._is_closed = False
+
+    # Its life
+
+    async def restore(self) -> None:
+        """Know what the log has: the cursor's snapshot, and every entry behind it.
+
+        A topic that did not deduplicate before has a cursor that begins at the end.
+
+        Raises:
+            LedgerError, CursorError: not everything can be read now.
+        """
+        cursor = self._cursor = await self._open_cursor()
+        log, now_s = self._topic.log, self._clock.monotonic_s()
+        ids = SequenceIds(cursor.position_properties, now_s=now_s)
+        read = await replay(
+            log,
+            cursor.mark_delete,
+            ids,
+            now_s=now_s,
+            entries_max=self._limits.read_entries_max,
+            bytes_max=self._limits.read_bytes_max,
+        )
+        self._ids, self._last, self._entries_behind = ids, log.last_confirmed, read
+        if read >= self.snapshot_entries:
+            self.take_snapshot()
+        _log.info("deduplication_restored", topic=self._label, names=len(ids), entries_read=read)
+
+    def policies_changed(self, before: EffectivePolicies) -> None:
+        policies = self._topic.policies
+        self.snapshot_entries = policies.dedup_snapshot_entries
+        if not policies.deduplication:
+            self._topic.reopen(_SWITCHED)
+
+    def look(self) -> Work | None:
+        self.take_snapshot_after(self._topic.policies.dedup_snapshot_s)
+        return None
+
+    def shown(self) -> Mapping[str, Any]:
+        return {"deduplicates": True, "duplicates": self.duplicates}
+
+    def cursors(self) -> Iterable[Cursor]:
+        return [self._cursor] if isinstance(self._cursor, Cursor) else ()
+
+    @property
+    def cursor(self) -> SnapshotCursor:
+        """The cursor that keeps snapshots."""
+        assert self._cursor is not None, "it is restored"
+        return self._cursor
+
+    def rows(self) -> PublishRows:
+        return PublishRows(
+            checks=(self.check,), gates=(self,), listeners=(self,), closes_after_refusal=True
+        )
+
+    @property
+    def entries_behind(self) -> int:
+        """Entries that the newest snapshot does not cover: a load would have to read them."""
+        return self._entries_behind
+
+    @property
+    def names(self) -> int:
+        """Producer names that are known."""
+        return len(self._ids)
+
+    # Producers
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """The highest id known for a producer name; -1: none."""
+        return self._ids.last_of(producer_name)
+
+    async def settled(self, producer_name: str) -> None:
+        """Return when no write of that name is under way, or the topic is closed.
+
+        What a producer is told of its last id must hold, and what it sends again must be decided.
+        """
+        while not self._is_closed and not self._ids.is_settled(producer_name):
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(producer_name, []).append(waiting)
+            await waiting
+
+    # Publishing
+
+    def check(
+        self, batch: PublishBatch, send: Send, metadata: MessageMetadata, _payload: bytes
+    ) -> None:
+        """Look at a message that comes next in the batch.
+
+        Raises:
+            BrokerMetadataError: its metadata, which are all that a replay has, say something else.
+        """
+        # For every message: as few looks into the commands as can be.
+        name, sequence_id = batch.producer_name, send.sequence_id
+        if metadata.sequence_id != sequence_id or metadata.producer_name != name:
+            raise BrokerMetadataError(
+                f"{self._label} deduplicates: the message of producer {name} with sequence id "
+                f"{sequence_id} says in its metadata that it is {metadata.sequence_id} of "
+                f"{metadata.producer_name}"
+            )
+        if sequence_id > SEQUENCE_ID_MAX or send.highest_sequence_id > SEQUENCE_ID_MAX:
+            raise BrokerMetadataError(
+                f"{self._label} deduplicates: sequence ids end at {SEQUENCE_ID_MAX}"
+            )
+        if metadata.num_chunks_from_msg > 1 and is_open_chunk(metadata):
+            _OPEN_CHUNK.add(batch, None)
+
+    def accept(self, batch: PublishBatch) -> Iterable[PublishBatch] | None:
+        """Accept a batch whose messages are all new, as nearly always; else take it apart."""
+        if batch.notes is None or _OPEN_CHUNK not in batch.notes:
+            batch.highest = self._ids.accept(
+                batch.producer_name, batch.sequence_ids, batch.highest_ids, batch.arrived_s
+            )
+            if batch.highest >= 0:
+                return None
+        return self._take_apart(batch)
+
+    def _take_apart(self, batch: PublishBatch) -> Iterator[PublishBatch]:
+        """Parts of the batch of one verdict each, in order. What is new is accepted."""
+        open_chunks = {at for at, _ in _OPEN_CHUNK.of(batch)}
+        verdicts = [
+            Verdict.NEW if at in open_chunks else self._judge(batch, at)
+            for at in range(len(batch.payloads))
+        ]
+        start = 0
+        for at in range(1, len(verdicts) + 1):
+            if at < len(verdicts) and verdicts[at] is verdicts[start]:
+                continue
+            part = batch.part(start, at)
+            if verdicts[start] is Verdict.NEW:
+                part.highest = self._highest(part)
+            elif verdicts[start] is Verdict.DUPLICATE:
+                self.duplicates += part.messages
+                part.is_duplicate = True
+            else:
+                part.refusal = BrokerPersistenceError(
+                    f"{self._label}: the same message is being stored: send it again"
+                )
+            yield part
+            start = at
+
+    def _judge(self, batch: PublishBatch, at: int) -> Verdict:
+        return self._ids.judge(
+            batch.producer_name, batch.sequence_ids[at], batch.highest_ids[at], batch.arrived_s
+        )
+
+    @staticmethod
+    def _highest(part: PublishBatch) -> int:
+        """The highest id that the part's entries have; -1: chunks before the last alone."""
+        open_chunks = {at for at, _ in _OPEN_CHUNK.of(part)}
+        return max(
+            (
+                max(sequence_id, highest_id)
+                for at, (sequence_id, highest_id) in enumerate(
+                    zip(part.sequence_ids, part.highest_ids, strict=True)
+                )
+                if at not in open_chunks
+            ),
+            default=-1,
+        )
+
+    def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
+        """The log has confirmed a batch that was accepted."""
+        entries = len(batch.payloads)
+        name = batch.producer_name
+        if batch.highest >= 0:
+            self._ids.on_stored(name, batch.highest)
+            if self._waiting and name in self._waiting and self._ids.is_settled(name):
+                self._wake(name)
+        self._last = Position(ledger_id, first_entry_id + entries - 1)
+        self._entries_behind += entries
+        if self._entries_behind >= self.snapshot_entries:
+            self.take_snapshot()
+
+    def failed(self, batch: PublishBatch, error: LedgerError) -> None:
+        """Messages may turn up in the log: only its recovery tells."""
+        topic = self._topic
+        if topic.log.terminated is not None:
+            return  # refused for sure, and for good
+        if not topic.is_closed:
+            topic.reload("a message may be stored or not, and the topic deduplicates")
+
+    # Snapshots
+
+    def take_snapshot(self) -> None:
+        """Have the cursor save what is known, unless nothing is new or it is still saving."""
+        cursor = self.cursor
+        if not self._entries_behind or cursor.persisted_mark_delete < cursor.mark_delete:
+            return
+        self._snapshot()
+
+    def take_snapshot_after(self, interval_s: float) -> None:
+        """Take a snapshot, if the last one was that long ago."""
+        if self._clock.monotonic_s() - self._snapshot_s >= interval_s:
+            self.take_snapshot()
+
+    def _snapshot(self) -> None:
+        limits = self._limits
+        self._ids.forget(
+            unused_since_s=self._clock.monotonic_s() - limits.names_unused_s,
+            names_max=limits.names_max,
+            connected=self._connected,
+        )
+        snapshot = self._ids.snapshot(
+            names_max=limits.names_max, bytes_max=limits.snapshot_bytes_max
+        )
+        if len(snapshot) < len(self._ids):
+            _log.info(
+                "producer_names_left_out",
+                topic=self._label,
+                names=len(self._ids),
+                names_kept=len(snapshot),
+            )
+        # Both at once: what a save takes is of one moment.
+        self.cursor.set_position_properties(snapshot)
+        self.cursor.ack_cumulative(self._last)
+        self._entries_behind = 0
+        self._snapshot_s = self._clock.monotonic_s()
+
+    # The end
+
+    def close(self) -> None:
+        """The topic is closed: a last snapshot for the cursor's last save; nobody waits on."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._entries_behind:
+            self._snapshot()
+        for name in list(self._waiting):
+            self._wake(name)
+
+    def _wake(self, name: str) -> None:
+        for waiting in self._waiting.pop(name):
+            if not waiting.done():
+                waiting.set_result(None)
+
+
+class NoDeduplication(Feature):
+    """A topic does not deduplicate. It forgets what was known when it did, before anything is
+    stored: what is stored meanwhile is in no snapshot."""
+
+    def __init__(self, topic: TopicPort, remove_cursor: Callable[[], Awaitable[None]]) -> None:
+        """`remove_cursor` deletes the cursor `CURSOR`, if there is one."""
+        self._topic = topic
+        self._remove_cursor = remove_cursor
+
+    async def restore(self) -> None:
+        await self._remove_cursor()
+
+    def policies_changed(self, before: EffectivePolicies) -> None:
+        if self._topic.policies.deduplication:
+            self._topic.reopen(_SWITCHED)

@@ -1,0 +1,225 @@
+"""The spans of messages.
+
+`publish` is from the arrival of a message to its receipt, below the client's span if the message
+has the property `traceparent`; `store`, below it, from the hand-over to the log to durability. For
+each subscription there is a `dispatch` below `publish`, from then to the writing of the message to
+a consumer, and an `ack` below that, to its acknowledgement. So a long one says where time goes.
+
+Only messages that are sampled cost anything here, and only where tracing is on. Of a batch of the
+client's the properties of single messages are not seen: it is sampled like a message without any.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from magnetar.broker.features.tracing.spans import Span, Spans
+from magnetar.broker.topic import EntryNotes, Feature, PublishBatch, PublishRows
+from magnetar.broker.topic.consumer import Consumer
+from magnetar.broker.topic.dispatch.base import DispatchContext
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire import MessageMetadata, Send
+
+CARRIED = ("traceparent", "tracestate")
+"""Properties of messages that name the trace they belong to."""
+
+FORGOTTEN = "too many messages wait: not followed any more"
+CLOSED = "the subscription was closed, or its topic moved"
+
+
+class PublishTrace:
+    """A message from its arrival to its durability."""
+
+    __slots__ = ("publish", "store")
+
+    def __init__(self, publish: Span, store: Span | None) -> None:
+        self.publish = publish
+        self.store = store
+
+    def stored(self) -> None:
+        """It is durable."""
+        if self.store is not None:
+            self.store.end()
+        self.publish.end()
+
+    def failed(self, error: str) -> None:
+        """It is not stored, as far as anybody knows."""
+        if self.store is not None:
+            self.store.end(error=error)
+        self.publish.end(error=error)
+
+
+_TRACED: Final = EntryNotes[PublishTrace]("the trace of the message")
+
+
+class SubscriptionTrace:
+    """The sampled messages of a topic on their way through one subscription."""
+
+    def __init__(self, spans: Spans, attributes: Mapping[str, str], messages_max: int) -> None:
+        self._spans = spans
+        self._attributes = attributes
+        self._messages_max = messages_max
+        self._waiting: dict[Position, Span] = {}
+        """Stored and not sent: `dispatch`."""
+        self._sent: dict[Position, tuple[Span, Span | None]] = {}
+        """Sent and not acknowledged: `dispatch`, which has ended, and `ack`."""
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._sent)
+
+    def stored(self, position: Position, publish: Span) -> None:
+        """A sampled message is there."""
+        span = self._spans.begin("dispatch", attributes=self._attributes, parent=publish)
+        if span is None:
+            return
+        self._waiting[position] = span
+        if len(self) > self._messages_max:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        if self._sent:
+            _, ack = self._sent.pop(next(iter(self._sent)))
+            if ack is not None:
+                ack.end(error=FORGOTTEN)
+        else:
+            self._waiting.pop(next(iter(self._waiting))).end(error=FORGOTTEN)
+
+    # Told by dispatchers, once per turn
+
+    def sent_through(self, after: Position, consumer: Consumer) -> None:
+        """Everything up to `after` was written to the one active consumer, or needs not be."""
+        if self._waiting:
+            for position in [each for each in self._waiting if each <= after]:
+                self._was_sent(position, consumer)
+
+    def sent_pending(self, consumer: Consumer) -> None:
+        """Entries were written to a consumer that has to acknowledge each."""
+        pending = consumer.pending
+        if self._waiting:
+            for position in [each for each in self._waiting if each in pending]:
+                self._was_sent(position, consumer)
+
+    def _was_sent(self, position: Position, consumer: Consumer) -> None:
+        dispatch = self._waiting.pop(position)
+        attributes = {**self._attributes, "messaging.pulsar.consumer": consumer.name}
+        ack = self._spans.begin("ack", attributes=attributes, parent=dispatch)
+        dispatch.end()
+        self._sent[position] = (dispatch, ack)
+
+    # Told by the subscription
+
+    def acked_range(self, ledger_id: int, first: int, final: int) -> None:
+        """Whole entries of a ledger were acknowledged, both ends included."""
+        if self._sent:
+            low, high = Position(ledger_id, first), Position(ledger_id, final)
+            self._end([each for each in self._sent if low <= each <= high])
+
+    def acked_each(self, positions: Iterable[Position]) -> None:
+        """Single whole entries were acknowledged."""
+        if self._sent:
+            self._end([each for each in positions if each in self._sent])
+
+    def acked_through(self, position: Position) -> None:
+        """Everything at or before the position was acknowledged."""
+        if self._sent:
+            self._end([each for each in self._sent if each <= position])
+
+    def redelivered(self) -> None:
+        """Entries that were sent are sent again: it is noted on those that are followed."""
+        for _, ack in self._sent.values():
+            if ack is not None:
+                ack.event("redelivery")
+
+    def close(self) -> None:
+        """Nothing more will be heard."""
+        for span in self._waiting.values():
+            span.end(error=CLOSED)
+        for _, ack in self._sent.values():
+            if ack is not None:
+                ack.end(error=CLOSED)
+        self._waiting.clear()
+        self._sent.clear()
+
+    def _end(self, positions: Sequence[Position]) -> None:
+        for position in positions:
+            _, ack = self._sent.pop(position)
+            if ack is not None:
+                ack.end()
+
+
+class TopicTrace(Feature):
+    """The sampled messages of one topic."""
+
+    def __init__(self, topic: str, spans: Spans, *, messages_max: int) -> None:
+        self._topic = topic
+        self._spans = spans
+        self._messages_max = messages_max
+        self._attributes = {
+            "messaging.system": "pulsar",
+            "messaging.destination.name": topic,
+        }
+        self._subscriptions: dict[str, SubscriptionTrace] = {}
+
+    def rows(self) -> PublishRows:
+        return PublishRows(checks=(self.check,), listeners=(self,))
+
+    def check(
+        self, batch: PublishBatch, send: Send, metadata: MessageMetadata, payload: bytes
+    ) -> None:
+        """Begin the trace of a message that comes next in the batch, if it is sampled. Behind every
+        check that may refuse it."""
+        trace = self._begin(metadata, len(payload))
+        if trace is not None:
+            _TRACED.add(batch, trace)
+
+    def _begin(self, metadata: MessageMetadata, size_bytes: int) -> PublishTrace | None:
+        """A message has arrived; None: it is not sampled."""
+        carrier = {each.key: each.value for each in metadata.properties if each.key in CARRIED}
+        attributes: dict[str, str | int] = {
+            **self._attributes,
+            "messaging.client.id": metadata.producer_name,
+            "messaging.message.id": str(metadata.sequence_id),
+            "messaging.message.envelope.size": size_bytes,
+        }
+        publish = self._spans.begin("publish", attributes=attributes, carrier=carrier)
+        if publish is None:
+            return None
+        store = self._spans.begin("store", attributes=self._attributes, parent=publish)
+        return PublishTrace(publish, store)
+
+    def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
+        """Entries are durable: what is sampled of them is followed to each subscription."""
+        for index, trace in _TRACED.of(batch):
+            trace.stored()
+            position = Position(ledger_id, first_entry_id + index)
+            for subscription in self._subscriptions.values():
+                subscription.stored(position, trace.publish)
+
+    def failed(self, batch: PublishBatch, error: LedgerError) -> None:
+        """Entries are not stored, as far as anybody knows."""
+        for _, trace in _TRACED.of(batch):
+            trace.failed(str(error))
+
+    def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
+        """A subscription is being opened: what it sends is followed from now on."""
+        return replace(context, trace=self._of_subscription(subscription.name))
+
+    def _of_subscription(self, name: str) -> SubscriptionTrace:
+        self.forgotten(name)
+        attributes = {**self._attributes, "messaging.destination.subscription.name": name}
+        made = SubscriptionTrace(self._spans, attributes, self._messages_max)
+        self._subscriptions[name] = made
+        return made
+
+    def forgotten(self, subscription: str) -> None:
+        """The subscription was closed."""
+        found = self._subscriptions.pop(subscription, None)
+        if found is not None:
+            found.close()
+
+    def close(self) -> None:
+        """The topic ends here."""
+        for name in list(self._subscriptions):
+            self.forgotten(name)

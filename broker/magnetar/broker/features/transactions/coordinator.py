@@ -1,0 +1,420 @@
+"""A coordinator of transactions: the shell around `coordinator_state.py`, on a topic's log.
+
+The topic is a partition of `persistent://pulsar/system/transaction_coordinator_assign`: whoever
+owns it is the coordinator, takes its log over when it loads it, and loses it with it. Whatever a
+client or a participant is told was durable in that log before.
+
+Once COMMITTING or ABORTING is durable, the decision is carried out, by this owner or the next one:
+every participant is told until it answers, then the end is noted.
+"""
+
+import asyncio
+import heapq
+import json
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError
+from magnetar.broker.base.turn_gate import TurnGate
+from magnetar.broker.features.transactions.appends import Record
+from magnetar.broker.features.transactions.coordinator_state import (
+    ENDED,
+    ENDING,
+    CoordinatorState,
+    Status,
+    Stored,
+    Transaction,
+)
+from magnetar.broker.features.transactions.errors import CoordinatorNotFoundError
+from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.topic import Feature, TopicPort
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import Position
+
+_log = structlog.get_logger()
+
+_READ_ENTRIES = 1000
+_READ_BYTES = 4 << 20
+_RECORDS_PER_TURN = 500
+"""Records that are taken in, or written down, before others have their turn."""
+_ENDS_AT_ONCE = 50
+"""Transactions that are decided at a time: thousands can time out at once."""
+
+
+class Participants(Protocol):
+    """Tells those who take part in transactions how one ends; see `Messenger`."""
+
+    async def end_on_topic(
+        self, topic: str, txn: TransactionId, *, commits: bool, low_watermark: int
+    ) -> None:
+        """Return when the topic knows, durably, or is gone; takes as long as that takes."""
+        ...
+
+    async def end_on_subscription(
+        self, topic: str, name: str, txn: TransactionId, *, commits: bool, low_watermark: int
+    ) -> None:
+        """The same for a subscription."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorLimits:
+    """Bounds; see `TransactionSettings`."""
+
+    open_max: int
+    timeout_max_ms: int
+    participants_max: int
+    finished_max: int
+    log_records: int
+    end_wait_ms: int
+
+
+@dataclass(slots=True)
+class CoordinatorCounters:
+    """Since this broker became the coordinator."""
+
+    created: int = 0
+    committed: int = 0
+    aborted: int = 0
+    timed_out: int = 0
+    appended: int = 0
+
+
+class Coordinator(Feature):
+    """One coordinator, while this broker owns its topic."""
+
+    reserved_as = "the log of a coordinator of transactions"
+
+    def __init__(
+        self,
+        number: int,
+        topic: TopicPort,
+        participants: Participants,
+        limits: CoordinatorLimits,
+        clock: Clock,
+    ) -> None:
+        self.number = number
+        self.state = CoordinatorState(number, finished_max=limits.finished_max)
+        self.counters = CoordinatorCounters()
+        self._topic = topic
+        self._participants = participants
+        self._limits = limits
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._endings: dict[int, asyncio.Task[None]] = {}
+        self._gate = TurnGate()
+        """For ends that begin to be told: of thousands that are decided at once, or found decided
+        after a restart, some begin in each turn. One that cannot be told holds up none of them."""
+        self._deadlines: list[tuple[float, int]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._records = 0
+        self._compacting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    # Opening
+
+    async def restore(self) -> None:
+        """Read the log; what was decided is carried out from here on.
+
+        Raises:
+            LedgerError: not all of it can be read now.
+        """
+        log = self._topic.log
+        position = log.first_position()
+        records: list[Stored] = []
+        while position <= log.last_confirmed:
+            first, entries = await log.read_range(
+                position, entries_max=_READ_ENTRIES, bytes_max=_READ_BYTES
+            )
+            if not entries:
+                break
+            for entry in entries:
+                record = json.loads(entry)
+                if record["kind"] == "snapshot":
+                    # It has all that is before it. Of that the log may have a part alone: what was
+                    # appended to the ledger of the snapshot while that was on its way.
+                    records.clear()
+                records.append(record)
+            last = Position(first.ledger_id, first.entry_id + len(entries) - 1)
+            position = log.next_position(last)
+        for at, record in enumerate(records, 1):
+            self.state.apply(record)
+            if at % _RECORDS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        self._records = len(records)
+        for at, found in enumerate(list(self.state.transactions.values()), 1):
+            if found.status is Status.OPEN:
+                self._watch(found)
+            else:
+                self._carry_out(found)
+            if at % _ENDS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        _log.info(
+            "coordinator_restored", number=self.number, transactions=len(self.state.transactions)
+        )
+
+    # Requests
+
+    async def begin(self, timeout_ms: int, owner: str = "") -> TransactionId:
+        """A new transaction; durable on return.
+
+        Raises:
+            NotAllowedError: too many are open, or the timeout is out of bounds.
+            CoordinatorNotFoundError, BrokerPersistenceError
+        """
+        limits = self._limits
+        if not 0 < timeout_ms <= limits.timeout_max_ms:
+            raise NotAllowedError(
+                f"a transaction's timeout of {timeout_ms} ms; from 1 to {limits.timeout_max_ms} "
+                "are possible"
+            )
+        if len(self.state.transactions) >= limits.open_max:
+            raise NotAllowedError(
+                f"coordinator {self.number} has {len(self.state.transactions)} transactions that "
+                "have not ended, which is its limit"
+            )
+        record = self.state.begin(now_ms=self._clock.wall_ms(), timeout_ms=timeout_ms, owner=owner)
+        txn = TransactionId(self.number, record["id"])
+        done = self._write(record)
+        self._watch(self.state.transactions[txn.least])
+        self.counters.created += 1
+        await self._durable(done)
+        return txn
+
+    async def join(
+        self,
+        txn: TransactionId,
+        topics: Iterable[str] = (),
+        subscriptions: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """More participants; durable on return.
+
+        Raises:
+            TransactionNotFoundError, InvalidTransactionStatusError, NotAllowedError
+            CoordinatorNotFoundError, BrokerPersistenceError
+        """
+        record = self.state.join(txn, topics, subscriptions)
+        if record is None:
+            # Those who joined before may not be durable yet: an append behind them is.
+            await self._durable(self._write_nothing())
+            return
+        found = self.state.transactions[txn.least]
+        count = len(found.topics) + len(found.subscriptions)
+        count += len(record["topics"]) + len(record["subscriptions"])
+        if count > self._limits.participants_max:
+            raise NotAllowedError(
+                f"transaction {txn} would have {count} topics and subscriptions; the limit is "
+                f"{self._limits.participants_max}"
+            )
+        await self._durable(self._write(record))
+
+    async def end(self, txn: TransactionId, *, commits: bool) -> None:
+        """Decide, and have that carried out. On return the decision is durable, and everybody
+        knows of it, unless that takes longer than `end_wait_ms`.
+
+        Raises:
+            TransactionNotFoundError, InvalidTransactionStatusError
+            CoordinatorNotFoundError, BrokerPersistenceError
+        """
+        found = self.state.ending(txn, commits=commits)
+        if found is None:
+            # Noted, perhaps just now.
+            await self._durable(self._write_nothing())
+            return
+        if found.status is Status.OPEN:
+            await self._decide(found, commits=commits)
+        ending = self._endings.get(txn.least)
+        if ending is not None:
+            await asyncio.wait([ending], timeout=self._limits.end_wait_ms / 1000)
+        elif txn.least in self.state.transactions:
+            await self._durable(self._write_nothing())  # Somebody else is just deciding.
+        self._check_here()
+
+    def owner_of(self, txn: TransactionId) -> str:
+        """The role that began a transaction; empty: nobody's, or it has ended."""
+        found = self.state.transactions.get(txn.least)
+        return found.owner if found is not None else ""
+
+    async def _decide(self, found: Transaction, *, commits: bool) -> None:
+        await self._durable(self._write(self.state.status(found.id, ENDING[commits])))
+        self._carry_out(found)
+
+    # Carrying out
+
+    def _carry_out(self, found: Transaction) -> None:
+        least = found.id.least
+        if least in self._endings or self._is_closed:
+            return
+        task = self._loop.create_task(self._tell_all(found), name=f"end-transaction-{found.id}")
+        self._endings[least] = task
+        task.add_done_callback(lambda done: self._told_all(least, done))
+
+    def _told_all(self, least: int, task: "asyncio.Task[None]") -> None:
+        self._endings.pop(least, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("transaction_not_ended", number=self.number, least=least, exc_info=error)
+            if not self._topic.is_closed:
+                self._topic.reload("an end of a transaction was not carried out")
+
+    async def _tell_all(self, found: Transaction) -> None:
+        await self._gate.enter()
+        commits = found.status is Status.COMMITTING
+        low_watermark = self.state.low_watermark
+        participants = self._participants
+        async with asyncio.TaskGroup() as group:
+            for topic, name in found.subscriptions:
+                group.create_task(
+                    participants.end_on_subscription(
+                        topic, name, found.id, commits=commits, low_watermark=low_watermark
+                    )
+                )
+            for topic in found.topics:
+                group.create_task(
+                    participants.end_on_topic(
+                        topic, found.id, commits=commits, low_watermark=low_watermark
+                    )
+                )
+        done = self._write(self.state.status(found.id, ENDED[found.status]))
+        if commits:
+            self.counters.committed += 1
+        else:
+            self.counters.aborted += 1
+        await self._durable(done)
+
+    # Timeouts
+
+    def _watch(self, found: Transaction) -> None:
+        # By the wall clock once, since others may have begun it; then by one that nobody sets, and
+        # no later than a whole timeout from now, whatever clock it was begun by.
+        left_ms = min(found.deadline_ms - self._clock.wall_ms(), found.timeout_ms)
+        due_s = self._clock.monotonic_s() + max(0, left_ms) / 1000
+        heapq.heappush(self._deadlines, (due_s, found.id.least))
+        if self._timer is None or self._deadlines[0][1] == found.id.least:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._deadlines and not self._is_closed:
+            delay_s = max(0.0, self._deadlines[0][0] - self._clock.monotonic_s())
+            self._timer = self._loop.call_later(min(delay_s, 3600.0), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now_s = self._clock.monotonic_s()
+        late: list[Transaction] = []
+        while self._deadlines and self._deadlines[0][0] <= now_s and len(late) < _ENDS_AT_ONCE:
+            _, least = heapq.heappop(self._deadlines)
+            found = self.state.transactions.get(least)
+            if found is not None and found.status is Status.OPEN:
+                late.append(found)
+        if late:
+            self._run(self._time_out(late))
+        else:
+            self._set_timer()
+
+    async def _time_out(self, late: Sequence[Transaction]) -> None:
+        """Abort some of those that are late; the next ones follow when these are decided."""
+        decided = []
+        for found in late:
+            _log.info("transaction_timed_out", txn=str(found.id))
+            self.counters.timed_out += 1
+            decided.append(self._decide(found, commits=False))
+        try:
+            for result in await asyncio.gather(*decided, return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
+        finally:
+            self._set_timer()
+
+    def _run(self, work: Coroutine[object, object, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ran)
+
+    def _ran(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("coordinator_work_failed", number=self.number, error=str(error))
+
+    # The log
+
+    def _write(self, record: Stored) -> "asyncio.Future[Position]":
+        """Apply and append a record; act on it when that is durable."""
+        self._check_here()
+        self.state.apply(record)
+        self._records += 1
+        if self._records >= self._limits.log_records and self._compacting is None:
+            self._compacting = self._loop.create_task(self._compact())
+        return self._append(record)
+
+    def _write_nothing(self) -> "asyncio.Future[Position]":
+        """Durable once everything before it is."""
+        self._check_here()
+        return self._append({"kind": "nothing"})
+
+    async def _prepare_snapshot(self) -> None:
+        """Have nearly all transactions written down by the time of the snapshot, which is taken in
+        one piece: what changes meanwhile is written down again then."""
+        for at, found in enumerate(list(self.state.transactions.values()), 1):
+            found.text()
+            if at % _RECORDS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _append(self, record: Stored) -> "asyncio.Future[Position]":
+        return self._append_text(json.dumps(record))
+
+    def _append_text(self, text: str) -> "asyncio.Future[Position]":
+        appended = Record([text.encode()])
+        self.counters.appended += 1
+        self._topic.append(appended)
+        return appended.done
+
+    async def _durable(self, done: "asyncio.Future[Position]") -> None:
+        try:
+            await asyncio.shield(done)
+        except LedgerError as error:
+            # What is in memory is ahead of the log now: read that again.
+            if not self._topic.is_closed:
+                self._topic.reload("a record of a transaction may be stored or not")
+            raise BrokerPersistenceError(
+                f"coordinator {self.number}: a record may be stored or not: {error}"
+            ) from error
+        self._check_here()
+
+    def _check_here(self) -> None:
+        if self._is_closed or self._topic.is_closed or not self._topic.tenure.holds():
+            raise CoordinatorNotFoundError(f"coordinator {self.number} is served elsewhere")
+
+    async def _compact(self) -> None:
+        """Write everything down, and let go what is older."""
+        log = self._topic.log
+        try:
+            await log.rotate()
+            self._records = 0
+            await self._prepare_snapshot()
+            position = await asyncio.shield(self._append_text(self.state.snapshot_text()))
+            await log.unlist(position)
+            await log.delete_unlisted()
+        except LedgerError as error:
+            _log.warning("coordinator_log_not_compacted", number=self.number, error=str(error))
+        finally:
+            self._compacting = None
+
+    # The end
+
+    def close(self) -> None:
+        """Somebody else is the coordinator, or will be: nothing is told or written any more."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in [*self._endings.values(), *self._tasks]:
+            task.cancel()
+        if self._compacting is not None:
+            self._compacting.cancel()

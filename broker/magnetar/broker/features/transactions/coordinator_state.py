@@ -1,0 +1,258 @@
+"""A coordinator's core: transactions and their states, as records say them. Pure.
+
+    OPEN -> COMMITTING -> COMMITTED
+    OPEN -> ABORTING   -> ABORTED
+
+Every change is a record first; applying records in order gives the state, here and after a crash.
+Whoever writes a record applies it at once, so that the next decision knows of it, and acts on it
+when it is durable. If it cannot be made durable, the state is thrown away and read again.
+
+A transaction that has ended is remembered by its outcome among the last `finished_max`.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from magnetar.broker.features.transactions.errors import (
+    InvalidTransactionStatusError,
+    TransactionNotFoundError,
+)
+from magnetar.broker.features.transactions.ids import TransactionId
+
+Stored = dict[str, Any]
+"""A record, as JSON. Layouts: docs/formats/transactions.md. Stored, never rename."""
+
+
+class Status(StrEnum):
+    """Where a transaction is in its life. Stored, never rename."""
+
+    OPEN = "open"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+TRANSITIONS: Final[Mapping[tuple[Status, Status], bool]] = {
+    (Status.OPEN, Status.COMMITTING): True,
+    (Status.OPEN, Status.ABORTING): True,
+    (Status.COMMITTING, Status.COMMITTED): True,
+    (Status.ABORTING, Status.ABORTED): True,
+}
+"""What may follow what. Anything else is a defect."""
+
+ENDING: Final = {True: Status.COMMITTING, False: Status.ABORTING}
+ENDED: Final = {Status.COMMITTING: Status.COMMITTED, Status.ABORTING: Status.ABORTED}
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One that has not ended everywhere."""
+
+    id: TransactionId
+    begun_ms: int
+    """Wall clock."""
+    timeout_ms: int
+    owner: str = ""
+    """The role that began it; empty: nobody has proven any."""
+    status: Status = Status.OPEN
+    topics: dict[str, None] = field(default_factory=dict)
+    """Where it may have messages, in the order of their joining; named as the client did it, who
+    looks for these names in what is told of the transaction. One topic may be here twice."""
+    subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
+    """Where it may have acknowledged: topic and subscription."""
+
+    @property
+    def deadline_ms(self) -> int:
+        return self.begun_ms + self.timeout_ms
+
+    _text: str = field(default="", repr=False, compare=False)
+    """As JSON; empty: not since the last change."""
+
+    def changed(self) -> None:
+        """What was written down of it is old."""
+        self._text = ""
+
+    def text(self) -> str:
+        """As JSON, written down once after each change."""
+        if not self._text:
+            self._text = json.dumps(self.dump())
+        return self._text
+
+    def dump(self) -> Stored:
+        return {
+            "id": self.id.least,
+            "begun_ms": self.begun_ms,
+            "timeout_ms": self.timeout_ms,
+            "owner": self.owner,
+            "status": str(self.status),
+            "topics": list(self.topics),
+            "subscriptions": [list(each) for each in self.subscriptions],
+        }
+
+
+class CoordinatorState:
+    """The transactions of one coordinator."""
+
+    def __init__(self, number: int, *, finished_max: int) -> None:
+        self.number = number
+        self.transactions: dict[int, Transaction] = {}
+        """By the least bits, in the order of their beginning."""
+        self.finished: OrderedDict[int, bool] = OrderedDict()
+        """Outcomes of the last ones that ended: whether committed."""
+        self._finished_max = finished_max
+        self._next = 0
+
+    # Questions
+
+    @property
+    def next_least(self) -> int:
+        """The number of the next transaction."""
+        return self._next
+
+    @property
+    def low_watermark(self) -> int:
+        """All up to it have ended everywhere; -1: none has."""
+        return next(iter(self.transactions), self._next) - 1
+
+    def open(self, txn: TransactionId) -> Transaction:
+        """A transaction that takes more participants.
+
+        Raises:
+            TransactionNotFoundError, InvalidTransactionStatusError
+        """
+        found = self.transactions.get(txn.least)
+        if found is None:
+            self._check_known(txn)
+            raise InvalidTransactionStatusError(f"transaction {txn} has ended")
+        if found.status is not Status.OPEN:
+            raise InvalidTransactionStatusError(f"transaction {txn} is {found.status}")
+        return found
+
+    def ending(self, txn: TransactionId, *, commits: bool) -> Transaction | None:
+        """A transaction that may be ended this way, or is about to be; None: it has ended so.
+
+        Raises:
+            TransactionNotFoundError
+            InvalidTransactionStatusError: it ends, or has ended, the other way.
+        """
+        found = self.transactions.get(txn.least)
+        wanted = ENDING[commits]
+        if found is None:
+            self._check_known(txn)
+            if self.finished[txn.least] is not commits:
+                raise InvalidTransactionStatusError(
+                    f"transaction {txn} has ended, and is not {ENDED[wanted]}"
+                )
+        elif found.status not in (Status.OPEN, wanted):
+            raise InvalidTransactionStatusError(
+                f"transaction {txn} is {found.status}: it cannot be {ENDED[wanted]}"
+            )
+        return found
+
+    def _check_known(self, txn: TransactionId) -> None:
+        if txn.least not in self.finished:
+            raise TransactionNotFoundError(
+                f"coordinator {self.number} knows of no transaction {txn}, or no more"
+            )
+
+    # Records
+
+    def begin(self, *, now_ms: int, timeout_ms: int, owner: str) -> Stored:
+        """The record of a new transaction."""
+        return {
+            "kind": "begin",
+            "id": self._next,
+            "begun_ms": now_ms,
+            "timeout_ms": timeout_ms,
+            "owner": owner,
+        }
+
+    def join(
+        self,
+        txn: TransactionId,
+        topics: Iterable[str] = (),
+        subscriptions: Iterable[tuple[str, str]] = (),
+    ) -> Stored | None:
+        """The record of more participants; None: all of them are in it.
+
+        Raises:
+            As `open`.
+        """
+        found = self.open(txn)
+        new_topics = [each for each in topics if each not in found.topics]
+        new = [list(each) for each in subscriptions if each not in found.subscriptions]
+        if not new_topics and not new:
+            return None
+        return {"kind": "join", "id": txn.least, "topics": new_topics, "subscriptions": new}
+
+    def status(self, txn: TransactionId, status: Status) -> Stored:
+        """The record of a new status."""
+        return {"kind": "status", "id": txn.least, "status": str(status)}
+
+    def snapshot_text(self) -> str:
+        """The record of everything, as JSON; what is before it is needed no more. Cheap for
+        transactions whose text is known."""
+        frame = {"kind": "snapshot", "next": self._next, "finished": list(self.finished.items())}
+        every = ", ".join(each.text() for each in self.transactions.values())
+        return f'{json.dumps(frame)[:-1]}, "transactions": [{every}]}}'
+
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Take a record in: one that was just written, or is being read."""
+        match record["kind"]:
+            case "begin":
+                self._begin(record)
+            case "nothing":
+                pass
+            case "join":
+                found = self.transactions[record["id"]]
+                found.changed()
+                found.topics.update(dict.fromkeys(record["topics"]))
+                found.subscriptions.update(
+                    dict.fromkeys((topic, name) for topic, name in record["subscriptions"])
+                )
+            case "status":
+                self._change(self.transactions[record["id"]], Status(record["status"]))
+            case "snapshot":
+                self._load(record)
+            case kind:
+                raise ValueError(f"a record of the unknown kind {kind!r}")
+
+    def _begin(self, record: Mapping[str, Any]) -> None:
+        least = record["id"]
+        self.transactions[least] = Transaction(
+            TransactionId(self.number, least),
+            begun_ms=record["begun_ms"],
+            timeout_ms=record["timeout_ms"],
+            owner=record["owner"],
+        )
+        self._next = least + 1
+
+    def _change(self, found: Transaction, status: Status) -> None:
+        assert (found.status, status) in TRANSITIONS, f"{found.id}: {found.status} to {status}"
+        found.status = status
+        found.changed()
+        if status in (Status.COMMITTED, Status.ABORTED):
+            del self.transactions[found.id.least]
+            self.finished[found.id.least] = status is Status.COMMITTED
+            while len(self.finished) > self._finished_max:
+                self.finished.popitem(last=False)
+
+    def _load(self, record: Mapping[str, Any]) -> None:
+        self._next = record["next"]
+        self.finished = OrderedDict((least, done) for least, done in record["finished"])
+        self.transactions = {}
+        for each in record["transactions"]:
+            self.transactions[each["id"]] = Transaction(
+                TransactionId(self.number, each["id"]),
+                begun_ms=each["begun_ms"],
+                timeout_ms=each["timeout_ms"],
+                owner=each["owner"],
+                status=Status(each["status"]),
+                topics=dict.fromkeys(each["topics"]),
+                subscriptions=dict.fromkeys((topic, name) for topic, name in each["subscriptions"]),
+            )

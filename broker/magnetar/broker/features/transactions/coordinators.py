@@ -1,0 +1,190 @@
+"""The coordinators of a broker: which there are, where they are, and that somebody serves them.
+
+The partitioned topic that stands for them is made when the first client asks for it. A coordinator
+is loaded when a client connects to it; those that have been used are looked at from time to time,
+so that what one has decided is carried out although its broker died and no client comes.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from magnetar.broker.base.errors import (
+    NamespaceNotFoundError,
+    NotAllowedError,
+    RequestError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.transactions.coordinator import Coordinator, CoordinatorLimits
+from magnetar.broker.features.transactions.errors import CoordinatorNotFoundError
+from magnetar.broker.features.transactions.ids import (
+    COORDINATORS,
+    coordinator_topic,
+    is_coordinator,
+)
+from magnetar.broker.features.transactions.links import OwnerLinks
+from magnetar.broker.features.transactions.messenger import Messenger, MessengerLimits
+from magnetar.broker.policies.registry import PolicyRegistry
+from magnetar.broker.topic import Topic
+from magnetar.broker.topics import Topics
+from magnetar.ledger.ports import Clock
+from magnetar.sdk.errors import SdkError
+
+_log = structlog.get_logger()
+
+
+class Coordinators:
+    """Of one broker."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        topics: Topics,
+        policies: PolicyRegistry,
+        links: OwnerLinks,
+        clock: Clock,
+        *,
+        is_leader: Callable[[], bool],
+    ) -> None:
+        """`is_leader`: whether it is this broker that looks after those nobody serves."""
+        self._settings = settings
+        self._topics = topics
+        self._policies = policies
+        self._links = links
+        self._clock = clock
+        self._is_leader = is_leader
+        self.messenger = Messenger(
+            topics,
+            links.find,
+            MessengerLimits(
+                timeout_ms=settings.transaction_end_timeout_ms,
+                retry_ms=settings.transaction_retry_ms,
+                retry_ms_max=settings.transaction_retry_ms_max,
+                at_once=settings.transaction_ends_at_once,
+            ),
+        )
+        self._limits = CoordinatorLimits(
+            open_max=settings.transaction_open_max,
+            timeout_max_ms=settings.transaction_timeout_max_ms,
+            participants_max=settings.transaction_participants_max,
+            finished_max=settings.transaction_finished_max,
+            log_records=settings.transaction_log_records,
+            end_wait_ms=settings.transaction_end_wait_ms,
+        )
+        self._looking: asyncio.Task[None] | None = None
+        topics.attach_coordinators(self._make)
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._settings.transaction_coordinator_enabled
+
+    def check_enabled(self) -> None:
+        """
+        Raises:
+            NotAllowedError
+        """
+        if not self.is_enabled:
+            raise NotAllowedError("transactions are not enabled on this broker")
+
+    # Where they are
+
+    async def prepare(self) -> int:
+        """Have the topic that stands for all of them; returns how many there are.
+
+        Raises:
+            BrokerMetadataError: the metadata store does not answer.
+        """
+        found = await self._topics.partitioned.find(COORDINATORS)
+        if found is None:
+            await self._policies.have_namespace(COORDINATORS.namespace_name)
+            found = await self._topics.partitioned.ensure(
+                COORDINATORS, self._settings.transaction_coordinators
+            )
+        return found.partitions
+
+    async def get(self, number: int) -> Coordinator:
+        """A coordinator that is, or can be, served here.
+
+        Raises:
+            NotAllowedError: transactions are off, or there is no such coordinator.
+            CoordinatorNotFoundError: it is served elsewhere, or nobody can tell now.
+        """
+        self.check_enabled()
+        name = coordinator_topic(number)
+        topic = self._topics.served(name)
+        if topic is None or topic.is_closed:
+            if number >= await self.prepare():
+                raise NotAllowedError(f"there is no coordinator {number}")
+            try:
+                topic = await self._topics.get(name)
+            except ServiceNotReadyError as error:
+                raise CoordinatorNotFoundError(
+                    f"coordinator {number} is not served here: {error}"
+                ) from error
+        coordinator = topic.find(Coordinator)
+        if coordinator is None or topic.is_closed or not topic.tenure.holds():
+            raise CoordinatorNotFoundError(f"coordinator {number} is served elsewhere")
+        return coordinator
+
+    @property
+    def served(self) -> list[Coordinator]:
+        """Those that are served here just now."""
+        found = (topic.find(Coordinator) for topic in self._topics.loaded)
+        return [each for each in found if each is not None]
+
+    def _make(self, topic: Topic) -> Coordinator | None:
+        """The coordinator whose place a topic is that is being opened; None: it is no such."""
+        if not is_coordinator(topic.name) or topic.name.partition_index < 0:
+            return None
+        return Coordinator(
+            topic.name.partition_index, topic, self.messenger, self._limits, self._clock
+        )
+
+    # That somebody serves them
+
+    def start(self) -> None:
+        interval_s = self._settings.transaction_check_interval_s
+        if self.is_enabled and interval_s > 0:
+            self._looking = asyncio.get_running_loop().create_task(
+                self._look(interval_s), name="look-at-coordinators"
+            )
+
+    def stop_looking(self) -> None:
+        """The broker stops: it has nobody serve anything any more."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    async def close(self) -> None:
+        self.stop_looking()
+        await self._links.close()
+
+    async def _look(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            if not self._is_leader():
+                continue
+            try:
+                await self._have_all_served()
+            except (RequestError, SdkError) as error:
+                _log.info("coordinators_not_looked_at", error=str(error))
+            except Exception:  # noqa: BLE001
+                # A defect must not end all further looks.
+                _log.exception("coordinators_not_looked_at")
+
+    async def _have_all_served(self) -> None:
+        try:
+            names = set(await self._topics.names(COORDINATORS.namespace_name))
+        except (NamespaceNotFoundError, TopicNotFoundError):
+            return  # Nobody has used transactions.
+        found = await self._topics.partitioned.find(COORDINATORS)
+        count = found.partitions if found is not None else 0
+        for number in range(count):
+            name = coordinator_topic(number)
+            if str(name) in names and self._topics.served(name) is None:
+                try:
+                    await self.messenger.have_served(number)
+                except SdkError as error:
+                    _log.info("coordinator_not_served", number=number, error=str(error))

@@ -1,0 +1,88 @@
+"""Links of a broker to the owners of topics, its own address included: the client's connections."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from magnetar.broker.features.transactions.own_address import OwnAddressNetwork
+from magnetar.ledger.ports import Network
+from magnetar.sdk.errors import InvalidUrlError, SdkError
+from magnetar.sdk.service_url import Address, ServiceUrl
+from magnetar.sdk.wire import TopicName
+
+if TYPE_CHECKING:
+    from magnetar.sdk.connection import Connection
+    from magnetar.sdk.connection_pool import ConnectionPool
+    from magnetar.sdk.lookup import Lookup
+
+
+class OwnerLinks:
+    """Finds who owns a topic, and keeps a connection to each of them."""
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        plain_network: Network,
+        over_tls: bool,
+        host: str,
+        port: Callable[[], int],
+        advertised: Callable[[], list[str]],
+        client_token: Callable[[], bytes],
+        timeout_ms: int,
+    ) -> None:
+        """`network` leads to other brokers, and `over_tls` says whether to their TLS ports;
+        `plain_network` leads to this one. `host` and `port`: where it listens. `advertised`: URLs
+        that others know it by. `client_token`: what it proves itself with; empty: nobody asks."""
+        self._network, self._plain_network = network, plain_network
+        self._scheme = "pulsar+ssl" if over_tls else "pulsar"
+        self._host, self._port = host, port
+        self._advertised = advertised
+        self._client_token = client_token
+        self._timeout_ms = timeout_ms
+        self._lookup: Lookup | None = None
+        self._pool: ConnectionPool | None = None
+
+    async def find(self, topic: TopicName) -> "Connection":
+        """A connection to the broker that owns a topic, or takes it now.
+
+        Raises:
+            SdkError: nobody owns it just now, or the owner is not reachable.
+        """
+        if self._lookup is None:
+            # Only who has transactions loads the client and its codecs.
+            from magnetar.sdk.connection_pool import ConnectionPool
+            from magnetar.sdk.lookup import Lookup
+            from magnetar.sdk.settings import ClientSettings
+
+            token = self._client_token()
+            settings = ClientSettings(
+                operation_timeout_ms=self._timeout_ms,
+                auth_method_name="token" if token else "none",
+                auth_data=token,
+            )
+            network = OwnAddressNetwork(
+                self._network, self._plain_network, own=self._own_addresses, local=self._local
+            )
+            self._pool = ConnectionPool(settings, network)
+            url = ServiceUrl.parse(f"{self._scheme}://{self._local()}")
+            self._lookup = Lookup(url, self._pool, listener_name="")
+        return await self._lookup.connection_for(str(topic))
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
+
+    def _local(self) -> Address:
+        host = self._host
+        return Address(
+            {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host), self._port()
+        )
+
+    def _own_addresses(self) -> set[Address]:
+        found: set[Address] = set()
+        for url in self._advertised():
+            try:
+                found.update(ServiceUrl.parse(url).addresses)
+            except (InvalidUrlError, SdkError):
+                continue  # of a kind that the client does not speak
+        return found

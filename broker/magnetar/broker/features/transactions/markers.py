@@ -1,0 +1,97 @@
+"""What entries of a topic's log say of transactions: which one they are in, or how it ended. Pure.
+
+Markers, which say how a transaction ended, are shaped like messages without a payload;
+`marker_type` in their metadata keeps them from clients (protocol sheet, section 13).
+"""
+
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.sdk.wire import (
+    MalformedPayloadError,
+    MessageMetadata,
+    encode_payload,
+    extend_metadata,
+    split_payload,
+)
+
+COMMITTED: Final = 21
+ABORTED: Final = 22
+
+
+class Sender(NamedTuple):
+    """Who sent a message, and the how manieth it is of theirs: to know one that comes again."""
+
+    name: str
+    order: tuple[int, int]
+    """Sequence id, and the number of the chunk."""
+
+
+class Mark(NamedTuple):
+    """What an entry says of transactions."""
+
+    transaction: TransactionId
+    is_committed: bool | None
+    """How it has ended; None: the entry is a message in it."""
+    sender: Sender
+
+
+def encode_marker(txn: TransactionId, *, commits: bool, now_ms: int) -> bytes:
+    """The entry that ends a transaction on a topic."""
+    metadata = MessageMetadata(
+        producer_name="",
+        sequence_id=0,
+        publish_time=now_ms,
+        marker_type=COMMITTED if commits else ABORTED,
+        txnid_most_bits=txn.most,
+        txnid_least_bits=txn.least,
+    )
+    return encode_payload(metadata.SerializeToString(), b"")
+
+
+def with_transaction(entry: bytes, txn: TransactionId) -> bytes:
+    """The entry with the transaction's id in its metadata, under a checksum of its own.
+
+    Clients in Go put the id into SEND alone, and SEND is not stored. An entry that did not say
+    which transaction it is in would be shown by the next owner of the topic, and by readers of the
+    ledgers themselves. The caller has verified the checksum that came with the entry.
+    """
+    added = MessageMetadata(txnid_most_bits=txn.most, txnid_least_bits=txn.least)
+    return extend_metadata(entry, added)
+
+
+def mark_of(entry: bytes) -> Mark | None:
+    """What a stored entry says of transactions; None: nothing."""
+    try:
+        metadata, _ = split_payload(entry)
+    except (DecodeError, MalformedPayloadError):
+        return None
+    return mark_in(metadata)
+
+
+def mark_in(metadata: MessageMetadata) -> Mark | None:
+    """What an entry with this metadata says of transactions; None: nothing."""
+    txn = id_in(metadata)
+    if txn is None:
+        return None
+    if not metadata.HasField("marker_type"):
+        return Mark(txn, None, sender_in(metadata))
+    if metadata.marker_type in (COMMITTED, ABORTED):
+        return Mark(txn, metadata.marker_type == COMMITTED, sender_in(metadata))
+    return None
+
+
+def id_in(metadata: MessageMetadata) -> TransactionId | None:
+    """The transaction that the metadata name; None: none."""
+    if metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits"):
+        return TransactionId(metadata.txnid_most_bits, metadata.txnid_least_bits)
+    return None
+
+
+def sender_in(metadata: MessageMetadata) -> Sender:
+    """Whose message it is."""
+    chunk = metadata.chunk_id if metadata.num_chunks_from_msg > 1 else 0
+    sequence_id = max(metadata.sequence_id, metadata.highest_sequence_id)
+    return Sender(metadata.producer_name, (sequence_id, chunk))

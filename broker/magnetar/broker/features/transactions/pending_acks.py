@@ -1,0 +1,256 @@
+"""Acknowledgements in transactions that have not ended: the core, for one subscription. Pure.
+
+Until its transaction ends, such an acknowledgement holds a message back, as if it were
+acknowledged: nobody gets it, and no other transaction may acknowledge it. A commit makes it real,
+an abort gives the message back.
+
+ack_set words are those of the wire: 64 messages each, bit 1 = still open.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from magnetar.broker.features.transactions.errors import TransactionConflictError
+from magnetar.broker.features.transactions.ids import EndedTransactions, TransactionId
+from magnetar.cursors import SubscriptionCursor, bits_from_words
+from magnetar.ledger.position import Position
+
+_BATCH_SIZE_MAX = 1 << 20
+"""No entry has room for more messages, whatever a client says."""
+
+Words = tuple[int, ...]
+"""() is the whole entry."""
+
+
+class Ack(NamedTuple):
+    """One acknowledgement of an entry, or of messages in it."""
+
+    position: Position
+    words: Words = ()
+    batch_size: int = 0
+    """Messages in the entry, if the client told and not all of them are acknowledged; else 0."""
+
+
+@dataclass(slots=True)
+class PendingAcks:
+    """What one transaction has acknowledged."""
+
+    individual: dict[Position, Ack] = field(default_factory=dict)
+    cumulative: Ack | None = None
+
+
+class PendingAckState:
+    """Of all transactions of a subscription."""
+
+    def __init__(self) -> None:
+        self.transactions: dict[TransactionId, PendingAcks] = {}
+        self.ended = EndedTransactions()
+        self._holders: dict[Position, list[tuple[TransactionId, Ack]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._holders) + (self.cumulative is not None)
+
+    @property
+    def cumulative(self) -> tuple[TransactionId, Ack] | None:
+        """The one that acknowledges cumulatively; there is never a second."""
+        for txn, pending in self.transactions.items():
+            if pending.cumulative is not None:
+                return txn, pending.cumulative
+        return None
+
+    # Checking
+
+    def check(self, txn: TransactionId, ack: Ack, cursor: SubscriptionCursor) -> None:
+        """Whether a transaction may acknowledge this.
+
+        Raises:
+            TransactionConflictError
+        """
+        position, words, _ = ack
+        if cursor.is_acked(position):
+            raise TransactionConflictError(f"{position} is acknowledged already")
+        is_open = cursor.remaining_words(position)
+        if words and is_open and _indexes(ack) & ~bits_from_words(is_open):
+            raise TransactionConflictError(f"messages of {position} are acknowledged already")
+        for holder, held in self._holders.get(position, ()):
+            if holder == txn:
+                # The same message, delivered twice: whoever made something of both copies in one
+                # transaction must not commit both. So a sent-again acknowledgement fails as well.
+                if not held.words or (words and not _indexes(ack) & ~_indexes(held)):
+                    raise TransactionConflictError(
+                        f"{position}: transaction {txn} has acknowledged it before"
+                    )
+            elif not words or not held.words or _indexes(ack) & _indexes(held):
+                raise TransactionConflictError(
+                    f"{position} is acknowledged by transaction {holder}, which has not ended"
+                )
+        found = self.cumulative
+        if found is not None and found[0] != txn and position <= found[1].position:
+            raise TransactionConflictError(
+                f"transaction {found[0]}, which has not ended, acknowledges through "
+                f"{found[1].position}"
+            )
+
+    def check_cumulative(self, txn: TransactionId, ack: Ack, cursor: SubscriptionCursor) -> None:
+        """The same of a cumulative acknowledgement.
+
+        Raises:
+            TransactionConflictError
+        """
+        found = self.cumulative
+        if found is not None and found[0] != txn:
+            raise TransactionConflictError(
+                f"transaction {found[0]}, which has not ended, acknowledges through "
+                f"{found[1].position}"
+            )
+        if found is not None and (
+            ack.position < found[1].position
+            or (ack.position == found[1].position and not found[1].words)
+        ):
+            raise TransactionConflictError(
+                f"{ack.position}: transaction {txn} has acknowledged it before"
+            )
+        if ack.position <= cursor.mark_delete:
+            raise TransactionConflictError(f"{ack.position} is acknowledged already")
+        for position, holders in self._holders.items():
+            if position <= ack.position and any(holder != txn for holder, _ in holders):
+                raise TransactionConflictError(
+                    f"{position} is acknowledged by transaction {holders[0][0]}, which has not "
+                    "ended"
+                )
+
+    # Changes
+
+    def add(self, txn: TransactionId, acks: Sequence[Ack]) -> None:
+        pending = self.transactions.setdefault(txn, PendingAcks())
+        for ack in acks:
+            before = pending.individual.get(ack.position)
+            if before is not None:
+                ack = _merged(before, ack)
+                holders = self._holders[ack.position]
+                holders[:] = [each for each in holders if each[0] != txn]
+            pending.individual[ack.position] = ack
+            self._holders.setdefault(ack.position, []).append((txn, ack))
+
+    def add_cumulative(self, txn: TransactionId, ack: Ack) -> None:
+        pending = self.transactions.setdefault(txn, PendingAcks())
+        before = pending.cumulative
+        if before is None or before.position <= ack.position:
+            pending.cumulative = ack
+
+    def end(self, txn: TransactionId) -> PendingAcks:
+        """Forget a transaction; returns what it held."""
+        pending = self.transactions.pop(txn, None) or PendingAcks()
+        for position in pending.individual:
+            holders = self._holders[position]
+            holders[:] = [each for each in holders if each[0] != txn]
+            if not holders:
+                del self._holders[position]
+        return pending
+
+    # Questions
+
+    def holds(self, position: Position) -> bool:
+        """Whether the entry is held back as a whole, whoever else acknowledges it."""
+        if any(not held.words for _, held in self._holders.get(position, ())):
+            return True
+        found = self.cumulative
+        if found is None:
+            return False
+        ack = found[1]
+        return position < ack.position or (position == ack.position and not ack.words)
+
+    def through(self) -> Position | None:
+        """Everything up to there is held back."""
+        found = self.cumulative
+        if found is None:
+            return None
+        position, words, _ = found[1]
+        return Position(position.ledger_id, position.entry_id - 1) if words else position
+
+    def words_of(self, position: Position) -> Words:
+        """Messages of the entry that nobody holds back; () is all of them."""
+        words: Words = ()
+        for _, held in self._holders.get(position, ()):
+            words = _both(words, held.words)
+        found = self.cumulative
+        if found is not None and found[1].position == position:
+            words = _both(words, found[1].words)
+        return words
+
+    def touches(self, ledger_id: int, first: int, last: int) -> bool:
+        """Whether anything of the range may be held back."""
+        through = self.cumulative
+        if through is not None and Position(ledger_id, first) <= through[1].position:
+            return True
+        holders = self._holders
+        if len(holders) <= last - first:
+            return any(
+                each.ledger_id == ledger_id and first <= each.entry_id <= last for each in holders
+            )
+        return any(Position(ledger_id, each) in holders for each in range(first, last + 1))
+
+    # Snapshots
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON."""
+        open_ones = [
+            [
+                txn.most,
+                txn.least,
+                [dump_ack(each) for each in pending.individual.values()],
+                None if pending.cumulative is None else dump_ack(pending.cumulative),
+            ]
+            for txn, pending in self.transactions.items()
+        ]
+        return {"open": open_ones, "ended": self.ended.dump()}
+
+    @classmethod
+    def load(cls, stored: Mapping[str, Any]) -> "PendingAckState":
+        self = cls()
+        self.ended = EndedTransactions.load(stored["ended"])
+        for most, least, individual, cumulative in stored["open"]:
+            txn = TransactionId(most, least)
+            if txn in self.ended:
+                continue  # Its end was on its way to the log, ahead of this.
+            self.add(txn, [load_ack(each) for each in individual])
+            if cumulative is not None:
+                self.add_cumulative(txn, load_ack(cumulative))
+        return self
+
+
+def dump_ack(ack: Ack) -> list[Any]:
+    """As JSON: ledger, entry, words, batch size."""
+    return [*ack.position, list(ack.words), ack.batch_size]
+
+
+def load_ack(stored: Sequence[Any]) -> Ack:
+    ledger_id, entry_id, words, batch_size = stored
+    return Ack(Position(ledger_id, entry_id), tuple(words), batch_size)
+
+
+def _indexes(ack: Ack) -> int:
+    """The messages of a batch that are acknowledged, as bits. If the client did not tell how many
+    there are, those behind the last open one cannot be told."""
+    is_open = bits_from_words(ack.words)
+    size = min(ack.batch_size, _BATCH_SIZE_MAX) or is_open.bit_length()
+    return ~is_open & ((1 << size) - 1)
+
+
+def _both(one: Words, other: Words) -> Words:
+    """What is open in both; words that are left out at the end have nothing open."""
+    if not one or not other:
+        return one or other
+    return tuple(a & b for a, b in zip(one, other, strict=False))
+
+
+def _merged(before: Ack, ack: Ack) -> Ack:
+    if not before.words or not ack.words:
+        return Ack(ack.position)
+    return Ack(ack.position, _both(before.words, ack.words), max(before.batch_size, ack.batch_size))
+
+
+def load_all(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, PendingAckState]:
+    """By subscription, as a snapshot has it."""
+    return {name: PendingAckState.load(each) for name, each in stored.items()}

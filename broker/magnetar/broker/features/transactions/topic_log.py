@@ -1,0 +1,195 @@
+"""A topic's transaction log: a managed log beside the topic's own, for what must survive.
+
+In it are the acknowledgements that wait for an end, the ends, and now and then a snapshot: all of
+that, and what is known of the topic's own log up to a position. Nobody has one before the first
+transaction comes; a property of the topic's log says that there is one, and where it began.
+
+Layouts: docs/formats/transactions.md.
+"""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import BrokerPersistenceError
+from magnetar.broker.features.transactions.appends import Record
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.managed_log.log_deletion import delete_marked, is_marked, mark_deleted
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import Position
+from magnetar.ledger.settings import LogConfig
+from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
+
+PROPERTY: Final = "magnetar.transactions"
+FORMAT: Final = 1
+
+_READ_ENTRIES = 500
+_READ_BYTES = 4 << 20
+
+Stored = dict[str, Any]
+
+
+def property_of(since: Position) -> dict[str, str | None]:
+    """Says that the topic has transactions, all of them behind `since`."""
+    return {PROPERTY: json.dumps({"format": FORMAT, "since": list(since)})}
+
+
+def since_in(properties: Mapping[str, str], *, of: str) -> Position | None:
+    """Behind which position the transactions of a topic are; None: it has none.
+
+    Raises:
+        BrokerPersistenceError: the property is not one for this release.
+    """
+    value = properties.get(PROPERTY)
+    if value is None:
+        return None
+    try:
+        stored = json.loads(value)
+        if stored["format"] == FORMAT:
+            return Position(*stored["since"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokerPersistenceError(
+            f"{of}: what it says of its transactions cannot be understood: {error}"
+        ) from error
+    raise BrokerPersistenceError(
+        f"{of}: its transactions have format {stored['format']}; this release knows {FORMAT}"
+    )
+
+
+def path_of(name: TopicName) -> str:
+    """Path of a topic's transaction log: beside those of topics, not among them."""
+    local = name.storage_name.rpartition("/")[2]
+    return f"{naming.ROOT}/{name.namespace_name}/transactions/{local}"
+
+
+class TopicTransactionLog:
+    """The log of one topic, open."""
+
+    def __init__(self, log: ManagedLog, *, part_bytes_max: int) -> None:
+        self._log = log
+        self._part_bytes_max = part_bytes_max
+        self.records = 0
+        """Since the last snapshot."""
+
+    @classmethod
+    async def open(
+        cls,
+        client: LedgerClient,
+        store: MetadataStore,
+        name: TopicName,
+        config: LogConfig,
+        *,
+        clock: Clock,
+        random: random.Random,
+        may_own: Callable[[], bool],
+        part_bytes_max: int,
+    ) -> "TopicTransactionLog":
+        """Take it over, or make it.
+
+        Raises:
+            LedgerError: as `ManagedLog.open`.
+        """
+        path = path_of(name)
+        while True:
+            log = await ManagedLog.open(
+                client, store, path, config, clock=clock, random=random, may_own=may_own
+            )
+            if not is_marked(log.properties):
+                return cls(log, part_bytes_max=part_bytes_max)
+            # A former topic of that name was deleted, and this is left of it.
+            await log.close()
+            await delete_marked(client, store, path)
+
+    def on_fenced(self, callback: Callable[[], None]) -> None:
+        self._log.on_fenced(callback)
+
+    # Writing
+
+    def append(self, record: Stored) -> Record:
+        """Append a record; its future says when it is durable."""
+        self.records += 1
+        appended = Record([json.dumps(record).encode()])
+        self._log.append(appended)
+        return appended
+
+    async def write_snapshot(self, take: Callable[[], Mapping[str, Any]]) -> None:
+        """Write everything down, and let go what is older. `take` is called in the moment of that.
+
+        Raises:
+            LedgerError: it is not known to be written; what was there before still counts.
+        """
+        await self._log.rotate()
+        snapshot = json.dumps(take()).encode()
+        size = self._part_bytes_max
+        parts = [snapshot[at : at + size] for at in range(0, len(snapshot), size)]
+        self.records = 0
+        payloads = [
+            json.dumps({"kind": "part", "at": at, "of": len(parts), "text": part.decode()}).encode()
+            for at, part in enumerate(parts)
+        ]
+        first = Record(payloads)
+        self._log.append(first)
+        await self._log.shrink(await first.done)
+
+    # Reading
+
+    async def read(self) -> Sequence[Stored]:
+        """All records from the last whole snapshot on.
+
+        Raises:
+            LedgerError: not all of them can be read now.
+        """
+        records: list[Stored] = []
+        parts: list[str] = []
+        log = self._log
+        position = log.first_position()
+        while position <= log.last_confirmed:
+            first, entries = await log.read_range(
+                position, entries_max=_READ_ENTRIES, bytes_max=_READ_BYTES
+            )
+            if not entries:
+                break
+            for entry in entries:
+                record = json.loads(entry)
+                if record["kind"] != "part":
+                    records.append(record)
+                    continue
+                # An append is stored as a whole or up to some entry; then it is begun anew.
+                parts = (
+                    [*parts[: record["at"]], record["text"]] if record["at"] else [record["text"]]
+                )
+                if len(parts) == record["of"]:
+                    records = [json.loads("".join(parts))]
+                    parts = []
+            last = Position(first.ledger_id, first.entry_id + len(entries) - 1)
+            position = log.next_position(last)
+        self.records = len(records)
+        return records
+
+    # The end
+
+    def abandon(self, reason: str) -> None:
+        """Write nothing more."""
+        self._log.abandon(reason)
+
+    async def close(self) -> None:
+        await self._log.close()
+
+
+async def delete_log(client: LedgerClient, store: MetadataStore, name: TopicName) -> None:
+    """Delete what a topic that is being deleted has, if it has any.
+
+    Raises:
+        LedgerError: call again.
+    """
+    path = path_of(name)
+    if await mark_deleted(store, path):
+        await delete_marked(client, store, path)

@@ -1,0 +1,344 @@
+"""The transactions of one topic: restored, written down, and used by what it is made of.
+
+A topic without any costs one look at a property when it is loaded. What its log alone cannot tell
+lies in a log beside it (`topic_log.py`), which appears with the first transaction. The state is
+then: that log's last snapshot, the records behind it, and the entries of the topic's own log behind
+the position that the snapshot knows of.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from magnetar.broker.base.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.features.transactions.acknowledging import TransactionalAcks
+from magnetar.broker.features.transactions.buffer import TransactionBuffer
+from magnetar.broker.features.transactions.buffer_state import BufferState
+from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.markers import mark_of
+from magnetar.broker.features.transactions.pending_acks import load_all
+from magnetar.broker.features.transactions.surroundings import TransactionalTopic
+from magnetar.broker.features.transactions.topic_log import (
+    TopicTransactionLog,
+    property_of,
+    since_in,
+)
+from magnetar.broker.topic import Feature, PublishRows, Topic, Work
+from magnetar.broker.topic.dispatch.base import DispatchContext
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import Position
+
+_log = structlog.get_logger()
+
+OpenLog = Callable[[], Awaitable[TopicTransactionLog]]
+CursorNames = Callable[[], Awaitable[Collection[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTransactionLimits:
+    """Bounds; see `TransactionSettings`."""
+
+    is_allowed: bool
+    """Whether a topic may get its first transaction."""
+    log_records: int
+    snapshot_entries: int
+    pending_acks_max: int
+    read_entries_max: int
+    read_bytes_max: int
+
+
+class TopicTransactions(Feature):
+    """Of one persistent topic that this broker owns. Everything happens on the event loop."""
+
+    def __init__(
+        self,
+        topic: TransactionalTopic,
+        open_log: OpenLog,
+        limits: TopicTransactionLimits,
+        clock: Clock,
+        *,
+        cursor_names: CursorNames,
+    ) -> None:
+        """`cursor_names`: of the durable cursors that are stored, subscriptions' among them."""
+        self._topic = topic
+        self._open_log = open_log
+        self._cursor_names = cursor_names
+        self._limits = limits
+        self._clock = clock
+        self.log: TopicTransactionLog | None = None
+        self.state: BufferState | None = None
+        """Which entries are hidden; None: the topic has had no transaction."""
+        self.buffer = TransactionBuffer(topic, self, clock)
+        self.acks = TransactionalAcks(topic, self, pending_acks_max=limits.pending_acks_max)
+        self._enabling: asyncio.Task[None] | None = None
+        self._is_writing = False
+        self._entries_known = 0
+        """Entries of the topic, as it counts them, that the last snapshot knows of."""
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the topic has had a transaction."""
+        return self.log is not None
+
+    # Publishing
+
+    def rows(self) -> PublishRows:
+        if self.log is None:
+            return PublishRows(takes_transactions=self._takes_transactions)
+        return PublishRows(
+            checks=(self.buffer.check,),
+            on_handed=(self.buffer.handed,),
+            listeners=(self.buffer,),
+            takes_transactions=self._takes_transactions,
+        )
+
+    def _takes_transactions(self) -> bool:
+        """Whether messages of transactions may come. If not, the topic is being made ready.
+
+        Raises:
+            NotAllowedError: the broker takes none.
+        """
+        if self.log is None:
+            self.want()
+        return self.log is not None
+
+    async def admit_producer(self, *, is_transactional: bool) -> None:
+        if is_transactional:
+            await self.enable()
+        if self._enabling is not None:
+            await asyncio.wait([self._enabling])
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        return self.buffer.last_sequence_id(producer_name)
+
+    # Subscriptions
+
+    def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
+        self.acks.attach(subscription)
+        return context
+
+    async def deleted(self, subscription: str) -> None:
+        await self.acks.drop(subscription)
+
+    # The first one
+
+    async def enable(self) -> None:
+        """Be ready for transactions: from here on every owner of the topic looks for them.
+
+        Raises:
+            NotAllowedError: the broker takes none.
+            ServiceNotReadyError: the topic is closing.
+            LedgerError
+        """
+        if self.log is not None:
+            return
+        self.want()
+        assert self._enabling is not None
+        await asyncio.shield(self._enabling)
+
+    def want(self) -> None:
+        """Begin with that.
+
+        Raises:
+            NotAllowedError: the broker takes none.
+        """
+        if not self._limits.is_allowed:
+            raise NotAllowedError("transactions are not enabled on this broker")
+        if self.log is None and self._enabling is None:
+            self._enabling = asyncio.get_running_loop().create_task(
+                self._enable(), name=f"enable-transactions-{self._topic.name}"
+            )
+            self._enabling.add_done_callback(self._enabled)
+
+    async def _enable(self) -> None:
+        topic = self._topic
+        log = await self._open_log()
+        try:
+            # What is in the log by now has nothing to do with transactions, and what is under way
+            # neither: nothing of a transaction is appended before this is done.
+            await topic.log.update_properties(property_of(topic.log.last_confirmed))
+            if topic.is_closed:
+                raise ServiceNotReadyError(f"{topic.name} is closing")
+        except BaseException:
+            await log.close()
+            raise
+        self._start(log, BufferState())
+        _log.info("transactions_enabled", topic=str(topic.name))
+
+    def _enabled(self, task: "asyncio.Task[None]") -> None:
+        self._enabling = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("transactions_not_enabled", topic=str(self._topic.name), error=str(error))
+
+    def _start(self, log: TopicTransactionLog, state: BufferState) -> None:
+        topic = self._topic
+        state.ended_before = (state.committed_count, state.aborted_count)
+        self.log = log
+        log.on_fenced(lambda: topic.reload("another broker has its transactions"))
+        self.state = topic.visibility.hidden = state
+        topic.line.update()
+
+    # Restoring
+
+    async def restore(self) -> None:
+        """Know again what former owners knew. Before any subscription is opened.
+
+        Raises:
+            LedgerError, BrokerPersistenceError
+        """
+        await self._restore()
+        await self.acks.drop_all_but(await self._cursor_names())
+
+    async def _restore(self) -> None:
+        topic = self._topic
+        through = since_in(topic.log.properties, of=str(topic.name))
+        if through is None:
+            return
+        log = await self._open_log()
+        state = BufferState()
+        try:
+            for record in await log.read():
+                if record["kind"] == "snapshot":
+                    through = Position(*record["through"])
+                    state = BufferState.load(record["buffer"])
+                    self.acks.pending = load_all(record["pending"])
+                elif record["kind"] == "end":
+                    txn = TransactionId(*record["txn"])
+                    state.on_end(txn, is_committed=record["commits"])
+                else:
+                    self.acks.apply(record)
+            entries = await self._replay(state, through)
+        except BaseException:
+            await log.close()
+            raise
+        self._start(log, state)
+        self._entries_known = -entries
+        _log.info(
+            "transactions_restored",
+            topic=str(topic.name),
+            entries_read=entries,
+            open=len(state.open),
+            aborted_entries=len(state.aborted),
+        )
+
+    async def _replay(self, state: BufferState, through: Position) -> int:
+        log, limits = self._topic.log, self._limits
+        count = 0
+        position = log.next_position(through)
+        while position <= log.last_confirmed:
+            first, entries = await log.read_range(
+                position, entries_max=limits.read_entries_max, bytes_max=limits.read_bytes_max
+            )
+            if not entries:
+                break
+            for at, entry in enumerate(entries):
+                mark = mark_of(entry)
+                if mark is None:
+                    continue
+                if mark.is_committed is None:
+                    state.on_entry(
+                        mark.transaction,
+                        Position(first.ledger_id, first.entry_id + at),
+                        mark.sender,
+                    )
+                else:
+                    state.on_end(mark.transaction, is_committed=mark.is_committed)
+            count += len(entries)
+            last = Position(first.ledger_id, first.entry_id + len(entries) - 1)
+            position = log.next_position(last)
+            await asyncio.sleep(0)
+        return count
+
+    # Snapshots
+
+    def look(self) -> Work | None:
+        """A snapshot, if one is due."""
+        if self.log is None or self._is_writing or self._topic.is_closed:
+            return None
+        behind = self._topic.line.entries_in - self._entries_known
+        limits = self._limits
+        if behind < limits.snapshot_entries and self.log.records < limits.log_records:
+            return None
+        return self.write_snapshot()
+
+    async def write_snapshot(self) -> None:
+        """Write everything down; what fails is tried again later."""
+        if self.log is None or self._is_writing:
+            return
+        self._is_writing = True
+        known = self._entries_known
+        try:
+            await self.log.write_snapshot(self._take)
+        except LedgerError as error:
+            self._entries_known = known
+            _log.warning("transactions_not_written", topic=str(self._topic.name), error=str(error))
+        finally:
+            self._is_writing = False
+
+    def _take(self) -> Mapping[str, Any]:
+        topic = self._topic
+        state = self.state
+        assert state is not None
+        state.trimmed(topic.log.first_position())
+        self._entries_known = topic.line.entries_in
+        return {
+            "kind": "snapshot",
+            "through": list(state.known_through(topic.log.last_confirmed)),
+            "buffer": self.buffer.dump(),
+            "pending": {name: each.dump() for name, each in self.acks.pending.items()},
+        }
+
+    # The end
+
+    def abandon(self) -> None:
+        """Write nothing more: somebody else may have the topic."""
+        if self._enabling is not None:
+            self._enabling.cancel()
+        if self.log is not None:
+            self.log.abandon("its topic was dropped")
+
+    def ending(self) -> Work | None:
+        return self._end() if self.log is not None or self._enabling is not None else None
+
+    async def _end(self) -> None:
+        if self._enabling is not None:
+            await asyncio.wait([self._enabling])
+        if self.log is not None:
+            await self.log.close()
+
+    # Statistics
+
+    def shown(self) -> Mapping[str, Any]:
+        """Transactions with messages on the topic: those without an end, and ends since it is
+        known."""
+        state = self.state
+        if state is None:
+            return {}
+        return {
+            "open_transactions": len(state.open),
+            "aborted_transactions": state.aborted_count,
+            "committed_transactions": state.committed_count,
+        }
+
+
+def state_of(topic: Topic) -> BufferState | None:
+    """What transactions hide on a topic; None: it has had none."""
+    found = topic.find(TopicTransactions)
+    return found.state if found is not None else None
+
+
+def transactions_of(topic: Topic) -> TopicTransactions:
+    """The transactions of a topic.
+
+    Raises:
+        NotAllowedError: the topic takes part in none.
+    """
+    found = topic.find(TopicTransactions)
+    if found is None:
+        raise NotAllowedError(f"{topic.name} keeps nothing: it takes part in no transactions")
+    return found

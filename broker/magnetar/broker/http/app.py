@@ -1,0 +1,169 @@
+"""The HTTP application of a broker: probes and the console's files, and `http/` behind them.
+
+What probes ask all the time needs no framework, and neither do files. Everything else is an
+application that is made when the first request for it comes (`serving/late_application.py`), so
+that a broker is ready early and one that nobody asks stays small. Around it is the layer that finds
+out who asks.
+"""
+
+import json
+
+from magnetar.broker.base.errors import AuthenticationError, AuthorizationError
+from magnetar.broker.http.authentication import Application, Authentication, Receive, Scope, Send
+from magnetar.broker.http.console.forwarding import Forwarding
+from magnetar.broker.http.console.serving import ConsoleFiles
+from magnetar.broker.http.metrics.page import MetricsPage
+from magnetar.broker.http.serving.body_limit import BodyLimit
+from magnetar.broker.http.serving.late_application import LateApplication
+from magnetar.broker.http.view import BrokerView
+from magnetar.broker.security import Action, Cluster
+from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
+from magnetar.broker.websocket.origins import is_allowed
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_JSON = "application/json"
+_METRICS = ("/metrics", "/metrics/")
+"""Pulsar's servers send askers from one to the other, so scrapers are told either."""
+_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class BrokerApplication:
+    """Answers probes, and hands everything else on."""
+
+    def __init__(self, broker: BrokerView, page: MetricsPage, interface: Application) -> None:
+        self._broker = broker
+        self._page = page
+        self._interface = interface
+        self._origins = broker.services.settings.websocket_origins
+        self._own = {"/health": self._health} | dict.fromkeys(_METRICS, self._metrics)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._own.get(scope["path"]) if scope["type"] == "http" else None
+        if answer is None:
+            await self._pass_on(scope, receive, send)
+        elif scope["method"] not in ("GET", "HEAD"):
+            reason = f"{scope['method']} {scope['path']}: Method Not Allowed"
+            await _refuse(send, 405, reason, allow="GET, HEAD")
+        else:
+            await answer(scope, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/" and scope["method"] == "GET":
+            reason = "GET /: browsers find the console here, programs a description: /openapi.json"
+            await _refuse(send, 404, reason)
+            return
+        if scope["type"] == "http" and scope["method"] not in _HARMLESS and not self._is_own(scope):
+            reason = (
+                "pages of this origin may change nothing; websocket_origins lists those that may"
+            )
+            await _refuse(send, 403, reason)
+            return
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            # As for a GET, and the server keeps the body back.
+            scope = {**scope, "method": "GET"}
+        await self._interface(scope, receive, send)
+
+    def _is_own(self, scope: Scope) -> bool:
+        """Browsers send what needs no body for any page, without asking first. Without this, a page
+        that somebody visits could use a broker that is open to their machine alone."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        return is_allowed(headers.get(b"origin"), headers.get(b"host"), self._origins)
+
+    async def _health(self, scope: Scope, send: Send) -> None:
+        """200 while the broker serves clients and can write and read; else 503, and why."""
+        broker = self._broker
+        status = await broker.health.look()
+        values = {
+            "status": status,
+            "version": broker.version,
+            "service_url": broker.service_url,
+            "topics": len(broker.services.topics.loaded),
+            "connections": broker.connections(),
+        }
+        await _begin(send, 200 if status == "ok" else 503, _JSON)
+        await _end(send, _json(values))
+
+    async def _metrics(self, scope: Scope, send: Send) -> None:
+        """Prometheus' text format. With authorization it takes a super user, or a setting."""
+        broker = self._broker
+        if not broker.services.settings.metrics_open:
+            identity = scope["state"]["identity"]
+            try:
+                await broker.services.authorizer.check(identity, Action.ADMINISTER, Cluster())
+            except AuthenticationError as error:
+                await _refuse(send, 401, str(error))
+                return
+            except AuthorizationError as error:
+                await _refuse(send, 403, str(error))
+                return
+        await _begin(send, 200, METRICS_TYPE)
+        async for portion in self._page.written():
+            part = portion.encode()
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await _end(send, b"")
+
+
+def make_app(broker: BrokerView, page: MetricsPage) -> Application:
+    """The application of one broker."""
+    settings = broker.services.settings
+
+    def make_interface() -> Application:
+        from magnetar.broker.http.application import make_interface
+
+        return make_interface(broker, page)
+
+    console = ConsoleFiles()
+    timeout_s = settings.console_forward_timeout_ms / 1000
+    has_tls = settings.broker_client_tls
+    interface = Forwarding(
+        LateApplication(make_interface),
+        broker.network,
+        timeout_s=timeout_s,
+        tls_network=lambda: broker.network if has_tls else None,
+    )
+    open_paths = {"/health", "/status.html", *(_METRICS if settings.metrics_open else ())}
+    names = own_names(settings)
+    application = Authentication(
+        BodyLimit(
+            BrokerApplication(broker, page, interface), bytes_max=settings.http_body_bytes_max
+        ),
+        authenticator=broker.services.authenticator,
+        audit=broker.audit,
+        certificate_roles=broker.certificate_roles,
+        open_paths=frozenset(open_paths),
+    )
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        """The console's files are for everybody: it asks for credentials itself."""
+        if scope["path"] not in open_paths and not is_own_name(_host_of(scope), names):
+            await _refuse(send, 403, REFUSED_NAME)
+        elif console.is_for(scope):
+            await console.answer(scope, send)
+        else:
+            await application(scope, receive, send)
+
+    return app
+
+
+def _host_of(scope: Scope) -> str | None:
+    found: bytes | None = dict(scope["headers"]).get(b"host")
+    return None if found is None else found.decode("latin-1")
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+async def _refuse(send: Send, status: int, reason: str, **headers: str) -> None:
+    await _begin(send, status, _JSON, **headers)
+    await _end(send, _json({"reason": reason}))
+
+
+async def _begin(send: Send, status: int, media_type: str, **more: str) -> None:
+    headers = [(b"content-type", media_type.encode())]
+    headers += [(name.encode(), value.encode()) for name, value in more.items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def _end(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body})

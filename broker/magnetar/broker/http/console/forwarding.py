@@ -1,0 +1,131 @@
+"""Has a browser's requests reach topics that another broker owns.
+
+A program follows the redirect to the owner. A page cannot: the owner is another origin, of which
+the browser may not even know the host, and it drops the credentials on the way. So for a request
+with the header `X-Magnetar-Forward` a redirect is followed here: the owner is asked with what came
+with the request, its credentials among it and none of this broker's own, and what it answers is
+passed on. Who may do what is decided by the owner as ever. A page from elsewhere cannot set the
+header: browsers ask first, and nobody allows it.
+
+Names in verified certificates cannot be passed on; whoever logs in by one is nobody at the owner.
+"""
+
+import json
+from collections.abc import Callable
+
+from magnetar.broker.base.http_client import Answer, HttpCallError, call
+from magnetar.broker.http.authentication import Application, Message, Receive, Scope, Send
+from magnetar.ledger.ports import Network
+
+HEADER = b"x-magnetar-forward"
+BODY_BYTES_MAX = 1 << 20
+"""Of a request; the page sends a few hundred bytes."""
+HOPS_MAX = 4
+"""To the leader, to the broker that it chooses, and once more if that has just changed."""
+
+_PASSED = (b"authorization", b"content-type", b"accept")
+_RETURNED = ("content-type", "www-authenticate")
+
+
+class Forwarding:
+    """A layer around the interface, which redirects as it always does."""
+
+    def __init__(
+        self,
+        app: Application,
+        network: Network,
+        *,
+        timeout_s: float,
+        tls_network: Callable[[], Network | None] = lambda: None,
+    ) -> None:
+        """`timeout_s`: for each of the brokers that is asked. `tls_network`: to ask those by TLS
+        who were asked so here; None: that cannot be done."""
+        self._app = app
+        self._network = network
+        self._timeout_s = timeout_s
+        self._tls_network = tls_network
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope.get("headers", ()))
+        if scope["type"] != "http" or HEADER not in headers:
+            await self._app(scope, receive, send)
+            return
+        body = await _body_of(receive)
+        if body is None:
+            await _refuse(send, 413, f"a request here has at most {BODY_BYTES_MAX} bytes")
+            return
+        redirect: list[str] = []
+
+        async def replay() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 307:
+                location = dict(message["headers"]).get(b"location", b"")
+                redirect.append(location.decode("latin-1"))
+            if not redirect:
+                await send(message)
+
+        await self._app(scope, replay, watch)
+        if redirect:
+            passed = {
+                name.decode(): value.decode("latin-1")
+                for name, value in headers.items()
+                if name in _PASSED
+            }
+            await self._forward(scope["method"], redirect[0], passed, body, send)
+
+    async def _forward(
+        self, method: str, url: str, headers: dict[str, str], body: bytes, send: Send
+    ) -> None:
+        for _ in range(HOPS_MAX):
+            network = self._tls_network() if url.startswith("https:") else self._network
+            if network is None:
+                reason = f"it is served by {url.split('/')[2]}, which this broker cannot ask by TLS"
+                await _refuse(send, 503, f"{reason}: open the console there")
+                return
+            try:
+                answer = await call(
+                    network, method, url, timeout_s=self._timeout_s, body=body, headers=headers
+                )
+            except HttpCallError as error:
+                await _refuse(send, 503, f"the broker that serves it cannot be asked: {error}")
+                return
+            if answer.status != 307:
+                await _pass_on(answer, send)
+                return
+            url = answer.headers.get("location", "")
+        await _refuse(send, 503, "the brokers send each other on about its owner: try again")
+
+
+async def _pass_on(answer: Answer, send: Send) -> None:
+    headers = [
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, value in answer.headers.items()
+        if name in _RETURNED or name.startswith("x-pulsar-")
+    ]
+    headers.append((b"content-length", str(len(answer.body)).encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _body_of(receive: Receive) -> bytes | None:
+    """The whole body; None: it is too long, or did not come."""
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None  # Cut off in the middle: nothing is done with half of it.
+        part: bytes = message.get("body", b"")
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            return None
+        if not message.get("more_body", False):
+            return body
+
+
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    body = json.dumps({"reason": reason}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

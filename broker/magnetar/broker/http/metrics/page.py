@@ -1,0 +1,228 @@
+"""The page of `/metrics`: gathered in slices, then written in portions.
+
+Gathering walks over all topics of the broker, a bounded number at a stretch, and keeps one tuple of
+numbers for each that is shown. What is not shown, because topics are not to be shown or because
+there are too many, is added up by namespace: a series without the label `topic`. So sums over
+series are right whatever is shown. Writing begins when everything is gathered.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from magnetar.broker.base.settings.metrics import MetricsSettings
+from magnetar.broker.http.metrics import topic_values as of
+from magnetar.broker.http.metrics.broker_values import (
+    LEFT_OUT,
+    PUBLISH_LATENCY,
+    broker_tables,
+    totals,
+)
+from magnetar.broker.http.metrics.sampler import Sampler
+from magnetar.broker.http.metrics.text import Kind, Table, gauge, histogram, labels_of, portions
+from magnetar.broker.http.metrics.transaction_values import EndsHere
+from magnetar.broker.http.view import BrokerView
+from magnetar.broker.topic import Topic
+from magnetar.broker.topic.subscription import Subscription
+
+STEPS_AT_ONCE = 200
+"""Topics and subscriptions that are gathered before others get their turn: some milliseconds."""
+
+NAMESPACE_TOPICS = gauge("pulsar_topics_count", "Topics of a namespace that this broker has.")
+
+
+class _Namespace:
+    """The topics of a namespace that have no series of their own, added up."""
+
+    __slots__ = ("delayed", "has_unshown", "sums", "topics")
+
+    def __init__(self) -> None:
+        self.topics = 0
+        """All of them, those with series as well."""
+        self.has_unshown = False
+        self.sums = [0.0] * len(of.TOPIC)
+        self.delayed = 0
+
+
+class SumsOfCounters:
+    """Sums of the counters of changing sets of topics, made to behave as counters.
+
+    When a topic leaves, the sum of what is left is smaller, which Prometheus would take for a
+    restart and count again. So what a sum has lost is added to it from then on.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[list[float], list[float]]] = {}
+
+    def adjusted(self, sums: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+        """The values to be shown of each namespace; those that are not given are forgotten."""
+        now: dict[str, tuple[list[float], list[float]]] = {}
+        shown: dict[str, list[float]] = {}
+        for name, values in sums.items():
+            last, lost = self._before.get(name, (list(values), [0.0] * len(values)))
+            lost = [
+                gone + max(0.0, was - value) if kind is Kind.COUNTER else 0.0
+                for gone, was, value, kind in zip(lost, last, values, _KINDS, strict=True)
+            ]
+            now[name] = (list(values), lost)
+            shown[name] = [value + gone for value, gone in zip(values, lost, strict=True)]
+        self._before = now
+        return shown
+
+
+_KINDS = tuple(metric.kind for metric in of.TOPIC)
+
+
+class Gathering:
+    """One look at all topics, topic by topic."""
+
+    def __init__(self, settings: MetricsSettings, sampler: Sampler, *, cluster: str) -> None:
+        self._sampler = sampler
+        self._cluster = cluster
+        self._topics_max = settings.metrics_topics_max
+        self._topics_left = (
+            settings.metrics_topics_max if settings.expose_topic_level_metrics else 0
+        )
+        self._subscriptions_left = settings.metrics_subscriptions_max
+        self._consumers_left = (
+            settings.metrics_subscriptions_max if settings.expose_consumer_level_metrics else 0
+        )
+        self._counts_left_out = settings.expose_topic_level_metrics
+        self.topics = 0
+        self.sums = [0.0] * len(of.TOPIC)
+        """Over all topics, in the order of `TOPIC`."""
+        self.topics_left_out = 0
+        self.subscriptions_left_out = 0
+        self._topics = Table(of.TOPIC)
+        self._compactions = Table(of.COMPACTION)
+        self._subscriptions = Table(of.SUBSCRIPTION)
+        self._consumers = Table(of.CONSUMER)
+        self._namespaces: dict[str, _Namespace] = {}
+
+    def add(self, topic: Topic) -> int:
+        """Look at a topic; returns the work that was, in steps."""
+        within = of.in_subscriptions(topic)
+        values = of.topic_values(topic, self._sampler.topics.of(topic), within)
+        self.topics += 1
+        self.sums = [total + value for total, value in zip(self.sums, values, strict=True)]
+        name = topic.name.namespace_name
+        namespace = self._namespaces.get(name)
+        if namespace is None:
+            namespace = self._namespaces[name] = _Namespace()
+        namespace.topics += 1
+        if self._topics_left <= 0:
+            namespace.has_unshown = True
+            namespace.sums = [a + b for a, b in zip(namespace.sums, values, strict=True)]
+            namespace.delayed += within.delayed
+            if self._counts_left_out:
+                self.topics_left_out += 1
+                self.subscriptions_left_out += within.subscriptions
+            return 1 + within.subscriptions
+        self._topics_left -= 1
+        labels = {"cluster": self._cluster, "namespace": name, "topic": str(topic.name)}
+        text = labels_of(labels)
+        self._topics.rows.append((text, values))
+        compacted = of.compaction_values(topic)
+        if compacted is not None:
+            self._compactions.rows.append((text, compacted))
+        return 1 + self._add_subscriptions(topic, labels)
+
+    def _add_subscriptions(self, topic: Topic, labels: dict[str, str]) -> int:
+        steps = 0
+        for each in topic.subscriptions.values():
+            if not each.is_open:
+                continue
+            steps += 1
+            if self._subscriptions_left <= 0:
+                self.subscriptions_left_out += 1
+                continue
+            self._subscriptions_left -= 1
+            own = {**labels, "subscription": each.name}
+            values = of.subscription_values(each, self._sampler.subscriptions.of(each))
+            self._subscriptions.rows.append((labels_of(own), values))
+            if self._consumers_left > 0:
+                self._add_consumers(each, own)
+        return steps
+
+    def _add_consumers(self, subscription: Subscription, labels: dict[str, str]) -> None:
+        for each in subscription.consumers[: self._consumers_left]:
+            self._consumers_left -= 1
+            own = {**labels, "consumer_name": each.name, "consumer_id": str(each.consumer_id)}
+            values = of.consumer_values(each, self._sampler.consumers.of(each))
+            self._consumers.rows.append((labels_of(own), values))
+
+    def tables(self, counters: SumsOfCounters) -> list[Table]:
+        """What was gathered; the last call."""
+        counts = Table([NAMESPACE_TOPICS])
+        shown = list(self._namespaces.items())[: self._topics_max]
+        sums = counters.adjusted({name: each.sums for name, each in shown if each.has_unshown})
+        for name, namespace in shown:
+            labels = labels_of({"cluster": self._cluster, "namespace": name})
+            counts.rows.append((labels, [namespace.topics]))
+            if namespace.has_unshown:
+                self._topics.rows.append((labels, sums[name]))
+                delayed = of.namespace_subscription_values(namespace.delayed)
+                self._subscriptions.rows.append((labels, delayed))
+        left_out = (
+            self.topics_left_out,
+            self.subscriptions_left_out,
+            len(self._namespaces) - len(shown),
+        )
+        return [
+            *totals(self._cluster, self.sums, self.topics),
+            counts,
+            Table(LEFT_OUT, [("", left_out)]),
+            self._topics,
+            self._compactions,
+            self._subscriptions,
+            self._consumers,
+        ]
+
+
+class MetricsPage:
+    """What `/metrics` of a broker shows."""
+
+    def __init__(self, broker: BrokerView) -> None:
+        services = broker.services
+        settings = services.settings
+        self._broker = broker
+        self._topics: Callable[[], Sequence[Topic]] = lambda: services.topics.loaded
+        self.sampler = Sampler(
+            self._topics,
+            services.topics.cache,
+            services.counters,
+            clock=services.clock,
+            interval_s=settings.metrics_rate_interval_ms / 1000,
+            with_consumers=settings.expose_consumer_level_metrics,
+        )
+        self._sums = SumsOfCounters()
+        self._ends = EndsHere()
+        self._others = CollectorRegistry()
+        for collector in broker.collectors:
+            self._others.register(collector)
+
+    async def gather(self) -> list[Table]:
+        """Everything of the broker and its topics, as of about now."""
+        settings = self._broker.services.settings
+        gathering = Gathering(settings, self.sampler, cluster=settings.cluster_name)
+        steps = 0
+        for topic in self._topics():
+            steps += gathering.add(topic)
+            if steps >= STEPS_AT_ONCE:
+                steps = 0
+                await asyncio.sleep(0)
+        return [
+            *broker_tables(self._broker, self.sampler, self._ends),
+            *gathering.tables(self._sums),
+        ]
+
+    async def written(self) -> AsyncIterator[str]:
+        """The page, in portions; others get their turn between them."""
+        for table in await self.gather():
+            for portion in portions(table):
+                yield portion
+                await asyncio.sleep(0)
+        latency = self._broker.services.counters.publish_latency
+        yield histogram(PUBLISH_LATENCY, latency.cumulative(), latency.total)
+        yield generate_latest(self._others).decode()

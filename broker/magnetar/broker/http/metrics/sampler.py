@@ -1,0 +1,116 @@
+"""The rates of everything on a broker, sampled once per interval, in slices.
+
+A slice is some hundred topics; between two of them the event loop does its work. Nothing is
+counted for this: a sample reads what topics, consumers and the tail cache count anyway.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from magnetar.broker.http.metrics.rates import Numbers, Rates
+from magnetar.broker.http.metrics.topic_values import (
+    CONSUMER_COUNTERS,
+    SUBSCRIPTION_COUNTERS,
+    TOPIC_COUNTERS,
+    counters_of_consumer,
+    counters_of_subscription,
+    counters_of_topic,
+)
+from magnetar.broker.topic import Topic
+from magnetar.broker.topic.consumer import Consumer
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topic.tail_cache import TailCachePool
+from magnetar.broker.topics.services import Counters
+from magnetar.ledger.ports import Clock
+
+STEPS_AT_ONCE = 500
+"""Topics, subscriptions and consumers that are looked at before others get their turn."""
+
+_ONLY = ""
+
+
+class Sampler:
+    """Rates of topics, subscriptions, consumers and the tail cache."""
+
+    def __init__(
+        self,
+        topics: Callable[[], Sequence[Topic]],
+        cache: TailCachePool,
+        counters: Counters,
+        *,
+        clock: Clock,
+        interval_s: float,
+        with_consumers: bool,
+    ) -> None:
+        self._list = topics
+        self._pool = cache
+        self._counters = counters
+        self._clock = clock
+        self._interval_s = interval_s
+        self._with_consumers = with_consumers
+        self.topics: Rates[Topic] = Rates(TOPIC_COUNTERS)
+        self.subscriptions: Rates[Subscription] = Rates(SUBSCRIPTION_COUNTERS)
+        self.consumers: Rates[Consumer] = Rates(CONSUMER_COUNTERS)
+        self._cache: Rates[str] = Rates(2)
+        self.write_latency: Sequence[int] = counters.publish_latency.since(None)
+        """Entries of the last interval by how long they took, see `LatencyHistogram`."""
+        self.entry_sizes: Sequence[int] = counters.entry_sizes.since(None)
+        self._latency_before = list(self.write_latency)
+        self._sizes_before = list(self.entry_sizes)
+        self._sampled_at_s: float | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def cache(self) -> Numbers:
+        """Looks into the tail cache per second that found something, and that did not."""
+        return self._cache.of(_ONLY)
+
+    def start(self) -> None:
+        """Sample from now on."""
+        assert self._running is None, "it samples already"
+        self._running = asyncio.get_running_loop().create_task(self._run(), name="metrics-sampler")
+
+    async def stop(self) -> None:
+        """Sample no longer."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+            self._running = None
+
+    async def _run(self) -> None:
+        while True:
+            await self.sample()
+            await asyncio.sleep(self._interval_s)
+
+    async def sample(self) -> None:
+        """Take a sample; its rates are over the time since the one before."""
+        now_s = self._clock.monotonic_s()
+        elapsed_s = 0.0 if self._sampled_at_s is None else now_s - self._sampled_at_s
+        self._sampled_at_s = now_s
+        every = (self.topics, self.subscriptions, self.consumers, self._cache)
+        for rates in every:
+            rates.begin(elapsed_s)
+        self._cache.add(_ONLY, (self._pool.hits, self._pool.misses))
+        latency, sizes = self._counters.publish_latency, self._counters.entry_sizes
+        self.write_latency = latency.since(self._latency_before)
+        self.entry_sizes = sizes.since(self._sizes_before)
+        self._latency_before, self._sizes_before = list(latency.counts), list(sizes.counts)
+        steps = 0
+        for topic in self._list():
+            steps += self._add(topic)
+            if steps >= STEPS_AT_ONCE:
+                steps = 0
+                await asyncio.sleep(0)
+        for rates in every:
+            rates.finish()
+
+    def _add(self, topic: Topic) -> int:
+        self.topics.add(topic, counters_of_topic(topic))
+        steps = 1
+        for subscription in topic.subscriptions.values():
+            self.subscriptions.add(subscription, counters_of_subscription(subscription))
+            steps += 1 + len(subscription.consumers)
+            if self._with_consumers:
+                for consumer in subscription.consumers:
+                    self.consumers.add(consumer, counters_of_consumer(consumer))
+        return steps

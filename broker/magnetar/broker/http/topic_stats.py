@@ -1,0 +1,366 @@
+"""The statistics of one topic, as Pulsar's tools read them, and why nothing flows in words.
+
+Counters count since the topic was loaded, or since the client connected; they never go back while
+it is there. Rates are averages over about the last minute (`base/meter.py`); those of what a topic
+or subscription sends are sums over the clients that are connected. Backlogs are entries, not
+messages.
+
+Fields whose value never changes here are the tables of constants below, each with its reason; every
+other field follows what happens. A test compares both with what Pulsar answers.
+
+Beyond Pulsar's fields a subscription has `whyIdle`: the name of the reason for which it delivers
+nothing just now, and `whyIdleText`, its words; both are null while it delivers.
+
+Source: HTTP sheet, section 9.5. Pure.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from magnetar.broker.base.naming import CREATED_PROPERTY
+from magnetar.broker.features.retention.backlog import BacklogAge
+from magnetar.broker.topic import Topic
+from magnetar.broker.topic.consumer import KEY_SHARED, Consumer
+from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher
+from magnetar.broker.topic.dispatch.base import Dispatcher, SingleActiveDispatcher
+from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.topic.dispatch.keys import Key
+from magnetar.broker.topic.dispatch.reasons import Reason
+from magnetar.broker.topic.producer import Producer
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topics.non_persistent.passing import PassingDispatcher
+from magnetar.cursors import Cursor
+from magnetar.ledger.managed_log.log_retention import bytes_behind
+from magnetar.ledger.position import EARLIEST
+from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
+
+Stats = dict[str, Any]
+
+_NO_OFFLOADER = "ledgers stay on the bookies"
+_NO_REPLICATION = "a broker serves one cluster"
+_NO_FILTERS = "brokers run no code of others on messages"
+_NO_BROKER_RATE = "rates bound topics and subscriptions, not brokers"
+
+TOPIC_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
+    "bytesOutInternalCounter": (0, "what compaction reads is counted nowhere"),
+    "systemTopicBytesInCounter": (0, "a broker keeps its own records beside topics"),
+    "offloadedStorageSize": (0, _NO_OFFLOADER),
+    "lastOffloadLedgerId": (0, _NO_OFFLOADER),
+    "lastOffloadSuccessTimeStamp": (0, _NO_OFFLOADER),
+    "lastOffloadFailureTimeStamp": (0, _NO_OFFLOADER),
+    "replication": ({}, _NO_REPLICATION),
+}
+"""Fields of a topic that never change: the value, and why."""
+
+SUBSCRIPTION_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
+    "isReplicated": (False, _NO_REPLICATION),
+    "replicated": (False, _NO_REPLICATION),
+    "consumersAfterMarkDeletePosition": (
+        {},
+        "Key_Shared orders by hashes that drain, and never by where a consumer joined",
+    ),
+    "filterProcessedMsgCount": (0, _NO_FILTERS),
+    "filterAcceptedMsgCount": (0, _NO_FILTERS),
+    "filterRejectedMsgCount": (0, _NO_FILTERS),
+    "filterRescheduledMsgCount": (0, _NO_FILTERS),
+    "dispatchThrottledMsgEventsByBrokerLimit": (0, _NO_BROKER_RATE),
+    "dispatchThrottledBytesEventsByBrokerLimit": (0, _NO_BROKER_RATE),
+}
+"""Fields of a subscription that never change: the value, and why."""
+
+ABSENT: Final[Mapping[str, str]] = {
+    "readPositionWhenJoining": "Key_Shared orders by hashes that drain, see above",
+}
+"""Fields of Pulsar's that are not there, and why."""
+
+
+NOT_COMPACTED: Final[Mapping[str, int]] = {
+    "lastCompactionRemovedEventCount": 0,
+    "lastCompactionSucceedTimestamp": 0,
+    "lastCompactionFailedTimestamp": 0,
+    "lastCompactionDurationTimeInMills": 0,
+}
+"""What is shown of the compaction of a topic that keeps nothing."""
+
+
+def topic_stats(
+    topic: Topic, *, now_ms: int, owner: str, oldest: BacklogAge | None = None
+) -> Stats:
+    """Return all statistics of one topic.
+
+    Args:
+        owner: the broker that has it.
+        oldest: the oldest message of its backlogs, if that is known.
+    """
+    ledgers = topic.log.ledgers
+    subscriptions = {
+        name: _subscription_stats(topic, each, now_ms)
+        for name, each in topic.subscriptions.items()
+        if each.is_open
+    }
+    sent, sent_bytes = topic.subscriptions.sent()
+    messages = topic.line.messages_in
+    line, shown = topic.line, topic.shown()
+    rate_in, throughput_in, drop_rate = line.rates(now_ms)
+    publishers = [_producer_stats(each, now_ms) for each in topic.producers.values()]
+    stats: Stats = {
+        "msgRateIn": rate_in,
+        "msgThroughputIn": throughput_in,
+        "msgRateOut": float(_sum(subscriptions, "msgRateOut")),
+        "msgThroughputOut": float(_sum(subscriptions, "msgThroughputOut")),
+        "msgInCounter": messages,
+        "bytesInCounter": line.bytes_in,
+        "msgOutCounter": sent,
+        "bytesOutCounter": sent_bytes,
+        "averageMsgSize": line.bytes_in / messages if messages else 0.0,
+        "storageSize": bytes_behind(ledgers, EARLIEST),
+        "msgChunkPublished": line.chunks_in > 0,
+        "earliestMsgPublishTimeInBacklogs": 0,
+        "oldestBacklogMessageAgeSeconds": oldest.age_s if oldest is not None else -1,
+        "oldestBacklogMessageSubscriptionName": (
+            oldest.subscription if oldest is not None else None
+        ),
+        "ongoingTxnCount": shown.get("open_transactions", 0),
+        "abortedTxnCount": shown.get("aborted_transactions", 0),
+        "committedTxnCount": shown.get("committed_transactions", 0),
+        "nonContiguousDeletedMessagesRanges": _sum(
+            subscriptions, "nonContiguousDeletedMessagesRanges"
+        ),
+        "nonContiguousDeletedMessagesRangesSerializedSize": _sum(
+            subscriptions, "nonContiguousDeletedMessagesRangesSerializedSize"
+        ),
+        "backlogQuotaLimitSize": topic.policies.backlog_quota_bytes or -1,
+        "backlogQuotaLimitTime": topic.policies.backlog_quota_s or -1,
+        "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
+        "publishers": publishers,
+        "subscriptions": subscriptions,
+        "publishRateLimitedTimes": line.rate.limited_times,
+        "waitingPublishers": topic.access.waiting,
+        "delayedMessageIndexSizeInBytes": shown.get("delayed_index_bytes", 0),
+        "deduplicationStatus": "Enabled" if "deduplicates" in shown else "Disabled",
+        "topicEpoch": topic.access.epoch,
+        "compaction": shown.get("compaction", NOT_COMPACTED),
+        "ownerBroker": owner,
+        "topicCreationTimeStamp": created_ms(topic),
+        "lastPublishTimeStamp": line.last_publish_ms,
+        **_values_of(TOPIC_CONSTANTS),
+    }
+    if not topic.name.is_persistent:
+        stats["msgDropRate"] = drop_rate
+    return stats
+
+
+def compaction_stats(topic: Topic) -> Mapping[str, int]:
+    """What compaction has come to; zeros: nothing yet."""
+    found: Mapping[str, int] = topic.shown().get("compaction", NOT_COMPACTED)
+    return found
+
+
+def created_ms(topic: Topic) -> int:
+    """When the topic was created, ms since the epoch; 0: nobody has noted that."""
+    text = topic.log.properties.get(CREATED_PROPERTY, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _values_of(constants: Mapping[str, tuple[Any, str]]) -> Stats:
+    return {name: value for name, (value, _) in constants.items()}
+
+
+def _producer_stats(producer: Producer, now_ms: int) -> Stats:
+    count = producer.messages_in
+    rate_in, throughput_in, chunk_rate, drop_rate = producer.rates(now_ms)
+    stats: Stats = {
+        "msgRateIn": rate_in,
+        "msgThroughputIn": throughput_in,
+        "chunkedMessageRate": chunk_rate,
+        "producerId": producer.producer_id,
+        "producerName": producer.name,
+        "accessMode": ProducerAccessMode.Name(producer.access_mode),
+        "address": producer.peer.address,
+        "connectedSince": _time(producer.connected_at_ms),
+        "clientVersion": producer.peer.client_version,
+        "averageMsgSize": producer.bytes_in / count if count else 0.0,
+        "supportsPartialProducer": producer.peer.is_partial_producer,
+        "metadata": producer.metadata,
+    }
+    if not producer.line.name.is_persistent:
+        stats["msgDropRate"] = drop_rate
+    return stats
+
+
+def _words_of(reason: Reason | None, subscription: Subscription) -> str | None:
+    """Why a subscription is idle, with the entries that cannot be read and why."""
+    found = None if subscription.dispatcher is None else subscription.dispatcher.unreadable
+    if reason is not Reason.UNREADABLE or found is None:
+        return None if reason is None else reason.value
+    (ledger_id, entry_id), error = found
+    return f"{reason.value}: from entry {entry_id} of ledger {ledger_id} on: {error}"
+
+
+def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -> Stats:
+    cursor, dispatcher = subscription.cursor, subscription.dispatcher
+    consumers = [_consumer_stats(each, dispatcher, now_ms) for each in subscription.consumers]
+    reason = subscription.why_idle()
+    backlog = cursor.backlog_entries
+    sent, sent_bytes, _ = subscription.sent()
+    expiry_rate, drop_rate = subscription.rates(now_ms)
+    stats: Stats = {
+        **{
+            rate: float(sum(each[rate] for each in consumers))
+            for rate in (
+                "msgRateOut",
+                "msgThroughputOut",
+                "msgRateRedeliver",
+                "messageAckRate",
+                "chunkedMessageRate",
+            )
+        },
+        "msgOutCounter": sent,
+        "bytesOutCounter": sent_bytes,
+        "msgBacklog": backlog,
+        "backlogSize": bytes_behind(topic.log.ledgers, cursor.mark_delete) if backlog else 0,
+        "earliestMsgPublishTimeInBacklog": 0,
+        "msgRateExpired": expiry_rate,
+        "allowOutOfOrderDelivery": False,
+        "msgExpired": subscription.expired_entries,
+        "totalMsgExpired": subscription.expired_entries,
+        "lastExpireTimestamp": subscription.last_expired_ms,
+        "lastConsumedFlowTimestamp": subscription.last_flow_ms,
+        "lastConsumedTimestamp": subscription.last_sent_ms,
+        "lastAckedTimestamp": subscription.last_acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": subscription.last_advanced_ms,
+        "unackedMessages": subscription.unacked_messages,
+        "type": subscription.type_name,
+        "activeConsumerName": None,
+        "isDurable": subscription.is_durable,
+        "durable": subscription.is_durable,
+        "consumers": consumers,
+        "nonContiguousDeletedMessagesRanges": cursor.range_count,
+        "nonContiguousDeletedMessagesRangesSerializedSize": (
+            cursor.statistics.record_bytes if isinstance(cursor, Cursor) else 0
+        ),
+        "subscriptionProperties": dict(cursor.properties) if isinstance(cursor, Cursor) else {},
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "msgDelayed": 0,
+        "msgInReplay": 0,
+        "delayedMessageIndexSizeInBytes": 0,
+        "keySharedMode": None,
+        "drainingHashesCount": 0,
+        "drainingHashesClearedTotal": 0,
+        "drainingHashesUnackedMessages": 0,
+        **_values_of(SUBSCRIPTION_CONSTANTS),
+        "whyIdle": reason.code if reason is not None else None,
+        "whyIdleText": _words_of(reason, subscription),
+    }
+    if subscription.context is not None:
+        stats |= _stop_stats(subscription)
+        if subscription.context.delays is not None:
+            stats["msgDelayed"] = subscription.context.delays.withheld
+            stats["delayedMessageIndexSizeInBytes"] = subscription.context.delays.size_bytes
+    stats["msgBacklogNoDelayed"] = backlog - stats["msgDelayed"]
+    if dispatcher is not None:
+        stats |= _dispatcher_stats(dispatcher)
+    if not topic.name.is_persistent:
+        stats["msgDropRate"] = drop_rate
+    return stats
+
+
+def _stop_stats(subscription: Subscription) -> Stats:
+    """How often rates have stopped a dispatcher."""
+    assert subscription.context is not None
+    of_topic, own = subscription.context.limiters
+    return {
+        "dispatchThrottledMsgEventsBySubscriptionLimit": own.message_stops,
+        "dispatchThrottledBytesEventsBySubscriptionLimit": own.byte_stops,
+        "dispatchThrottledMsgEventsByTopicLimit": of_topic.message_stops,
+        "dispatchThrottledBytesEventsByTopicLimit": of_topic.byte_stops,
+    }
+
+
+def _dispatcher_stats(dispatcher: Dispatcher) -> Stats:
+    if isinstance(dispatcher, SingleActiveDispatcher | PassingDispatcher):
+        active = dispatcher.active
+        stats: Stats = {"activeConsumerName": active.name if active is not None else None}
+        if isinstance(dispatcher, PassingDispatcher) and dispatcher.sub_type == KEY_SHARED:
+            stats["keySharedMode"] = dispatcher.mode.name
+            stats["allowOutOfOrderDelivery"] = dispatcher.mode.is_unordered
+        return stats
+    if not isinstance(dispatcher, AccountedDispatcher):
+        return {}
+    stats = {
+        "blockedSubscriptionOnUnackedMsgs": dispatcher.accounts.is_blocked,
+        "msgInReplay": dispatcher.waiting_entries,
+    }
+    if isinstance(dispatcher, KeySharedDispatcher):
+        draining = list(dispatcher.book.draining())
+        stats |= {
+            "keySharedMode": dispatcher.mode.name,
+            "allowOutOfOrderDelivery": dispatcher.mode.is_unordered,
+            "drainingHashesCount": len(draining),
+            "drainingHashesClearedTotal": dispatcher.book.drained,
+            "drainingHashesUnackedMessages": sum(key.in_hand for key in draining),
+        }
+    return stats
+
+
+def _consumer_stats(consumer: Consumer, dispatcher: Dispatcher | None, now_ms: int) -> Stats:
+    rate_out, throughput_out, rate_again, rate_acked, chunk_rate = consumer.rates(now_ms)
+    entries = consumer.entries_out
+    return {
+        "appId": consumer.peer.role or None,
+        "consumerName": consumer.name,
+        "msgRateOut": rate_out,
+        "msgThroughputOut": throughput_out,
+        "msgOutCounter": consumer.messages_out,
+        "bytesOutCounter": consumer.bytes_out,
+        "msgRateRedeliver": rate_again,
+        "messageAckRate": rate_acked,
+        "chunkedMessageRate": chunk_rate,
+        "avgMessagesPerEntry": round(consumer.messages_out / entries) if entries else 0,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_messages,
+        "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
+        "address": consumer.peer.address,
+        "connectedSince": _time(consumer.connected_at_ms),
+        "clientVersion": consumer.peer.client_version,
+        "lastAckedTimestamp": consumer.acked_ms,
+        "lastAckedTime": _time(consumer.acked_ms),
+        "lastConsumedTimestamp": consumer.sent_ms,
+        "lastConsumedTime": _time(consumer.sent_ms),
+        "firstMessagesSentTimestamp": consumer.first_sent_ms,
+        "lastConsumedFlowTimestamp": consumer.flow_ms,
+        "firstConsumedFlowTimestamp": consumer.first_flow_ms,
+        "metadata": dict(consumer.metadata),
+        **_key_stats(consumer, dispatcher),
+    }
+
+
+def _key_stats(consumer: Consumer, dispatcher: Dispatcher | None) -> Stats:
+    """What hashes of keys a consumer has, and which it still holds that another one has by now."""
+    draining: list[Key] = []
+    if isinstance(dispatcher, KeySharedDispatcher):
+        draining = [key for key in dispatcher.book.draining() if key.holder is consumer]
+    stats: Stats = {
+        "drainingHashesCount": len(draining),
+        "drainingHashesClearedTotal": consumer.drained_hashes,
+        "drainingHashesUnackedMessages": sum(key.in_hand for key in draining),
+        "drainingHashes": [
+            {"hash": key.hash, "unackMsgs": key.in_hand, "blockedAttempts": key.waiting}
+            for key in draining
+        ],
+    }
+    if dispatcher is not None and dispatcher.sub_type == KEY_SHARED:
+        assert isinstance(dispatcher, KeySharedDispatcher | PassingDispatcher)
+        ranges = dispatcher.selector.ranges_of(consumer)
+        stats["keyHashRangeArrays"] = [[each.start, each.end] for each in ranges]
+        stats["keyHashRanges"] = [f"[{each.start}, {each.end}]" for each in ranges]
+    return stats
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _sum(subscriptions: dict[str, Stats], field: str) -> Any:
+    return sum(each[field] for each in subscriptions.values())

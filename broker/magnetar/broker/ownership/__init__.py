@@ -1,6 +1,0 @@
-"""Who serves a topic: leases in the metadata store, and the broker that fences itself."""
-
-from magnetar.broker.ownership.protocol import Destination, Owner, Ownership, Tenure, TopicHolder
-from magnetar.broker.ownership.sole_owner import SoleOwner
-
-__all__ = ["Destination", "Owner", "Ownership", "SoleOwner", "Tenure", "TopicHolder"]

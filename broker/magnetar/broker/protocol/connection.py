@@ -1,0 +1,357 @@
+"""One client connection: the core of the binary protocol.
+
+Bytes come in through `receive`, frames go out through the `Link`, which has the socket, the tasks
+and the timers; there are none here. Commands are handled in the order of arrival; requests that
+have to wait (for a topic to load, for a cursor) become tasks of the link and are answered when they
+are done. Request ids are only echoed, never used as keys: clients use the same number twice at a
+time (trap 3).
+
+States: nothing but CONNECT is allowed first, and only once. Whatever breaks the protocol ends the
+connection with one log line; it never harms others.
+
+Back-pressure: a connection is not read while it has too many unpersisted publishes, while the
+broker as a whole has, or while the client leaves too many answers unread. All connections together
+have a share of each turn of the event loop (`TurnShares`); what came beyond it waits here, unread
+connections wait with it, and so a turn stays short whatever clients send.
+"""
+
+from collections.abc import Callable
+
+from magnetar.broker.base import replies
+from magnetar.broker.base.errors import ProtocolViolationError
+from magnetar.broker.base.token_bucket import TokenBucket
+from magnetar.broker.protocol.consuming import Consuming
+from magnetar.broker.protocol.consuming.acknowledging import LongAcknowledgement
+from magnetar.broker.protocol.link import Link, LinkIO
+from magnetar.broker.protocol.login import Login
+from magnetar.broker.protocol.lookups import Lookups
+from magnetar.broker.protocol.publishing import Publishing
+from magnetar.broker.protocol.topic_watch.watchers import TopicWatchers
+from magnetar.broker.protocol.transaction_commands import TransactionCommands
+from magnetar.broker.topics.services import Services
+from magnetar.sdk.wire import (
+    ACK_START,
+    COMMAND_FIELDS,
+    FRAME_SLACK_BYTES,
+    PING_FRAME,
+    PONG_FRAME,
+    SEND_START,
+    BaseCommand,
+    FrameDecoder,
+    FrameError,
+    parse_command,
+    parse_send,
+    parse_single_ack,
+    send_of,
+)
+from magnetar.sdk.wire.pulsar_pb2 import CommandConnect
+
+PROTOCOL_VERSION = 21
+"""The highest version this broker speaks; 21 is AUTO_CONSUME in the schema of a consumer."""
+
+HANDSHAKE_FRAME_BYTES_MAX = 128 * 1024
+"""Before CONNECT nobody may make the broker buffer more than a large token."""
+
+COMMAND_COST_BYTES = 2 << 10
+"""What a command counts of a turn beside its bytes: all that follows from one takes some tens of
+microseconds."""
+
+REQUEST_COST_BYTES = 32 << 10
+"""What a request counts of a turn that opens, closes, moves or looks up something: some tenths of
+a millisecond."""
+
+IDS_PER_TURN = 500
+"""Message ids of one command that are handled in a turn; the others wait for further ones."""
+ID_COST_BYTES = 512
+"""What one of them counts in the share of a turn, beside its bytes."""
+
+_CHEAP = frozenset(
+    {BaseCommand.ACK, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG, BaseCommand.SEND}
+)
+
+_CLIENT_VERSION_LENGTH_MAX = 256
+
+
+class Connection:
+    """State of one connection. The shell calls `receive`, `on_*` and `lost`."""
+
+    def __init__(
+        self, io: LinkIO, services: Services, address: str, *, certificate_role: str = ""
+    ) -> None:
+        """`certificate_role`: the name in the client's certificate, if the handshake of TLS has
+        verified one."""
+        self.services = services
+        self.link = link = Link(io, services.settings, services.counters, services.clock, address)
+        link.on_room = self._check_pressure
+        link.on_end = self.lost
+        self.login = Login(link, services, certificate_role)
+        self.publishing = Publishing(link, services, self.login)
+        self.consuming = Consuming(link, services, self.login)
+        self.lookups = Lookups(link, services, self.login)
+        self.watchers = TopicWatchers(link, services, self.login)
+        self.transactions = TransactionCommands(link, services, self.login)
+        self._is_connected = False
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
+        self._has_heard = False
+        self._is_ping_unanswered = False
+        self._shares = services.shares
+        self._is_resting = False
+        """The turn of the loop is used up; it waits for a later one."""
+        self._frames: list[tuple[bytes, bytes]] = []
+        """Received, and not handled in their turn: commands with their payloads."""
+        self._long: LongAcknowledgement | None = None
+        """One that is being handled, in this turn and further ones."""
+        self._held_bytes = 0
+        """Received when the turn was used up already."""
+        limit = services.settings.commands_per_s_max
+        self._commands: TokenBucket | None = None
+        """Room for commands beside messages; None: there is no limit."""
+        if limit:
+            now_s = services.clock.monotonic_s
+            self._commands = TokenBucket(now_s, per_period=limit, period_s=1.0)
+        self._handlers = self._make_handlers()
+
+    @property
+    def is_connected(self) -> bool:
+        """The handshake is done."""
+        return self._is_connected
+
+    @property
+    def is_closed(self) -> bool:
+        return self.link.is_closed
+
+    # Input
+
+    def receive(self, data: bytes) -> None:
+        """Handle the commands that `data` completes: now, or in later turns of the loop if there
+        is too much to do in this one."""
+        if self.link.is_closed:
+            return
+        self._has_heard = True
+        self.link.heard()
+        is_late = self._is_resting or self._shares.is_used_up
+        self._shares.use_bytes(len(data))
+        try:
+            frames = self._decoder.split(data)
+        except FrameError as error:
+            self.link.end_for(str(error))
+            return
+        if is_late:
+            self._frames += frames
+            self._held_bytes += len(data)
+            self._rest()
+        else:
+            self._handle(frames)
+
+    def _handle(self, frames: list[tuple[bytes, bytes]]) -> None:
+        """Handle what the turn has room for; the rest waits for others."""
+        self.link.heard_ms = (
+            self.services.clock.wall_ms()
+        )  # once, whatever the commands note it for
+        count = self._shares.requests_left
+        now, self._frames = (
+            (frames, []) if len(frames) <= count else (frames[:count], frames[count:])
+        )
+        handled = len(now)
+        try:
+            handled = self._handle_all(now)
+        except (FrameError, ProtocolViolationError) as error:
+            self.link.end_for(str(error))
+        if self.link.is_closed:
+            return
+        if handled < len(now):
+            self._frames = now[handled:] + self._frames
+        self._shares.use_requests(handled)
+        if self._long is not None or self._frames or self._shares.is_used_up:
+            self._rest()
+        else:
+            self._check_pressure()
+
+    def _go_on_acknowledging(self, long: LongAcknowledgement) -> None:
+        """Handle the next piece of a long acknowledgement."""
+        self._shares.use_bytes(IDS_PER_TURN * ID_COST_BYTES)
+        self._handle_any(long.take(IDS_PER_TURN), b"")
+        if long.is_done:
+            self._long = None
+
+    def _handle_all(self, frames: list[tuple[bytes, bytes]]) -> int:
+        """Handle frames until a request has used up the turn; returns how many."""
+        publishing = self.publishing
+        messages = handled = 0
+        for raw, payload in frames:
+            handled += 1
+            start = raw[:3]
+            if start == SEND_START and self._is_connected and (send := parse_send(raw)):
+                messages += 1
+                publishing.on_send(send, payload)
+            elif start == ACK_START and self._is_connected and (ack := parse_single_ack(raw)):
+                self.consuming.on_single_ack(ack)
+            else:
+                # How a frame begins says nothing of it: of fields that come twice the last counts.
+                command = parse_command(raw)
+                messages += command.type == BaseCommand.SEND
+                if LongAcknowledgement.is_one(command, IDS_PER_TURN):
+                    # All that comes behind it waits until its last piece is handled.
+                    self._long = LongAcknowledgement(command)
+                    self._go_on_acknowledging(self._long)
+                    break
+                self._handle_any(command, payload)
+                if self.link.is_closed:
+                    return handled
+                if command.type == BaseCommand.ACK:
+                    self._shares.use_bytes(len(command.ack.message_id) * ID_COST_BYTES)
+                    if self._shares.is_used_up:
+                        break
+                if command.type not in _CHEAP:
+                    self._shares.use_bytes(REQUEST_COST_BYTES)
+                    if self._shares.is_used_up:
+                        break
+        publishing.flush()
+        if self._commands is not None:
+            self._commands.spend(handled - messages)
+        return handled
+
+    def _handle_any(self, command: BaseCommand, payload: bytes) -> None:
+        kind = command.type
+        if kind == BaseCommand.SEND and self._is_connected:
+            self.publishing.on_send(send_of(command.send), payload)
+            return
+        # Whatever follows a SEND must find it on its way to the log.
+        self.publishing.flush()
+        if not self._is_connected and kind != BaseCommand.CONNECT:
+            raise ProtocolViolationError(f"{COMMAND_FIELDS[kind]} before connect")
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise ProtocolViolationError(f"{COMMAND_FIELDS[kind]} is not for a broker")
+        handler(command)
+
+    def _rest(self) -> None:
+        """Go on in a later turn of the loop: busy clients must not keep it to themselves."""
+        if not self._is_resting:
+            self._is_resting = True
+            self._shares.wait(self)
+        self._check_pressure()
+
+    def go_on(self) -> None:
+        """A later turn of the loop has room for it."""
+        self._is_resting = False
+        held_bytes, self._held_bytes = self._held_bytes, 0
+        self._shares.use_bytes(held_bytes)
+        if self.link.is_closed:
+            return
+        try:
+            if self._long is not None:
+                self._go_on_acknowledging(self._long)
+                self._rest()
+            else:
+                self._handle(self._frames)
+        except BaseException:
+            self.drop()  # as the loop does with a connection whose `receive` fails
+            raise
+
+    def _make_handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
+        table: dict[int, Callable[[BaseCommand], None]] = {
+            BaseCommand.CONNECT: lambda command: self._on_connect(command.connect),
+            BaseCommand.PING: lambda _: self.link.write(PONG_FRAME),
+            BaseCommand.PONG: lambda _: None,
+            BaseCommand.AUTH_RESPONSE: lambda command: self.login.answered(command.authResponse),
+        }
+        parts = (self.lookups, self.publishing, self.consuming, self.watchers, self.transactions)
+        for part in parts:
+            table.update(part.handlers())
+        return table
+
+    def _on_connect(self, connect: CommandConnect) -> None:
+        if self._is_connected:
+            raise ProtocolViolationError("a second connect")
+        link = self.link
+        link.client_version = connect.client_version[:_CLIENT_VERSION_LENGTH_MAX]
+        link.is_partial_producer = connect.feature_flags.supports_partial_producer
+        link.protocol_version = max(0, min(PROTOCOL_VERSION, connect.protocol_version))
+        self.login.begin(connect, self._welcome)
+
+    def _welcome(self) -> None:
+        settings = self.services.settings
+        self._is_connected = True
+        self._decoder.frame_bytes_max = settings.message_bytes_max + FRAME_SLACK_BYTES
+        self.link.write(
+            replies.connected(
+                server_version=(
+                    self.services.server_version
+                    + ("" if self.services.is_serving() else replies.WITHOUT_LEASE)
+                ),
+                protocol_version=self.link.protocol_version,
+                message_bytes_max=settings.message_bytes_max,
+            )
+        )
+
+    # The socket
+
+    def on_writable(self, is_writable: bool) -> None:
+        """The transport's buffer has passed its high or low mark."""
+        self.link.is_writable = is_writable
+        if is_writable:
+            self.consuming.wake()
+            self.watchers.wake()
+        self._check_pressure()
+
+    # Keeping alive
+
+    def on_tick(self) -> None:
+        """One keep-alive interval has passed."""
+        self.publishing.on_tick()
+        self.consuming.on_tick()
+        if not self._is_connected:
+            self.link.end_for("no handshake in time")
+        elif self._is_ping_unanswered and not self._has_heard and not self.link.is_paused:
+            self.link.end_for("no answer to a ping")
+        else:
+            self._has_heard = False
+            self._is_ping_unanswered = True
+            self.link.write(PING_FRAME)
+
+    # Back-pressure
+
+    def _check_pressure(self) -> None:
+        """Read, or not."""
+        link = self.link
+        if link.is_closed:
+            return
+        is_full = self.publishing.is_full(was_paused=link.is_full)
+        is_full = is_full or (
+            not link.is_writable
+            and link.unsent_bytes > self.services.settings.write_buffer_bytes_max
+        )
+        wait_s = self._commands.wait_s() if self._commands is not None else 0.0
+        if wait_s > 0:
+            is_full = True
+            link.look_again_in(wait_s)
+        if is_full and not link.is_full:
+            self.services.counters.publish_pauses += 1
+        link.is_full = is_full
+        link.read(is_wanted=not (is_full or self._is_resting))
+
+    # Closing
+
+    def drop(self) -> None:
+        """Close at once and give up everything the connection holds."""
+        self.link.drop()
+
+    def close(self) -> None:
+        """Close after what was written is sent, and give up everything."""
+        self.link.close()
+
+    def lost(self) -> None:
+        """The connection is gone: its producers and consumers leave at once.
+
+        What it has leads to it no more: it is freed as soon as nothing under way needs it.
+        """
+        if self.link.is_closed:
+            return
+        self.link.lost()
+        self._handlers = {}
+        self._frames = []
+        self.login.close()
+        self.publishing.lost()
+        self.consuming.lost()
+        self.watchers.lost()

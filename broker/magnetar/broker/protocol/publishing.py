@@ -1,0 +1,508 @@
+"""The publishing side of one connection: PRODUCER, SEND, CLOSE_PRODUCER.
+
+SENDs are the hot path. All SENDs of one read are collected per producer and go to the topic as one
+batch per producer (`flush`); per message there is a checksum and a few list appends, and nothing is
+awaited. What a SEND may be refused for is answered in the order of the SENDs.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from magnetar.broker.base import naming, replies
+from magnetar.broker.base.entry import MARKER, admit, messages_in, metadata_of
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    MessageChecksumError,
+    NotAllowedError,
+    ProtocolViolationError,
+    RequestError,
+    ServiceNotReadyError,
+)
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.ownership.protocol import Destination
+from magnetar.broker.features.transactions.errors import AlreadyStoredError
+from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.markers import id_in, with_transaction
+from magnetar.broker.protocol.link import Link
+from magnetar.broker.protocol.login import Login
+from magnetar.broker.security import Action, Subscription
+from magnetar.broker.security import Topic as TopicResource
+from magnetar.broker.topic import PublishBatch, Topic
+from magnetar.broker.topic.access import SHARED, Access
+from magnetar.broker.topic.admission import check_initial_subscription
+from magnetar.broker.topic.producer import Producer
+from magnetar.broker.topic.publish_rate import PublishRate
+from magnetar.broker.topics.schema_admission import version_for_producer
+from magnetar.broker.topics.services import Services
+from magnetar.ledger.position import EARLIEST
+from magnetar.sdk.wire import BaseCommand, Send, TopicName, split_payload
+from magnetar.sdk.wire.pulsar_pb2 import (
+    CommandCloseProducer,
+    CommandProducer,
+)
+
+PRODUCER_NAME_BYTES_MAX = 1024
+"""In UTF-8. It is in every message, and a topic with deduplication keeps it."""
+
+
+_LEAVING_PER_TURN = 25
+"""Producers of a lost connection that leave in one turn of the event loop."""
+
+
+class _Pending:
+    """A producer that is being created; closing it before that is done cancels it."""
+
+    __slots__ = ("cancel", "is_cancelled")
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self.cancel: Callable[[], None] | None = None
+        """Of one that waits for its turn: ends the waiting."""
+
+
+class Publishing:
+    """Producers of one connection, and their unpersisted publishes."""
+
+    def __init__(self, link: Link, services: Services, login: Login) -> None:
+        self.write = link.write
+        """For its producers, which know the connection as this."""
+        self._link = link
+        self._services = services
+        self._login = login
+        self._settings = services.settings
+        self._message_bytes_max = self._settings.message_bytes_max
+        self._budget = services.budget
+        self._clock = services.clock
+        self._latency = services.counters.publish_latency
+        self._sizes = services.counters.entry_sizes
+        self._producers: dict[int, Producer] = {}
+        self._creating: dict[int, _Pending] = {}
+        self._batches: dict[int, PublishBatch] = {}
+        self._leaving: set[int] = set()
+        """Producers that are about to be closed: what they send is not taken any more."""
+        self._closed_until_s: dict[int, float] = {}
+        """Producers that the broker closed: their SENDs still under way are ignored for a while."""
+        self._rates: dict[PublishRate, None] = {}
+        """Rates of topics that were published to and may be over."""
+        self._pending_messages = 0
+        self._pending_bytes = 0
+
+    def producers(self) -> Sequence[Producer]:
+        """Those that are there now."""
+        return list(self._producers.values())
+
+    # What its producers see of the connection
+
+    @property
+    def address(self) -> str:
+        """host:port of the client."""
+        return self._link.address
+
+    @property
+    def client_version(self) -> str:
+        """What the client calls itself."""
+        return self._link.client_version
+
+    @property
+    def is_partial_producer(self) -> bool:
+        """Whether the client makes producers of the partitions it needs only."""
+        return self._link.is_partial_producer
+
+    async def is_alive(self) -> bool:
+        """Probe the client with a PING. A client that does not answer is disconnected."""
+        return await self._link.is_alive()
+
+    # Commands
+
+    def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
+        return {
+            BaseCommand.PRODUCER: lambda command: self._on_producer(command.producer),
+            BaseCommand.CLOSE_PRODUCER: lambda command: self._on_close(command.close_producer),
+        }
+
+    # SEND
+
+    def on_send(self, send: Send, payload: bytes) -> None:
+        """Add one message to its producer's batch.
+
+        Raises:
+            ProtocolViolationError: there is no such producer.
+        """
+        producer_id, sequence_id, highest_id, txn = send
+        batch = self._batches.get(producer_id)
+        if batch is None:
+            producer = self._producers.get(producer_id)
+            if producer is not None and producer_id in self._leaving:
+                return
+            if producer is None:
+                self._unknown_producer(producer_id)
+                return
+            batch = self._batches[producer_id] = PublishBatch(
+                producer_id, producer.name, producer.checks, producer
+            )
+        size = len(payload)
+        try:
+            metadata = admit(payload)
+            if size > self._message_bytes_max:
+                self._check_size(payload)
+            if txn is not None and not self._takes_transactions(producer_id):
+                return
+            if highest_id and highest_id < sequence_id:
+                raise BrokerMetadataError(
+                    f"a message with the sequence ids from {sequence_id} to {highest_id}"
+                )
+            if txn is not None and id_in(metadata_of(payload)) is None:
+                payload = with_transaction(payload, TransactionId(*txn))
+                metadata, size = metadata_of(payload), len(payload)
+            if batch.checks:
+                seen = metadata_of(payload) if metadata is None else metadata
+                for check in batch.checks:
+                    check(batch, send, seen, payload)
+        except AlreadyStoredError:
+            self._flush_one(producer_id)
+            self._producers[producer_id].receipt_again(sequence_id, highest_id)
+            return
+        except RequestError as error:
+            batch.forget_next()
+            self._reject(producer_id, max(sequence_id, highest_id), error)
+            return
+        if metadata is None:
+            messages = 1
+        else:
+            messages = messages_in(metadata)
+            if metadata.num_chunks_from_msg > 1:
+                batch.note_chunk()
+            elif messages == MARKER or metadata.deliver_at_time:
+                batch.is_plain = False
+        batch.payloads.append(payload)
+        batch.counts.append(messages)
+        batch.sequence_ids.append(sequence_id)
+        batch.highest_ids.append(highest_id)
+        if highest_id:
+            batch.has_highest_ids = True
+        batch.messages += messages
+        batch.size_bytes += size
+
+    def _takes_transactions(self, producer_id: int) -> bool:
+        """Whether the topic is ready for transactions. If not, it is being made so, and the
+        producer is closed as soon as what it has sent before is answered: its client comes back,
+        and sends this again.
+
+        Raises:
+            NotAllowedError: the topic takes part in no transactions.
+        """
+        producer = self._producers[producer_id]
+        if producer.line.takes_transactions():
+            return True
+        self._flush_one(producer_id)
+        self._close_when_answered(producer_id, producer)
+        return False
+
+    def _close_when_answered(self, producer_id: int, producer: Producer) -> None:
+        """Take nothing more of a producer, and close it as soon as all before is answered: its
+        client comes back, and sends again what has no receipt."""
+        self._leaving.add(producer_id)
+        producer.close_by_client(producer.close_by_broker)
+
+    def _check_size(self, payload: bytes) -> None:
+        """Refuse what is too large.
+
+        The limit is for the payload alone: a chunk of the official client fills it wholly, and its
+        metadata comes on top.
+
+        Raises:
+            NotAllowedError
+        """
+        _, body_at = split_payload(payload)
+        size, limit = len(payload) - body_at, self._settings.message_bytes_max
+        if size > limit:
+            raise NotAllowedError(f"the message has {size} bytes; the limit is {limit}")
+
+    def _reject(self, producer_id: int, sequence_id: int, error: RequestError) -> None:
+        if isinstance(error, MessageChecksumError):
+            self._services.counters.checksum_errors += 1
+        self._flush_one(producer_id)
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return
+        producer.reject(sequence_id, error)
+        if producer.line.closes_after_refusal:
+            # Its client may send the message again. Were those behind it taken, a topic that
+            # deduplicates would answer that as a duplicate of a message that nobody has.
+            self._close_when_answered(producer_id, producer)
+
+    def _unknown_producer(self, producer_id: int) -> None:
+        if self._clock.monotonic_s() >= self._closed_until_s.get(producer_id, 0.0):
+            raise ProtocolViolationError(f"a message of producer {producer_id}, which is unknown")
+
+    def flush(self) -> None:
+        """Hand what was collected to the topics."""
+        if not self._batches:
+            return
+        batches, self._batches = self._batches, {}
+        now_s = self._clock.monotonic_s()
+        for producer_id, batch in batches.items():
+            self._publish(producer_id, batch, now_s)
+
+    def _flush_one(self, producer_id: int) -> None:
+        batch = self._batches.pop(producer_id, None)
+        if batch is not None:
+            self._publish(producer_id, batch, self._clock.monotonic_s())
+
+    def _publish(self, producer_id: int, batch: PublishBatch, now_s: float) -> None:
+        producer = self._producers.get(producer_id)
+        if producer is None or not batch.payloads:
+            return  # closed since: the client sends again what has no receipt
+        batch.arrived_s = now_s
+        self._pending_messages += len(batch.payloads)
+        self._pending_bytes += batch.size_bytes
+        self._budget.take(batch.size_bytes)
+        rate = producer.line.rate
+        if rate.is_limited:
+            rate.spend(batch.messages, batch.size_bytes)
+            self._rates[rate] = None
+        producer.publish(batch)
+
+    # Back-pressure
+
+    def on_publishes_done(self, batch: PublishBatch) -> None:
+        """Publishes are durable, or have failed."""
+        entries = len(batch.payloads)
+        self._pending_messages -= entries
+        self._pending_bytes -= batch.size_bytes
+        self._budget.give_back(batch.size_bytes)
+        if batch.error is None:
+            self._latency.observe(self._clock.monotonic_s() - batch.arrived_s, entries)
+            self._sizes.observe(batch.size_bytes / entries, entries)
+        if self._link.is_full:
+            self._link.on_room()
+
+    def resume_publishing(self) -> None:
+        """The broker, or a topic, has room for publishes again."""
+        self._link.on_room()
+
+    def is_full(self, *, was_paused: bool) -> bool:
+        """Whether the connection must not be read; once paused, it waits for half to be free."""
+        settings = self._settings
+        share = 2 if was_paused else 1
+        if self._budget.is_exhausted and self._pending_bytes:
+            self._budget.wait(self)
+            return True
+        if self._rates and self._is_over_a_rate():
+            return True
+        return (
+            self._pending_messages * share >= settings.publishes_per_connection_max
+            or self._pending_bytes * share >= settings.publish_bytes_per_connection_max
+        )
+
+    def _is_over_a_rate(self) -> bool:
+        """Whether a topic that was published to here is over its rate; it is waited for then."""
+        for rate in list(self._rates):
+            if rate.wait_s() > 0:
+                rate.wait(self)
+                return True
+            rate.forget(self)
+            del self._rates[rate]
+        return False
+
+    # PRODUCER
+
+    def _on_producer(self, request: CommandProducer) -> None:
+        link = self._link
+        request_id, producer_id = request.request_id, request.producer_id
+        existing = self._producers.get(producer_id)
+        refuse = partial(_refuse, request_id)
+        if existing is not None:
+            link.write(_success(request_id, existing))
+        elif producer_id in self._creating:
+            link.write(refuse(ServiceNotReadyError(f"producer {producer_id} is being created")))
+        elif (
+            len(self._producers) + len(self._creating)
+            >= self._settings.producers_per_connection_max
+        ):
+            link.write(refuse(NotAllowedError("too many producers on this connection")))
+        else:
+            pending = self._creating[producer_id] = _Pending()
+            if not link.start(self._create(request, pending), refuse):
+                del self._creating[producer_id]
+
+    async def _create(self, request: CommandProducer, pending: _Pending) -> None:
+        services = self._services
+        producer_id = request.producer_id
+        try:
+            name = naming.topic_of(request.topic)
+            naming.check_client_metadata(
+                request.producer_name,
+                request.initial_subscription_name,
+                properties=request.metadata,
+                bytes_max=services.settings.client_metadata_bytes_max,
+            )
+            await self._check_rights(name, request)
+            _check_producer(request, services.settings)
+            producer_name = request.producer_name or services.next_producer_name()
+            topic = await services.topics.get(name)
+            await services.gate.enter()
+            topic.check_open_to_clients()
+            await topic.line.admit_producer(is_transactional=request.txn_enabled)
+            if request.producer_access_mode == SHARED:  # Others may have to wait for room.
+                await topic.access.admit(self, producer_name)
+            await services.keeping.quotas.check_producer(topic)
+            schema_version = await version_for_producer(services.schemas, topic, request)
+            if request.initial_subscription_name:
+                await self._ensure_subscription(topic, request.initial_subscription_name)
+            producer = await topic.access.join(
+                self,
+                producer_id,
+                name=producer_name,
+                epoch=request.epoch,
+                access=Access(
+                    request.producer_access_mode,
+                    topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
+                    is_encrypted=request.encrypted,
+                    on_queued=partial(self._queued, request, pending, producer_name),
+                ),
+            )
+            try:
+                # They may have been taken away while it waited.
+                await self._check_rights(name, request)
+            except BaseException:
+                producer.close()
+                raise
+            if producer.is_closed:
+                raise ServiceNotReadyError(f"{name} has closed the producer meanwhile")
+            producer.schema_version = schema_version
+            producer.metadata = {each.key: each.value for each in request.metadata}
+        finally:
+            if self._creating.get(producer_id) is pending:
+                del self._creating[producer_id]
+        if self._link.is_closed or pending.is_cancelled:
+            producer.close()
+            return
+        self._closed_until_s.pop(producer_id, None)
+        self._producers[producer_id] = producer
+        self._link.write(_success(request.request_id, producer))
+
+    async def _check_rights(self, name: TopicName, request: CommandProducer) -> None:
+        login = self._login
+        await login.check(Action.PRODUCE, TopicResource(name))
+        if request.initial_subscription_name:
+            wanted = Subscription(name, request.initial_subscription_name)
+            await login.check(Action.CONSUME, wanted)
+
+    def _queued(
+        self,
+        request: CommandProducer,
+        pending: _Pending,
+        producer_name: str,
+        cancel: Callable[[], None],
+    ) -> None:
+        """It has to wait for its turn: the client hears that now, and of its turn later."""
+        pending.cancel = cancel
+        self._link.write(
+            replies.producer_success(
+                request.request_id, producer_name=producer_name, is_ready=False
+            )
+        )
+
+    async def _ensure_subscription(self, topic: Topic, subscription: str) -> None:
+        """The subscription that a dead-letter producer wants, so that nothing is missed by it.
+
+        A topic that keeps nothing needs none.
+        """
+        naming.check_subscription(subscription)
+        if not topic.name.is_persistent:
+            return
+        if subscription not in topic.subscriptions:
+            check_initial_subscription(str(topic.name), topic.policies, subscription)
+        topics = self._services.topics
+        open_cursor = partial(
+            topics.open_cursor, topic, topics.log_of(topic), subscription, EARLIEST, {}
+        )
+        await topic.subscriptions.ensure(subscription, open_cursor)
+
+    # Closing
+
+    def _on_close(self, request: CommandCloseProducer) -> None:
+        answer = replies.success(request.request_id)
+        pending = self._creating.pop(request.producer_id, None)
+        if pending is not None:
+            pending.is_cancelled = True
+            if pending.cancel is not None:
+                pending.cancel()
+        producer = self._producers.pop(request.producer_id, None)
+        self._leaving.discard(request.producer_id)
+        if producer is None:
+            self._link.write(answer)
+            return
+        producer.close_by_client(partial(self._closed, producer, answer))
+
+    def _closed(self, producer: Producer, answer: bytes) -> None:
+        producer.close()
+        self._link.write(answer)
+
+    def producer_closed(self, producer: Producer, destination: Destination | None) -> None:
+        """The producer was closed: tell the client, ignore what it has sent already."""
+        if self._producers.get(producer.producer_id) is not producer:
+            return
+        del self._producers[producer.producer_id]
+        self._leaving.discard(producer.producer_id)
+        self._batches.pop(producer.producer_id, None)
+        self._closed_until_s[producer.producer_id] = (
+            self._clock.monotonic_s() + self._settings.keep_alive_interval_ms / 1000
+        )
+        url = self._link.url_of(destination)
+        self._link.write(replies.close_producer(producer.producer_id, url))
+
+    def on_tick(self) -> None:
+        """Forget closed producers whose last SENDs must have arrived."""
+        now_s = self._clock.monotonic_s()
+        for producer_id in [each for each, until in self._closed_until_s.items() if until <= now_s]:
+            del self._closed_until_s[producer_id]
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._budget.forget(self)
+        self._batches.clear()
+        for rate in self._rates:
+            rate.forget(self)
+        producers, self._producers = self._producers, {}
+        _leave(list(producers.values()))
+
+
+def _leave(leaving: list[Producer]) -> None:
+    """Close producers of a lost connection, some at once and some in each further turn."""
+    for producer in leaving[:_LEAVING_PER_TURN]:
+        producer.close()
+    rest = leaving[_LEAVING_PER_TURN:]
+    if rest:
+        asyncio.get_running_loop().call_soon(_leave, rest)
+
+
+def _refuse(request_id: int, error: RequestError) -> bytes:
+    return replies.error(request_id, error.code, str(error))
+
+
+def _success(request_id: int, producer: Producer) -> bytes:
+    return replies.producer_success(
+        request_id,
+        producer_name=producer.name,
+        last_sequence_id=producer.line.last_sequence_id(producer.name),
+        topic_epoch=producer.topic_epoch,
+        schema_version=producer.schema_version,
+    )
+
+
+def _check_producer(request: CommandProducer, settings: BrokerSettings) -> None:
+    """Refuse what is switched off, and names that are too long.
+
+    Raises:
+        NotAllowedError
+    """
+    size = len(request.producer_name.encode())
+    if size > PRODUCER_NAME_BYTES_MAX:
+        raise NotAllowedError(
+            f"a producer name of {size} bytes; the limit is {PRODUCER_NAME_BYTES_MAX}"
+        )
+    if request.txn_enabled and not settings.transaction_coordinator_enabled:
+        raise NotAllowedError("transactions are not enabled on this broker")

@@ -1,0 +1,146 @@
+"""Rights that were taken away: whoever works by them is closed, and hears why when it comes back.
+
+Rights are asked for when a producer, a consumer, a watcher or a WebSocket session is made, not for
+each message. They are asked for once more when grants change (of those in that namespace or
+tenant), and of everybody every `rights_recheck_interval_s`, so that a change nobody was told of
+counts within a bounded time, too.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from magnetar.broker.base.errors import BrokerMetadataError
+from magnetar.broker.security.actions import Action, Namespace, Resource, Subscription, Topic
+
+if TYPE_CHECKING:
+    from magnetar.broker.protocol.connection import Connection
+    from magnetar.broker.protocol.login import Login
+
+_log = structlog.get_logger()
+
+_RETRY_S = 1.0
+_EVERYTHING = "/"
+
+IsConcerned = Callable[[str], bool]
+"""Whether a namespace, by its name, is to be looked at."""
+CheckSessions = Callable[[IsConcerned], Awaitable[None]]
+"""Closes sessions that have lost their rights. Raises: BrokerMetadataError."""
+
+
+async def no_sessions(is_concerned: IsConcerned) -> None:
+    """There are none."""
+
+
+class Revoking:
+    """Looks at connected clients when grants have changed, and now and then."""
+
+    def __init__(
+        self,
+        connections: Callable[[], Iterable["Connection"]],
+        check_sessions: CheckSessions = no_sessions,
+        *,
+        recheck_interval_s: float = 0.0,
+    ) -> None:
+        """`check_sessions`: of WebSockets, which are no connections of the binary protocol."""
+        self._connections = connections
+        self._check_sessions = check_sessions
+        self._recheck_interval_s = recheck_interval_s
+        self._changed: dict[str, None] = {}
+        """Beginnings of namespace names: `tenant/`, or `tenant/namespace`; `/` for all."""
+        self._unread = ""
+        """Why the rights of somebody could not be told in this look; empty: all were."""
+        self._looking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look at everybody from time to time."""
+        if self._recheck_interval_s > 0:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._recheck_interval_s, self._recheck)
+
+    def changed(self, prefix: str) -> None:
+        """Grants in these namespaces have changed; `prefix` is tenant/namespace, or tenant/."""
+        self._changed[prefix] = None
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(
+                self._look(), name="revoke-rights"
+            )
+            self._looking.add_done_callback(self._looked)
+
+    def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _recheck(self) -> None:
+        self.changed(_EVERYTHING)
+        self.start()
+
+    def _looked(self, looking: "asyncio.Task[None]") -> None:
+        self._looking = None
+        if not looking.cancelled() and (error := looking.exception()) is not None:
+            _log.error("rights_not_revoked", exc_info=error)
+        if not looking.cancelled() and self._changed:
+            self._begin()  # It was told when the look had ended, and its task had not.
+
+    async def _look(self) -> None:
+        while self._changed:
+            changed, self._changed = self._changed, {}
+            is_concerned = _concerning(tuple(changed))
+            self._unread = ""
+            for connection in list(self._connections()):
+                await self._look_at(connection, is_concerned)
+                await asyncio.sleep(0)
+            try:
+                await self._check_sessions(is_concerned)
+            except BrokerMetadataError as error:
+                self._unread = str(error)
+            if self._unread:
+                _log.warning("rights_not_read", error=self._unread)
+                self._changed = {**changed, **self._changed}
+                await asyncio.sleep(_RETRY_S)
+
+    async def _look_at(self, connection: "Connection", is_concerned: IsConcerned) -> None:
+        login = connection.login
+        for producer in connection.publishing.producers():
+            topic = producer.line.name
+            if not is_concerned(topic.namespace_name):
+                continue
+            if not await self._may(login, Action.PRODUCE, Topic(topic)):
+                producer.close_by_broker()
+        for topic, subscription, consumer in connection.consuming.consumers():
+            if not is_concerned(topic.namespace_name):
+                continue
+            wanted = Subscription(topic, subscription.name)
+            if not await self._may(login, Action.CONSUME, wanted) and not consumer.is_closed:
+                subscription.disconnect(consumer)
+        for namespace in filter(is_concerned, connection.watchers.namespaces()):
+            if not await self._may(login, Action.LIST_TOPICS, Namespace(namespace)):
+                connection.watchers.end(namespace)
+
+    async def _may(self, login: "Login", action: Action, resource: Resource) -> bool:
+        """Whether a client may go on; what cannot be told now is asked again, and keeps nobody
+        from being looked at whose rights can be told."""
+        try:
+            return await login.may(action, resource)
+        except BrokerMetadataError as error:
+            self._unread = str(error)
+            return True
+
+
+def _concerning(changed: tuple[str, ...]) -> IsConcerned:
+    def is_concerned(namespace: str) -> bool:
+        return any(
+            each == _EVERYTHING
+            or (namespace.startswith(each) if each.endswith("/") else namespace == each)
+            for each in changed
+        )
+
+    return is_concerned

@@ -1,0 +1,376 @@
+"""Who may produce to a topic: access modes, the topic's epoch, and producers that come back.
+
+*Shared*: any number, unless somebody has the topic for itself or waits for that. *Exclusive*: one,
+if nobody else is there. *WaitForExclusive*: the same, after waiting in a queue.
+*ExclusiveWithFencing*: everybody else goes. Each time a producer gets the topic for itself the
+epoch is raised, durably before it is told; when it comes back with an epoch that is lower by now,
+somebody had the topic in between, and it is fenced for good.
+
+A name has one producer. Who comes back under its name takes the place of its former self: on the
+same connection if its own epoch is higher, on another if the former connection is dead.
+
+Source: protocol sheet, section 7.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    ProducerBusyError,
+    ProducerFencedError,
+    RequestError,
+    ServiceNotReadyError,
+)
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.topic import admission
+from magnetar.broker.topic.peer import probe
+from magnetar.broker.topic.producer import Producer, ProducerPeer
+from magnetar.ledger.errors import LogClosedError, LogFencedError, MetadataError
+from magnetar.sdk.wire import TopicName
+from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
+
+if TYPE_CHECKING:
+    from magnetar.broker.topic.publish_line import PublishLine
+    from magnetar.broker.topic.surroundings import TopicLog
+    from magnetar.broker.topic.use import TopicUse
+
+EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
+"""In the properties of the topic's log: how often the topic was had exclusively, from 0."""
+
+EPOCH_MAX: Final = (1 << 63) - 1
+
+SHARED: Final = ProducerAccessMode.Shared
+EXCLUSIVE: Final = ProducerAccessMode.Exclusive
+WAIT: Final = ProducerAccessMode.WaitForExclusive
+FENCING: Final = ProducerAccessMode.ExclusiveWithFencing
+
+
+def _not_told(_cancel: Callable[[], None]) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a producer asks for."""
+
+    mode: ProducerAccessMode = SHARED
+    topic_epoch: int | None = None
+    """The epoch that it was given earlier."""
+    is_encrypted: bool = False
+    """It says that it encrypts its messages."""
+    on_queued: Callable[[Callable[[], None]], None] = _not_told
+    """Called once when it has to wait, with a function that ends the waiting."""
+
+
+SHARED_ACCESS: Final = Access()
+
+
+class _Claim:
+    """A producer that is about to have the topic for itself, or waits for it."""
+
+    __slots__ = ("is_fenced", "ready")
+
+    def __init__(self) -> None:
+        self.is_fenced = False
+        self.ready: asyncio.Future[None] | None = None
+        """Of one that waits: done when it is its turn."""
+
+
+class ProducedTopic(Protocol):
+    """What letting producers in needs of their topic."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def log(self) -> "TopicLog": ...
+
+    @property
+    def line(self) -> "PublishLine": ...
+
+    @property
+    def policies(self) -> EffectivePolicies: ...
+
+    @property
+    def producers(self) -> dict[str, Producer]: ...
+
+    @property
+    def use(self) -> "TopicUse": ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+
+class ProducerAccess:
+    """Lets producers into one topic."""
+
+    def __init__(self, topic: ProducedTopic, *, waiting_max: int) -> None:
+        self._topic = topic
+        self._waiting_max = waiting_max
+        self._holder: Producer | _Claim | None = None
+        """Who has the topic for itself."""
+        self._waiting: deque[_Claim] = deque()
+
+    @property
+    def holder(self) -> Producer | None:
+        """The producer that has the topic for itself."""
+        return self._holder if isinstance(self._holder, Producer) else None
+
+    @property
+    def waiting(self) -> int:
+        """Producers that wait to have it."""
+        return len(self._waiting)
+
+    @property
+    def epoch(self) -> int | None:
+        """How often the topic was had exclusively, from 0; None: never.
+
+        Raises:
+            BrokerMetadataError: what is stored there is no number.
+        """
+        text = self._topic.log.properties.get(EPOCH_PROPERTY)
+        if text is None:
+            return None
+        if not text.isdecimal():
+            raise BrokerMetadataError(
+                f"{self._topic.name}: the property {EPOCH_PROPERTY} is {text!r}, and no number"
+            )
+        return int(text)
+
+    # Joining
+
+    async def admit(self, peer: ProducerPeer, name: str) -> None:
+        """Refuse a producer if there are as many as may be; dead connections do not count.
+
+        Raises:
+            ProducerBusyError
+        """
+        try:
+            self._check_number(name)
+        except ProducerBusyError:
+            others = [each for each in self._topic.producers.values() if each.name != name]
+            await probe((each.peer for each in others), but=peer)
+            self._check_number(name)
+
+    def _check_number(self, name: str) -> None:
+        """
+        Raises:
+            ProducerBusyError
+        """
+        producers = self._topic.producers
+        others = len(producers) - (name in producers)
+        admission.check_producers(str(self._topic.name), self._topic.policies, others)
+
+    def policies_changed(self) -> None:
+        """Producers that do not encrypt go, if the topic requires that by now."""
+        if self._topic.policies.encryption_required:
+            for producer in list(self._topic.producers.values()):
+                if not producer.is_encrypted:
+                    producer.close_by_broker()
+
+    async def join(
+        self, peer: ProducerPeer, producer_id: int, *, name: str, epoch: int, access: Access
+    ) -> Producer:
+        """Let a producer in, in the end.
+
+        Raises:
+            ProducerBusyError: the name is taken, the topic is somebody's alone, or full.
+            ProducerFencedError: it cannot have the topic for itself, or not any more.
+            ServiceNotReadyError: the topic was closed meanwhile.
+            TopicTerminatedError: it takes no more messages.
+            BrokerMetadataError: the epoch cannot be stored now, or the topic requires encryption.
+        """
+        line = self._topic.line
+        line.check_not_terminated()
+        line.check_encryption(is_encrypted=access.is_encrypted)
+        make = partial(
+            Producer,
+            peer,
+            producer_id,
+            line=line,
+            on_closed=self._left,
+            name=name,
+            epoch=epoch,
+            is_encrypted=access.is_encrypted,
+        )
+        if access.mode == SHARED:
+            await self._wait_for_name(peer, producer_id, name, epoch)
+            self._check_shared(name)
+            return self._let_in(make())
+        if access.mode != FENCING:
+            await self._wait_for_name(peer, producer_id, name, epoch)
+        claim = _Claim()
+        try:
+            await self._claim(claim, access)
+            topic_epoch = await self._raise_epoch(claim, access.topic_epoch)
+            await line.settled(name)
+            self._check(claim)
+            producer = make()
+            producer.topic_epoch = topic_epoch
+            producer.access_mode = access.mode
+            self._let_in(producer)
+        except BaseException:
+            self._give_up(claim)
+            raise
+        self._holder = producer
+        return producer
+
+    def _let_in(self, producer: Producer) -> Producer:
+        topic = self._topic
+        if topic.is_closed:
+            raise ServiceNotReadyError(f"{topic.name} is closing")
+        topic.line.check_not_terminated()
+        topic.line.check_encryption(is_encrypted=producer.is_encrypted)
+        self._check_number(producer.name)
+        topic.producers[producer.name] = producer
+        topic.use.joined += 1
+        return producer
+
+    async def _wait_for_name(
+        self, peer: ProducerPeer, producer_id: int, name: str, epoch: int
+    ) -> None:
+        """End the producer's former self, and wait until what that has sent is decided.
+
+        Returns as well when somebody else has the name.
+        """
+        producers = self._topic.producers
+        while True:
+            former = producers.get(name)
+            if former is None:
+                await self._topic.line.settled(name)
+                if name not in producers:
+                    return
+            elif former.peer is peer:
+                if former.producer_id != producer_id or former.epoch >= epoch:
+                    return
+                former.close()
+            elif await former.peer.is_alive() and producers.get(name) is former:
+                return
+
+    def _check_shared(self, name: str) -> None:
+        topic = self._topic
+        if self._holder is not None or self._waiting:
+            holder = self.holder
+            who = "waits for" if holder is None else f"named {holder.name} has"
+            raise ProducerBusyError(f"a producer {who} {topic.name} for itself")
+        other = topic.producers.get(name)
+        if other is not None:
+            raise ProducerBusyError(
+                f"{topic.name} has a producer named {name} at {other.peer.address}"
+            )
+
+    async def _claim(self, claim: _Claim, access: Access) -> None:
+        """Keep everybody else out, at once or when it is the claim's turn."""
+        topic = self._topic
+        self._check_epoch(access.topic_epoch)
+        is_taken = self._holder is not None or bool(topic.producers) or bool(self._waiting)
+        if not is_taken:
+            self._holder = claim
+        elif access.mode == EXCLUSIVE:
+            raise ProducerFencedError(
+                f"{topic.name} has {len(topic.producers)} producers and {len(self._waiting)} that "
+                "wait for it: nobody can have it exclusively"
+            )
+        elif access.mode == FENCING:
+            self._fence_others(claim)
+        else:
+            await self._wait(claim, access)
+
+    async def _wait(self, claim: _Claim, access: Access) -> None:
+        if len(self._waiting) >= self._waiting_max:
+            raise ProducerBusyError(
+                f"{len(self._waiting)} producers wait for {self._topic.name}, which is the limit"
+            )
+        ready = claim.ready = asyncio.get_running_loop().create_future()
+        self._waiting.append(claim)
+
+        def cancel() -> None:
+            ready.cancel()
+
+        access.on_queued(cancel)
+        await ready
+
+    def _fence_others(self, claim: _Claim) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        self._fail(waiting, ProducerFencedError(f"another producer took {self._topic.name}"))
+        if isinstance(self._holder, _Claim):
+            self._holder.is_fenced = True
+        self._holder = claim
+        for producer in list(self._topic.producers.values()):
+            producer.close_by_broker()
+
+    def _check(self, claim: _Claim) -> None:
+        if claim.is_fenced:
+            raise ProducerFencedError(f"another producer took {self._topic.name}")
+
+    def _check_epoch(self, known: int | None) -> None:
+        current = self.epoch
+        if known is not None and current is not None and known < current:
+            raise ProducerFencedError(
+                f"{self._topic.name} was another producer's meanwhile: its epoch is {current}, and "
+                f"that of this producer {known}"
+            )
+
+    async def _raise_epoch(self, claim: _Claim, known: int | None) -> int:
+        """The epoch of the claim, durable: its own if it comes back, or the next one."""
+        self._check_epoch(known)
+        topic, current = self._topic, self.epoch
+        epoch = known
+        if epoch is None:
+            epoch = 0 if current is None else current + 1
+        if epoch > EPOCH_MAX:
+            raise BrokerMetadataError(f"{topic.name}: an epoch of {epoch} is beyond {EPOCH_MAX}")
+        if epoch != current:
+            try:
+                await topic.log.update_properties({EPOCH_PROPERTY: str(epoch)})
+            except (LogFencedError, LogClosedError) as error:
+                raise ServiceNotReadyError(f"{topic.name} is closing: {error}") from error
+            except MetadataError as error:
+                raise BrokerMetadataError(
+                    f"{topic.name}: its epoch cannot be stored: {error}"
+                ) from error
+            self._check(claim)
+        return epoch
+
+    # Leaving
+
+    def _left(self, producer: Producer) -> None:
+        """A producer has left."""
+        producers = self._topic.producers
+        if producers.get(producer.name) is producer:
+            del producers[producer.name]
+        if self._holder is producer:
+            self._holder = None
+        self._promote()
+
+    def _give_up(self, claim: _Claim) -> None:
+        if claim in self._waiting:
+            self._waiting.remove(claim)
+        if self._holder is claim:
+            self._holder = None
+        self._promote()
+
+    def _promote(self) -> None:
+        """If the topic is free, it is the turn of who waits longest."""
+        while self._waiting and self._holder is None and not self._topic.producers:
+            claim = self._waiting.popleft()
+            assert claim.ready is not None
+            if not claim.ready.done():
+                self._holder = claim
+                claim.ready.set_result(None)
+
+    def close(self) -> None:
+        """The topic is closed: who waits is told to ask again."""
+        waiting, self._waiting = self._waiting, deque()
+        self._fail(waiting, ServiceNotReadyError(f"{self._topic.name} is closing"))
+
+    @staticmethod
+    def _fail(waiting: deque[_Claim], error: RequestError) -> None:
+        for claim in waiting:
+            if claim.ready is not None and not claim.ready.done():
+                claim.ready.set_exception(error)

@@ -1,0 +1,136 @@
+"""Who may join a topic, by its policies. Pure.
+
+Only those who come are checked: a policy that is set later leaves those who are there. The codes
+are those of the protocol sheet, sections 7, 9 and 15.
+"""
+
+from collections.abc import Mapping
+
+from magnetar.broker.base.errors import (
+    ConsumerBusyError,
+    NotAllowedError,
+    ProducerBusyError,
+    SubscriptionNotFoundError,
+)
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import SubscriptionType
+
+_EXPIRED_AT = 1024
+"""Consumers remembered by a subscribe rate at which those whose period is over are forgotten."""
+
+
+def check_producers(topic: str, policies: EffectivePolicies, producers: int) -> None:
+    """Refuse one more producer beside `producers`.
+
+    Raises:
+        ProducerBusyError
+    """
+    if 0 < policies.max_producers <= producers:
+        raise ProducerBusyError(
+            f"{topic} has {producers} producers, and the limit is {policies.max_producers}"
+        )
+
+
+def check_initial_subscription(topic: str, policies: EffectivePolicies, subscription: str) -> None:
+    """Refuse that a producer creates a subscription.
+
+    Raises:
+        NotAllowedError
+    """
+    if not policies.auto_subscription_creation:
+        raise NotAllowedError(
+            f"{topic} has no subscription {subscription}, and none appear by themselves: "
+            "create it first"
+        )
+
+
+def check_subscription(
+    topic: str,
+    policies: EffectivePolicies,
+    subscriptions: Mapping[str, object],
+    name: str,
+    *,
+    is_durable: bool,
+    is_asked_for: bool = False,
+) -> None:
+    """Refuse that a subscription is created. `is_asked_for`: not by a consumer in passing.
+
+    Raises:
+        SubscriptionNotFoundError: durable ones do not appear by themselves here.
+        NotAllowedError: there are as many as may be.
+    """
+    if is_durable and not is_asked_for and not policies.auto_subscription_creation:
+        raise SubscriptionNotFoundError(
+            f"{topic} has no subscription {name}, and none appear by themselves: create it first"
+        )
+    if 0 < policies.max_subscriptions <= len(subscriptions):
+        raise NotAllowedError(
+            f"{topic} has {len(subscriptions)} subscriptions, "
+            f"and the limit is {policies.max_subscriptions}"
+        )
+
+
+def check_type(topic: str, policies: EffectivePolicies, type_name: str) -> None:
+    """Refuse a subscription type that is not enabled.
+
+    Raises:
+        NotAllowedError
+    """
+    if SubscriptionType(type_name) not in policies.subscription_types:
+        enabled = ", ".join(sorted(policies.subscription_types))
+        raise NotAllowedError(
+            f"{topic} has no {type_name} subscriptions; enabled by its policies: {enabled}"
+        )
+
+
+def check_consumer(
+    topic: str, policies: EffectivePolicies, subscription: str, of_topic: int, of_subscription: int
+) -> None:
+    """Refuse one more consumer beside those of the topic and the subscription.
+
+    Raises:
+        ConsumerBusyError
+    """
+    if 0 < policies.max_consumers <= of_topic:
+        raise ConsumerBusyError(
+            f"{topic} has {of_topic} consumers, and the limit is {policies.max_consumers}"
+        )
+    limit = policies.max_consumers_per_subscription
+    if 0 < limit <= of_subscription:
+        raise ConsumerBusyError(
+            f"subscription {subscription} of {topic} has {of_subscription} consumers, "
+            f"and the limit is {limit}"
+        )
+
+
+class SubscribeRate:
+    """How often each consumer of a topic has subscribed in its present period."""
+
+    def __init__(self) -> None:
+        self._counts: dict[object, tuple[float, int]] = {}
+        """When the period began, and SUBSCRIBEs in it."""
+
+    def check(
+        self, topic: str, policies: EffectivePolicies, consumer: object, now_s: float
+    ) -> None:
+        """Count a SUBSCRIBE; `consumer` tells one from another.
+
+        Raises:
+            NotAllowedError: too many in this period.
+        """
+        limit = policies.subscribe_rate_per_consumer
+        if limit <= 0:
+            self._counts.clear()
+            return
+        period_s = policies.subscribe_rate_period_s
+        if len(self._counts) >= _EXPIRED_AT:
+            live = {key: each for key, each in self._counts.items() if now_s - each[0] < period_s}
+            self._counts = live
+        since_s, count = self._counts.get(consumer, (now_s, 0))
+        if now_s - since_s >= period_s:
+            since_s, count = now_s, 0
+        if count >= limit:
+            raise NotAllowedError(
+                f"{topic} lets each consumer subscribe {limit} times in {period_s} s: wait"
+            )
+        self._counts[consumer] = (since_s, count + 1)

@@ -1,0 +1,195 @@
+"""A consumer: one client's place in a subscription, its credit and what it has not acknowledged."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from magnetar.broker.base.meter import Meter
+from magnetar.broker.cluster.ownership.protocol import Destination
+from magnetar.broker.topic.dispatch.pending import PendingEntries
+from magnetar.broker.topic.peer import Peer
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe
+
+EXCLUSIVE = int(CommandSubscribe.Exclusive)
+SHARED = int(CommandSubscribe.Shared)
+FAILOVER = int(CommandSubscribe.Failover)
+KEY_SHARED = int(CommandSubscribe.Key_Shared)
+
+TYPE_NAMES = {
+    EXCLUSIVE: "Exclusive",
+    SHARED: "Shared",
+    FAILOVER: "Failover",
+    KEY_SHARED: "Key_Shared",
+}
+
+
+class HashRange(NamedTuple):
+    """Hashes of keys, both ends included."""
+
+    start: int
+    end: int
+
+
+class KeySharedMode(NamedTuple):
+    """What all consumers of a Key_Shared subscription have in common."""
+
+    is_sticky: bool = False
+    """They name the hashes they want; else the broker shares them out."""
+    is_unordered: bool = False
+    """The messages of a key may be at several consumers at once."""
+
+    @property
+    def name(self) -> str:
+        return "STICKY" if self.is_sticky else "AUTO_SPLIT"
+
+    def __str__(self) -> str:
+        return f"{self.name}, {'out of order' if self.is_unordered else 'in order'}"
+
+
+OnClosed = Callable[["Consumer", Destination | None], None]
+"""The broker closed a consumer: its client is told, and where to go; its id is free."""
+
+
+def _nobody(_consumer: "Consumer", _destination: Destination | None) -> None:
+    """Nobody is to be told."""
+
+
+class Consumer:
+    """State of one consumer on one connection. Dispatchers and the subscription change it.
+
+    `permits` is the credit in messages; it goes below zero when a batch is larger than what was
+    left, and starts from zero with every subscription.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "acked_ms",
+        "bytes_out",
+        "chunks_out",
+        "connected_at_ms",
+        "consumer_id",
+        "drained_hashes",
+        "entries_out",
+        "epoch",
+        "first_flow_ms",
+        "first_sent_ms",
+        "flow_ms",
+        "hash_ranges",
+        "is_auto_consume",
+        "is_blocked",
+        "is_closed",
+        "is_told_end",
+        "key_shared",
+        "messages_acked",
+        "messages_out",
+        "messages_redelivered",
+        "metadata",
+        "meter",
+        "name",
+        "on_closed",
+        "peer",
+        "pending",
+        "permits",
+        "priority",
+        "reads_compacted",
+        "sent_ms",
+        "start",
+        "sub_type",
+        "unacked_messages",
+    )
+
+    def __init__(
+        self,
+        peer: Peer,
+        consumer_id: int,
+        *,
+        name: str,
+        sub_type: int,
+        priority: int = 0,
+        epoch: int = -1,
+        connected_at_ms: int = 0,
+        key_shared: KeySharedMode = KeySharedMode(),  # noqa: B008
+        hash_ranges: Sequence[HashRange] = (),
+        reads_compacted: bool = False,
+        is_auto_consume: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        on_closed: OnClosed = _nobody,
+    ) -> None:
+        """`hash_ranges`: of STICKY, or what an Exclusive consumer wants to see; else empty."""
+        self.peer = peer
+        self.on_closed = on_closed
+        self.consumer_id = consumer_id
+        self.name = name
+        self.sub_type = sub_type
+        self.priority = priority
+        self.epoch = epoch
+        """The client's counter against stale messages; -1 if it never sent one."""
+        self.connected_at_ms = connected_at_ms
+        self.key_shared = key_shared
+        self.hash_ranges = hash_ranges
+        self.reads_compacted = reads_compacted
+        """It wants the newest message of each key, where the topic is compacted."""
+        self.is_auto_consume = is_auto_consume
+        """It takes whatever schema a message has."""
+        self.metadata = metadata or {}
+        """What its client says of it, for who looks at the statistics."""
+        self.start: Position | None = None
+        """The first entry that it wants, if its subscription is new."""
+        self.permits = 0
+        self.is_closed = False
+        self.is_blocked = False
+        """Too many unacknowledged messages; of Shared and Key_Shared only."""
+        self.is_told_end = False
+        """It knows that the topic is terminated, and that it has seen everything."""
+        self.pending = PendingEntries()
+        """Entries sent and not acknowledged, of Shared and Key_Shared; see `PendingAccounts`."""
+        self.unacked_messages = 0
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_redelivered = 0
+        self.messages_acked = 0
+        """Of Exclusive and Failover: entries."""
+        self.chunks_out = 0
+        """Entries sent that are chunks."""
+        self.meter = Meter(0, 0, 0, 0, 0, since_ms=connected_at_ms)
+        """Of those five."""
+        self.entries_out = 0
+        self.drained_hashes = 0
+        """Hashes of keys that this consumer held while another one owned them, and has given up."""
+        # Wall clock, ms since the epoch; 0: not yet.
+        self.flow_ms = self.first_flow_ms = 0
+        """The last and the first time the client gave credit."""
+        self.sent_ms = self.first_sent_ms = 0
+        """The last and the first time it was sent messages."""
+        self.acked_ms = 0
+        """The last time it acknowledged anything."""
+
+    def sample(self, now_ms: int) -> None:
+        """Note the counters for the rates, once per interval."""
+        self.meter.sample(now_ms, *self._counters)
+
+    def rates(self, now_ms: int) -> tuple[float, ...]:
+        """Messages and bytes sent, messages sent again and acknowledged, and chunks sent, per
+        second of the last minute."""
+        return self.meter.per_s(now_ms, *self._counters)
+
+    @property
+    def _counters(self) -> tuple[int, int, int, int, int]:
+        return (
+            self.messages_out,
+            self.bytes_out,
+            self.messages_redelivered,
+            self.messages_acked,
+            self.chunks_out,
+        )
+
+    def was_sent(self, now_ms: int) -> None:
+        """Note that messages left for the client, once per write."""
+        self.sent_ms = now_ms
+        if not self.first_sent_ms:
+            self.first_sent_ms = now_ms
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be sent something now."""
+        return self.permits > 0 and not self.is_blocked and self.peer.is_writable

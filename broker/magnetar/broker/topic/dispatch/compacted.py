@@ -1,0 +1,267 @@
+"""Entries in order for a consumer that reads what is compacted: newest messages, then the log.
+
+Up to the horizon they come from the compacted ledger, with the positions that they have in the
+topic; behind it from the log. What was compacted away between two entries counts as acknowledged
+once the later one goes out, so that a durable cursor gets past it.
+
+The compacted ledger may hold entries whose ledgers are trimmed: the cursor cannot stand among them.
+Who begins there has an `EarlyPlace`, which remembers how far that part is consumed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from magnetar.broker.base.entry import kept_words_of
+from magnetar.broker.base.errors import RequestError
+from magnetar.broker.topic.dispatch.source import EntrySource
+from magnetar.broker.topic.run import Run
+from magnetar.cursors import Cursor, SubscriptionCursor
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.position import Position
+
+_END = 1 << 62
+_LEDGER, _ENTRY = "compacted.ledger", "compacted.entry"
+
+
+class CompactedView(Protocol):
+    """What is left of a topic up to its horizon; `CompactedLedger` is one."""
+
+    @property
+    def horizon(self) -> Position: ...
+
+    async def read_behind(
+        self, after: Position, /, *, entries_max: int, bytes_max: int
+    ) -> list[tuple[Position, bytes]]: ...
+
+
+class EarlyPlace:
+    """How far a subscription has consumed compacted entries that the log has no more.
+
+    A durable cursor saves it with its position.
+    """
+
+    def __init__(
+        self,
+        view: Callable[[], CompactedView | None],
+        log_begins: Callable[[], Position],
+        cursor: SubscriptionCursor,
+    ) -> None:
+        self.view = view
+        self._log_begins = log_begins
+        self._cursor = cursor
+        self.after: Position | None = None
+        """Everything at or before it is consumed; None: all of that part is."""
+        self._sent: deque[Position] = deque()
+        self._acked: set[Position] = set()
+        self._is_passed = False
+        """Everything of that part was sent."""
+        saved = cursor.position_properties if isinstance(cursor, Cursor) else {}
+        if _LEDGER in saved and _ENTRY in saved:
+            self.after = Position(saved[_LEDGER], saved[_ENTRY])
+
+    def place(self, first: Position) -> None:
+        """The subscription goes on at `first`, wherever that is."""
+        self.rewind()
+        after = Position(first.ledger_id, max(-1, first.entry_id - 1))
+        is_early = self.view() is not None and first < self._log_begins()
+        self._set(after if is_early else None)
+
+    def clear(self) -> None:
+        """Somebody consumes who does not read what is compacted."""
+        self.rewind()
+        self._set(None)
+
+    def rewind(self) -> None:
+        """What was sent and not acknowledged comes again."""
+        self._sent.clear()
+        self._acked.clear()
+        self._is_passed = False
+
+    def sent(self, run: Run, start: int) -> None:
+        """Entries go out, from index `start` of a run on."""
+        if run.first >= self._log_begins():
+            self.passed()
+            return
+        for at in range(start, len(run.entries)):
+            position = Position(run.ledger_id, run.first_entry_id + at)
+            if not self._sent or position > self._sent[-1]:
+                self._sent.append(position)
+
+    def passed(self) -> None:
+        """Nothing of that part is left to be sent."""
+        self._is_passed = True
+        self._settle()
+
+    def acked(self, positions: Iterable[Position]) -> None:
+        """Entries were acknowledged one by one."""
+        if self._sent:
+            last = self._sent[-1]
+            self._acked.update(each for each in positions if each <= last)
+            self._settle()
+
+    def acked_through(self, position: Position) -> None:
+        """Everything through the position was acknowledged."""
+        while self._sent and self._sent[0] <= position:
+            self._acked.add(self._sent[0])
+            if not self._settle():
+                break
+
+    def _settle(self) -> bool:
+        after = self.after
+        while self._sent and self._sent[0] in self._acked:
+            after = self._sent.popleft()
+            self._acked.discard(after)
+        if self._is_passed and not self._sent:
+            after = None
+        if after == self.after:
+            return False
+        self._set(after)
+        return True
+
+    def _set(self, after: Position | None) -> None:
+        if after == self.after:
+            return
+        self.after = after
+        if isinstance(self._cursor, Cursor):
+            self._cursor.set_position_properties(
+                {} if after is None else {_LEDGER: after.ledger_id, _ENTRY: after.entry_id}
+            )
+
+
+class CompactedSource(EntrySource):
+    """An `EntrySource` that reads what is compacted, if the consumer of now asks for that."""
+
+    early: EarlyPlace | None = None
+    """None: the topic is never compacted."""
+    _reads_compacted = False
+    _known_view: CompactedView | None = None
+    """What the runs ahead were read for."""
+    _nothing_behind: Position | None = None
+    """Behind it the view has nothing."""
+
+    @property
+    def _view(self) -> CompactedView | None:
+        return self.early.view() if self._reads_compacted and self.early is not None else None
+
+    def read_for(self, *, reads_compacted: bool) -> None:
+        """Whom to read for from the next `rewind` on."""
+        self._reads_compacted = reads_compacted
+        if not reads_compacted and self.early is not None:
+            self.early.clear()
+
+    def rewind(self) -> None:
+        super().rewind()
+        if self._reads_compacted and self.early is not None:
+            self.early.rewind()
+            if self.early.after is not None:
+                self._after = self.early.after
+
+    def next_run(self) -> tuple[Run, int] | None:
+        view = self._view
+        if view is not self._known_view:
+            self._drop_ahead()
+            self._known_view, self._nothing_behind = view, None
+        if view is not None and (after := self._done_through()) < view.horizon:
+            found = self._next_compacted(view, after)
+            if found is not None or self._after < view.horizon:
+                return found
+        return super().next_run()
+
+    def _done_through(self) -> Position:
+        """The last entry that was handed out, skipped, or acknowledged meanwhile."""
+        assert self.early is not None
+        if self.early.after is not None or not self._acks.is_durable:
+            return self._after
+        return max(self._after, self._acks.mark_delete)
+
+    def _next_compacted(self, view: CompactedView, after: Position) -> tuple[Run, int] | None:
+        assert self.early is not None
+        ahead = self._ahead
+        while ahead and ahead[0].last <= after:
+            ahead.popleft()
+        if not ahead:
+            if self._nothing_behind is None or after < self._nothing_behind:
+                self._read_behind(view, after)
+                return None
+            horizon = view.horizon
+            self._ack_gap(after, Position(horizon.ledger_id, horizon.entry_id + 1))
+            self._after = horizon
+            self.early.passed()
+            return None
+        run, index = ahead[0], 0
+        if run.first <= after:
+            index = after.entry_id + 1 - run.first_entry_id
+        else:
+            self._ack_gap(after, run.first)
+        if len(ahead) == 1:
+            self._read_on(run.last)
+        if self.early.after is not None:
+            self.early.sent(run, index)
+        return run, index
+
+    def _ack_gap(self, after: Position, until: Position) -> None:
+        """What lies between was compacted away: nobody will acknowledge it."""
+        if not self._acks.is_durable:
+            return
+        position = self._log.next_position(after)
+        while position < until:
+            if position.ledger_id == until.ledger_id:
+                self._acks.ack_range(position.ledger_id, position.entry_id, until.entry_id - 1)
+                return
+            self._acks.ack_range(position.ledger_id, position.entry_id, _END)
+            position = self._log.next_position(Position(position.ledger_id, _END))
+
+    def _read_on(self, last: Position) -> None:
+        view = self._view
+        if view is None or last >= view.horizon:
+            super()._read_on(last)
+        elif self._nothing_behind is None or last < self._nothing_behind:
+            self._read_behind(view, last)
+
+    def _read_behind(self, view: CompactedView, after: Position) -> None:
+        if self._reading is None and self._retry is None:
+            self.reads += 1
+            self._reading = asyncio.get_running_loop().create_task(self._read_view(view, after))
+
+    async def _read_view(self, view: CompactedView, after: Position) -> None:
+        limits = self._limits
+        try:
+            found = await view.read_behind(
+                after, entries_max=limits.entries_max, bytes_max=limits.bytes_max
+            )
+        except (LedgerError, RequestError) as error:
+            self._reading = None
+            self._retry_later(after, error)
+            return
+        self._reading = None
+        self._failures = 0
+        self._ahead.extend(runs_of(found, is_masked=not self._acks.is_durable))
+        if not found:
+            self._nothing_behind = after
+        self._on_ready()
+
+
+def runs_of(found: Sequence[tuple[Position, bytes]], *, is_masked: bool) -> list[Run]:
+    """Entries as runs of consecutive ones.
+
+    `is_masked`: the ack_set of a batch says which of its messages are gone, for clients that do not
+    heed the mark in the message itself. To readers only: those clients would wait for the gone ones
+    before they acknowledge a batch.
+    """
+    runs: list[Run] = []
+    start = 0
+    for at in range(1, len(found) + 1):
+        if at < len(found):
+            before, here = found[at - 1][0], found[at][0]
+            if here == Position(before.ledger_id, before.entry_id + 1):
+                continue
+        first = found[start][0]
+        entries = [entry for _, entry in found[start:at]]
+        kept = list(map(kept_words_of, entries)) if is_masked else []
+        runs.append(
+            Run(first.ledger_id, first.entry_id, entries, kept_words=kept if any(kept) else None)
+        )
+        start = at
+    return runs

@@ -1,0 +1,192 @@
+"""Entries of a run as MESSAGE frames for one consumer: the hot loop of dispatch.
+
+The stored bytes go out as they are; only the few bytes of the command are made per entry. Entries
+that are acknowledged already are left out, internal marker entries too.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from magnetar.broker.base.entry import MARKER
+from magnetar.broker.topic.consumer import Consumer
+from magnetar.broker.topic.run import Run
+from magnetar.cursors import SubscriptionCursor
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire import encode_message_prefix
+
+CHECKSUM_VERSION_MIN = 11
+"""Clients below this protocol version are not sent the checksum."""
+
+_CHECKSUM_MAGIC = b"\x0e\x01"
+_CHECKSUM_BYTES = 6
+_WORD_MASK = (1 << 64) - 1
+
+
+class Encoded(NamedTuple):
+    """What was encoded: up to index `stop` of the run, exclusive."""
+
+    stop: int
+    messages: int
+    size_bytes: int
+
+
+def open_messages(messages: int, words: tuple[int, ...]) -> int:
+    """Messages of an entry that are still open, given its ack_set words (none: all of them)."""
+    if not words:
+        return messages
+    return sum((word & _WORD_MASK).bit_count() for word in words)
+
+
+def both(words: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
+    """Messages that are open in both of two ack_sets; () has all of them open."""
+    if not words or not others:
+        return words or others
+    return tuple(one & other for one, other in zip(words, others, strict=False))
+
+
+def strip_checksum(entry: bytes) -> bytes:
+    """The entry without magic and checksum, for clients that do not know them."""
+    return entry[_CHECKSUM_BYTES:] if entry[:2] == _CHECKSUM_MAGIC else entry
+
+
+def encode_run(
+    parts: list[bytes],
+    consumer: Consumer,
+    run: Run,
+    start: int,
+    *,
+    messages_max: int,
+    bytes_max: int,
+    partition: int,
+    acks: SubscriptionCursor,
+    markers: list[Position],
+    wanted: Callable[[int], bool] | None = None,
+) -> Encoded:
+    """Append frames for entries from index `start` on, while there is credit and room.
+
+    An entry is sent whenever some credit is left, so the last batch may cost more than that.
+    Positions of marker entries that were left out are added to `markers`. `wanted` is asked by the
+    hash of each entry's key; what is not wanted is left out and stays unacknowledged.
+    """
+    if (
+        wanted is not None
+        or run.kept_words is not None
+        or acks.has_holes
+        or consumer.peer.protocol_version < CHECKSUM_VERSION_MIN
+    ):
+        return _encode_filtered(
+            parts,
+            consumer,
+            run,
+            start,
+            messages_max=messages_max,
+            bytes_max=bytes_max,
+            partition=partition,
+            acks=acks,
+            markers=markers,
+            wanted=wanted,
+        )
+    consumer_id, epoch = consumer.consumer_id, consumer.epoch
+    ledger_id, first_entry_id = run.ledger_id, run.first_entry_id
+    entries, messages = run.entries, run.messages
+    credit, room = messages_max, bytes_max
+    append = parts.append
+    stop = start
+    for stop in range(start, len(entries)):
+        if credit <= 0 or room <= 0:
+            break
+        cost = messages[stop]
+        if cost == MARKER:
+            markers.append(Position(ledger_id, first_entry_id + stop))
+            continue
+        entry = entries[stop]
+        size = len(entry)
+        append(
+            encode_message_prefix(
+                consumer_id,
+                ledger_id=ledger_id,
+                entry_id=first_entry_id + stop,
+                payload_bytes=size,
+                partition=partition,
+                consumer_epoch=epoch,
+            )
+        )
+        append(entry)
+        credit -= cost
+        room -= size
+    else:
+        stop = len(entries)
+    return Encoded(stop, messages_max - credit, bytes_max - room)
+
+
+def _encode_filtered(
+    parts: list[bytes],
+    consumer: Consumer,
+    run: Run,
+    start: int,
+    *,
+    messages_max: int,
+    bytes_max: int,
+    partition: int,
+    acks: SubscriptionCursor,
+    markers: list[Position],
+    wanted: Callable[[int], bool] | None,
+) -> Encoded:
+    """The same, looking at every entry's acknowledgements."""
+    credit, room = messages_max, bytes_max
+    entries, messages = run.entries, run.messages
+    stop = start
+    for stop in range(start, len(entries)):
+        if credit <= 0 or room <= 0:
+            break
+        position = Position(run.ledger_id, run.first_entry_id + stop)
+        if acks.is_acked(position):
+            continue
+        cost = messages[stop]
+        if cost == MARKER:
+            markers.append(position)
+            continue
+        if wanted is not None and not wanted(run.key_hashes[stop]):
+            continue
+        words = acks.remaining_words(position)
+        if run.kept_words is not None:
+            words = both(words, run.kept_words[stop])
+            if words and not any(words):
+                markers.append(position)  # what is left of it was acknowledged
+                continue
+        room -= append_message(
+            parts, consumer, position, entries[stop], partition=partition, words=words
+        )
+        credit -= open_messages(cost, words)
+    else:
+        stop = len(entries)
+    return Encoded(stop, messages_max - credit, bytes_max - room)
+
+
+def append_message(
+    parts: list[bytes],
+    consumer: Consumer,
+    position: Position,
+    entry: bytes,
+    *,
+    partition: int,
+    words: tuple[int, ...] = (),
+    redelivery_count: int = 0,
+) -> int:
+    """Append one MESSAGE frame; returns the size of the entry as sent."""
+    if consumer.peer.protocol_version < CHECKSUM_VERSION_MIN:
+        entry = strip_checksum(entry)
+    parts.append(
+        encode_message_prefix(
+            consumer.consumer_id,
+            ledger_id=position.ledger_id,
+            entry_id=position.entry_id,
+            payload_bytes=len(entry),
+            redelivery_count=redelivery_count,
+            ack_set=words,
+            partition=partition,
+            consumer_epoch=consumer.epoch,
+        )
+    )
+    parts.append(entry)
+    return len(entry)

@@ -1,0 +1,36 @@
+"""Exclusive: one consumer, all entries in order. The subscription refuses a second one.
+
+A consumer that names ranges of hashes sees only entries whose keys are in them. The others stay
+unacknowledged, as with Pulsar: such consumers are readers, or acknowledge cumulatively.
+"""
+
+from collections.abc import Collection
+
+from magnetar.broker.topic.consumer import EXCLUSIVE, Consumer
+from magnetar.broker.topic.dispatch.base import SingleActiveDispatcher
+from magnetar.broker.topic.sticky_key import sticky_range_hash
+
+
+class ExclusiveDispatcher(SingleActiveDispatcher):
+    """Sends to the one consumer there is."""
+
+    sub_type = EXCLUSIVE
+
+    def add(self, consumer: Consumer) -> None:
+        assert not self.consumers, "the subscription lets in one consumer only"
+        self.consumers.append(consumer)
+        self.active = consumer
+        ranges = consumer.hash_ranges
+        if ranges:
+            self._wanted = lambda key_hash: any(
+                each.start <= sticky_range_hash(key_hash) <= each.end for each in ranges
+            )
+        else:
+            self._wanted = None
+        # A former consumer's unacknowledged entries come again.
+        self.rewind()
+
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        if self._without(consumers):
+            self.active = None
+            self.source.close()

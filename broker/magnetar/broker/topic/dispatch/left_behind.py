@@ -1,0 +1,211 @@
+"""Key_Shared: the entries that wait, their bytes as far as there is room, and reading the rest.
+
+Which entries wait, and for which key, is in the `KeyBook`. Their bytes are kept up to a bound, so
+that what was left behind need not be read again when its consumer is ready. Entries that were
+withheld and are *due* wait here until they were read: before that nobody knows their keys.
+
+How much may be left behind is bounded, too. When no more bytes can be kept, slower consumers get
+some time first to take theirs: most have more credit in a moment, and nothing is read twice.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from magnetar.broker.topic.consumer import Consumer
+from magnetar.broker.topic.dispatch.base import DispatchContext
+from magnetar.broker.topic.dispatch.keys import Key, KeyBook
+from magnetar.broker.topic.dispatch.replay import ENTRIES_PER_LOAD_MAX, LoadedEntry, ReplayReader
+from magnetar.broker.topic.sticky_key import key_hash_of
+from magnetar.ledger.position import Position
+
+
+class LeftBehind:
+    """What waits in one subscription."""
+
+    def __init__(
+        self,
+        context: DispatchContext,
+        book: KeyBook,
+        *,
+        hash_of: Callable[[int], int],
+        wake: Callable[[], None],
+    ) -> None:
+        """`hash_of`: from a key's hash to the selector's. `wake`: what waits may go now."""
+        self._context = context
+        self._limits = context.limits
+        self._book = book
+        self._hash_of = hash_of
+        self._wake = wake
+        self._kept: dict[Position, bytes] = {}
+        self._kept_bytes = 0
+        self._due: dict[Position, None] = {}
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_impatient = False
+        """Slower consumers got nothing for a while: what is left behind need not be kept."""
+        self._reader = ReplayReader(
+            context.log,
+            context.limits.reads,
+            label=context.label,
+            on_read=self._on_read,
+            on_ready=wake,
+        )
+
+    def __len__(self) -> int:
+        """Entries that wait: to be sent again, for credit, or for their keys."""
+        return len(self._book.waiting) + len(self._due)
+
+    # Waiting
+
+    def room(self, consumers: int) -> int:
+        """How many entries more may be left behind."""
+        limits = self._limits
+        is_full = self._kept_bytes >= limits.look_ahead_bytes_max
+        if is_full and self._book.waiting and not self._is_impatient:
+            if self._patience is None:
+                self._patience = asyncio.get_running_loop().call_later(
+                    limits.look_ahead_patience_ms / 1000, self._lose_patience
+                )
+            return 0
+        return min(
+            limits.look_ahead_per_consumer_max * consumers,
+            limits.look_ahead_per_subscription_max,
+        ) - len(self._book.waiting)
+
+    def leave(self, position: Position, key_hash: int, entry: bytes) -> None:
+        """An entry waits, with its bytes if there is room for them."""
+        self._book.wait(position, key_hash)
+        if (
+            position not in self._kept
+            and self._kept_bytes + len(entry) <= self._limits.look_ahead_bytes_max
+        ):
+            self._keep(position, entry)
+
+    def fall_due(self, positions: Iterable[Position]) -> None:
+        """Entries that were withheld may go; those that wait already are passed over."""
+        for position in positions:
+            if position not in self._book.waiting:
+                self._due[position] = None
+
+    # Going
+
+    def find_due(self) -> list[Position]:
+        """Have what is due wait for its key; returns what has to be read before that."""
+        missing: list[Position] = []
+        for position in sorted(self._due)[:ENTRIES_PER_LOAD_MAX] if self._due else ():
+            entry = self._entry_at(position)
+            if entry is None:
+                missing.append(position)
+            else:
+                self._wait_due(position, entry)
+        return missing
+
+    def next_for(self, consumer: Consumer) -> tuple[Position, bytes | None] | None:
+        """The next entry that waits and that the consumer can be sent; None as bytes: read it."""
+        position = self._book.next_for(consumer)
+        return None if position is None else (position, self._entry_at(position))
+
+    def take(self, position: Position) -> Key:
+        """The entry waits no more; its key may be idle now."""
+        key = self._book.discard(position)
+        assert key is not None
+        self._forget_kept(position)
+        return key
+
+    def discard(self, position: Position) -> None:
+        """The entry, if it waits, need not be sent any more."""
+        key = self._book.discard(position)
+        if key is not None:
+            self._forget_kept(position)
+            self._book.forget_if_idle(key)
+
+    def forget(self, position: Position) -> None:
+        """The entry need not be sent any more, whether it waits or is due."""
+        self._due.pop(position, None)
+        self.discard(position)
+
+    def discard_through(self, position: Position) -> None:
+        """The same for everything at or before the position."""
+        for each in self._book.waiting_through(position):
+            self.discard(each)
+        for each in [each for each in self._due if each <= position]:
+            del self._due[each]
+
+    def clear(self) -> None:
+        """Forget everything, also what is being read."""
+        self._book.clear()
+        self._reader.stop()
+        self._kept.clear()
+        self._kept_bytes = 0
+        self._due.clear()
+        self._have_patience()
+
+    # Reading
+
+    @property
+    def is_reading(self) -> bool:
+        return self._reader.is_busy
+
+    @property
+    def unreadable(self) -> tuple[Position, str] | None:
+        """The first waiting entry that cannot be read, and why."""
+        found = self._reader.unreadable
+        waits = found is not None and (found[0] in self._book.waiting or found[0] in self._due)
+        return found if waits else None
+
+    def read(self, positions: Iterable[Position]) -> None:
+        """Read some of these, unless a read is under way; `wake` follows."""
+        if not self._reader.is_busy:
+            wanted = sorted(set(positions) - self._kept.keys())
+            self._reader.read(wanted[:ENTRIES_PER_LOAD_MAX])
+
+    def _on_read(
+        self, found: list[LoadedEntry], gone: list[Position], left: list[Position]
+    ) -> None:
+        """Entries that wait were read. They are kept beyond the bound: they are about to go."""
+        for position, entry, _ in found:
+            if position in self._due:
+                self._wait_due(position, entry)
+            elif position in self._book.waiting and position not in self._kept:
+                self._keep(position, entry)
+        for position in gone:
+            self._due.pop(position, None)
+            self.discard(position)
+
+    def _wait_due(self, position: Position, entry: bytes) -> None:
+        del self._due[position]
+        self.leave(position, self._hash_of(key_hash_of(entry)), entry)
+
+    # Bytes
+
+    def _entry_at(self, position: Position) -> bytes | None:
+        entry = self._kept.get(position)
+        if entry is None:
+            run = self._context.cache.find(position)
+            if run is not None:
+                entry = run.entries[run.index_of(position)]
+        return entry
+
+    def _keep(self, position: Position, entry: bytes) -> None:
+        self._kept[position] = entry
+        self._kept_bytes += len(entry)
+
+    def _forget_kept(self, position: Position) -> None:
+        entry = self._kept.pop(position, None)
+        if entry is not None:
+            self._kept_bytes -= len(entry)
+            if self._kept_bytes * 2 <= self._limits.look_ahead_bytes_max:
+                self._have_patience()
+
+    # Patience
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        self._is_impatient = True
+        self._wake()
+
+    def _have_patience(self) -> None:
+        """Somebody took what waited."""
+        self._is_impatient = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None

@@ -1,0 +1,271 @@
+"""Entries that are to be sent again, or were left behind: which positions wait, and reading them.
+
+Positions wait in a set and leave in log order. Their entries come from the tail cache if they are
+still there, else from reads of ranges. Pure bookkeeping is in `RedeliverySet`; `ReplayReader` does
+the reads, a bounded number of entries and bytes at a time, and `ReplayLoader` puts both together.
+"""
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from magnetar.broker.base.entry import messages_of
+from magnetar.broker.topic.dispatch.range_reads import ReadableLog, ReadLimits
+from magnetar.broker.topic.tail_cache import TailCache
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
+from magnetar.ledger.position import Position
+
+_log = structlog.get_logger()
+
+ENTRIES_PER_LOAD_MAX = 200
+
+
+class LoadedEntry(NamedTuple):
+    """An entry that waited, with the number of its messages."""
+
+    position: Position
+    entry: bytes
+    messages: int
+
+
+class RedeliverySet:
+    """Positions that wait for redelivery, handed out in log order."""
+
+    def __init__(self) -> None:
+        self._members: set[Position] = set()
+        self._heap: list[Position] = []
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, position: Position) -> bool:
+        return position in self._members
+
+    def add(self, position: Position) -> None:
+        if position not in self._members:
+            self._members.add(position)
+            heapq.heappush(self._heap, position)
+
+    def discard(self, position: Position) -> None:
+        """Forget the position; its place in the heap is skipped later."""
+        self._members.discard(position)
+        if not self._members:
+            self._heap.clear()
+
+    def discard_through(self, position: Position) -> None:
+        """Forget everything at or before the position."""
+        for each in [each for each in self._members if each <= position]:
+            self.discard(each)
+
+    def take(self, count_max: int) -> list[Position]:
+        """The lowest positions not taken yet. They stay members until they are discarded."""
+        taken: list[Position] = []
+        while self._heap and len(taken) < count_max:
+            position = heapq.heappop(self._heap)
+            if position in self._members and (not taken or taken[-1] != position):
+                taken.append(position)
+        return taken
+
+    def give_back(self, positions: Iterable[Position]) -> None:
+        """Taken positions that could not be used now."""
+        for position in positions:
+            if position in self._members:
+                heapq.heappush(self._heap, position)
+
+    def clear(self) -> None:
+        self._members.clear()
+        self._heap.clear()
+
+
+def contiguous(positions: Sequence[Position]) -> list[tuple[Position, int]]:
+    """Ascending positions as (first, count) of runs within one ledger."""
+    runs: list[tuple[Position, int]] = []
+    for position in positions:
+        if runs:
+            first, count = runs[-1]
+            if position == (first.ledger_id, first.entry_id + count):
+                runs[-1] = (first, count + 1)
+                continue
+        runs.append((position, 1))
+    return runs
+
+
+class ReplayReader:
+    """Reads entries by their positions, one bounded read at a time, and tries again after errors.
+
+    `on_read(found, gone, left)` follows every read: what was read, in order; what does not exist
+    any more; and what the caller may ask for another time, because the bound in bytes was reached,
+    or the read failed. `on_ready` comes after it, when another read can be begun.
+    """
+
+    def __init__(
+        self,
+        log: ReadableLog,
+        limits: ReadLimits,
+        *,
+        label: str,
+        on_read: Callable[[list[LoadedEntry], list[Position], list[Position]], None],
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._log = log
+        self._limits = limits
+        self._label = label
+        self._on_read = on_read
+        self._on_ready = on_ready
+        self._reading: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._failures = 0
+        self.unreadable: tuple[Position, str] | None = None
+        """The first entry that the last read could not get, and why; None: it got what it could."""
+
+    @property
+    def is_busy(self) -> bool:
+        """A read is under way, or will be tried again after a pause."""
+        return self._reading is not None or self._retry is not None
+
+    def read(self, positions: list[Position]) -> None:
+        """Begin to read ascending positions; not while it is busy."""
+        assert not self.is_busy
+        self._reading = asyncio.get_running_loop().create_task(self._read(positions))
+
+    def stop(self) -> None:
+        """Forget what is under way."""
+        self._failures = 0
+        self.unreadable = None
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    async def _read(self, positions: list[Position]) -> None:
+        found: list[LoadedEntry] = []
+        gone: list[Position] = []
+        done = 0
+        room = self._limits.bytes_max
+        try:
+            for first, count in contiguous(positions):
+                if room <= 0:
+                    break
+                start, entries = await self._log.read_range(
+                    first, entries_max=count, bytes_max=room
+                )
+                wanted = positions[done : done + count]
+                if start != first:  # the ledger was trimmed away, and all of the run with it
+                    gone += wanted
+                    done += count
+                    continue
+                for position, entry in zip(wanted, entries, strict=False):
+                    found.append(LoadedEntry(position, entry, messages_of(entry)))
+                    room -= len(entry)
+                done += len(entries)
+                if len(entries) < count:
+                    break  # the reply was cut short: the rest is read another time
+        except (LogFencedError, LogClosedError):
+            self._reading = None  # the topic is about to be closed
+            return
+        except LedgerError as error:
+            self._reading = None
+            self._retry_later(positions[done], error)
+            self._on_read(found, gone, positions[done:])
+            return
+        self._reading = None
+        self._failures = 0
+        self.unreadable = None
+        self._on_read(found, gone, positions[done:])
+        self._on_ready()
+
+    def _retry_later(self, position: Position, error: LedgerError) -> None:
+        delay_ms = min(self._limits.retry_ms << min(self._failures, 16), self._limits.retry_ms_max)
+        self._failures += 1
+        self.unreadable = position, str(error)
+        _log.warning(
+            "redelivery_read_failed",
+            subscription=self._label,
+            ledger_id=position.ledger_id,
+            entry_id=position.entry_id,
+            error=str(error),
+            retry_ms=delay_ms,
+        )
+        self._retry = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_retry)
+
+    def _on_retry(self) -> None:
+        self._retry = None
+        self._on_ready()
+
+
+class ReplayLoader:
+    """The entries of waiting positions in log order. `on_ready` follows every load with a read."""
+
+    def __init__(
+        self,
+        log: ReadableLog,
+        cache: TailCache,
+        limits: ReadLimits,
+        *,
+        label: str,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self.waiting = RedeliverySet()
+        self._cache = cache
+        self._loaded: deque[LoadedEntry] = deque()
+        self._reader = ReplayReader(
+            log, limits, label=label, on_read=self._on_read, on_ready=on_ready
+        )
+
+    @property
+    def is_reading(self) -> bool:
+        return self._reader.is_busy
+
+    @property
+    def unreadable(self) -> tuple[Position, str] | None:
+        """The first waiting entry that cannot be read, and why."""
+        found = self._reader.unreadable
+        return found if found is not None and found[0] in self.waiting else None
+
+    def next_entry(self) -> LoadedEntry | None:
+        """The next waiting entry; None: none, or a read is under way.
+
+        The position stays in `waiting` until the caller discards it there.
+        """
+        while True:
+            while self._loaded:
+                loaded = self._loaded.popleft()
+                if loaded.position in self.waiting:
+                    return loaded
+            if self._reader.is_busy or not self._load():
+                return None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.waiting.clear()
+        self._loaded.clear()
+        self._reader.stop()
+
+    def _load(self) -> bool:
+        """Load the lowest positions; False if that takes a read, or nothing waits."""
+        positions = self.waiting.take(ENTRIES_PER_LOAD_MAX)
+        missing: list[Position] = []
+        for position in positions:
+            run = self._cache.find(position)
+            if run is None:
+                missing.append(position)
+            else:
+                index = run.index_of(position)
+                self._loaded.append(LoadedEntry(position, run.entries[index], run.messages[index]))
+        if missing:
+            self._reader.read(missing)
+        return bool(self._loaded)
+
+    def _on_read(
+        self, found: list[LoadedEntry], gone: list[Position], left: list[Position]
+    ) -> None:
+        for position in gone:
+            self.waiting.discard(position)
+        self.waiting.give_back(left)
+        self._loaded = deque(sorted([*self._loaded, *found]))

@@ -1,0 +1,297 @@
+"""Which consumer of a Key_Shared subscription gets a hash: by a ring, by ranges that are split, or
+by the ranges they name.
+
+AUTO_SPLIT puts a hundred points of every consumer on a ring; a hash belongs to the first point at
+or after it. A consumer that comes or goes moves only the hashes between its points and the ones
+before them. By setting, it gives a newcomer half of the widest range instead: shares are even with
+a number of consumers that is a power of two, and moves are those of one neighbour. STICKY gives a
+hash to the consumer that named a range with it, or to nobody.
+
+Source: protocol sheet section 11. Pure.
+"""
+
+import heapq
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from magnetar.broker.base.errors import ConsumerAssignError
+from magnetar.broker.topic.consumer import Consumer, HashRange, KeySharedMode
+from magnetar.broker.topic.sticky_key import (
+    AUTO_SPLIT_HASHES,
+    STICKY_HASHES,
+    auto_split_hash,
+    sticky_range_hash,
+)
+from magnetar.sdk.wire.key_hashes import murmur3_hash
+
+POINTS_PER_CONSUMER = 100
+
+
+class Selector(ABC):
+    """Hashes to consumers. Changes only when one comes or goes."""
+
+    hash_of: Callable[[int], int]
+    """From Murmur3 of a key to what is selected by."""
+
+    def hashes_of(self, key_hashes: Sequence[int]) -> list[int]:
+        """`hash_of` each."""
+        return list(map(self.hash_of, key_hashes))
+
+    @abstractmethod
+    def add(self, consumer: Consumer) -> None: ...
+
+    @abstractmethod
+    def remove(self, consumer: Consumer) -> None: ...
+
+    @abstractmethod
+    def select(self, key_hash: int) -> Consumer | None:
+        """Who gets the hash; None: nobody."""
+
+    @abstractmethod
+    def ranges_of(self, consumer: Consumer) -> list[HashRange]:
+        """The hashes of a consumer as ascending ranges, both ends included."""
+
+
+@lru_cache(maxsize=4096)
+def _points(name: str, index: int) -> tuple[int, ...]:
+    return tuple(
+        auto_split_hash(murmur3_hash(f"{name}\0{index}\0{point}".encode()))
+        for point in range(POINTS_PER_CONSUMER)
+    )
+
+
+class _RingClaim(NamedTuple):
+    name: str
+    number: int
+    consumer: Consumer
+    """Never compared: no two have the same name and number."""
+
+
+class HashRing(Selector):
+    """AUTO_SPLIT.
+
+    Coming and going costs a hundred points; they are put in order when somebody looks.
+    """
+
+    hash_of = staticmethod(auto_split_hash)
+
+    def hashes_of(self, key_hashes: Sequence[int]) -> list[int]:
+        return [each % AUTO_SPLIT_HASHES + 1 for each in key_hashes]  # in one go: it is hot
+
+    def __init__(self) -> None:
+        self._numbers: dict[Consumer, int] = {}
+        """Tells consumers of the same name apart."""
+        self._free: dict[str, list[int]] = {}
+        """Numbers below the next one of a name that nobody has any more, as a heap."""
+        self._next: dict[str, int] = {}
+        self._sorted: list[int] = []
+        """Points as of the last look; at most `AUTO_SPLIT_HASHES`, however many consumers."""
+        self._added: list[int] = []
+        self._has_lost = False
+        """What has changed since."""
+        self._claims: dict[int, list[_RingClaim]] = {}
+        """Who has each point, ascending: the first one counts, in whatever order they came."""
+
+    def add(self, consumer: Consumer) -> None:
+        name = consumer.name
+        free = self._free.get(name)
+        if free:
+            number = heapq.heappop(free)
+        else:
+            number = self._next.get(name, 0)
+            self._next[name] = number + 1
+        self._numbers[consumer] = number
+        claim = _RingClaim(name, number, consumer)
+        for point in set(_points(name, number)):
+            claims = self._claims.get(point)
+            if claims is None:
+                self._added.append(point)
+                self._claims[point] = [claim]
+            else:
+                insort(claims, claim)
+
+    def remove(self, consumer: Consumer) -> None:
+        number = self._numbers.pop(consumer, None)
+        if number is None:
+            return
+        name = consumer.name
+        if number == self._next[name] - 1 == 0:
+            del self._next[name]
+            self._free.pop(name, None)
+        else:
+            heapq.heappush(self._free.setdefault(name, []), number)
+            if len(self._free[name]) == self._next[name]:
+                del self._next[name], self._free[name]
+        for point in set(_points(name, number)):
+            claims = self._claims[point]
+            if len(claims) == 1:
+                del self._claims[point]
+                self._has_lost = True
+            else:
+                del claims[bisect_left(claims, (name, number))]
+
+    def select(self, key_hash: int) -> Consumer | None:
+        points = self._points()
+        if not points:
+            return None
+        at = bisect_left(points, key_hash)
+        return self._claims[points[at if at < len(points) else 0]][0].consumer
+
+    def ranges_of(self, consumer: Consumer) -> list[HashRange]:
+        found: list[HashRange] = []
+        before = 0
+        points = self._points()
+        for point in points:
+            if self._claims[point][0].consumer is consumer:
+                _append_range(found, HashRange(before + 1, point))
+            before = point
+        is_first = points and self._claims[points[0]][0].consumer is consumer
+        if is_first and before < AUTO_SPLIT_HASHES:
+            _append_range(found, HashRange(before + 1, AUTO_SPLIT_HASHES))
+        return found
+
+    def _points(self) -> list[int]:
+        """All points, ascending: put in order once for all who came and went since then."""
+        if self._has_lost:
+            self._sorted = [point for point in self._sorted if point in self._claims]
+            self._has_lost = False
+        if self._added:
+            known = set(self._sorted)
+            self._sorted += {each for each in self._added if each in self._claims} - known
+            self._sorted.sort()  # nearly: a long run, and what came behind it
+            self._added.clear()
+        return self._sorted
+
+
+class SplitRanges(Selector):
+    """AUTO_SPLIT by ranges, as Pulsar has it with subscriptionKeySharedUseConsistentHashing=false.
+
+    All hashes are covered: a range reaches from behind the end of the one before it to its own.
+    Unlike on a ring, who has what depends on the order in which the consumers came.
+    """
+
+    hash_of = staticmethod(sticky_range_hash)
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+        """Ascending, each included; the last one is `STICKY_HASHES`."""
+        self._owners: list[Consumer] = []
+
+    def add(self, consumer: Consumer) -> None:
+        ends = self._ends
+        if not ends:
+            ends.append(STICKY_HASHES)
+            self._owners.append(consumer)
+            return
+        sizes = [end - start for start, end in pairwise((0, *ends))]
+        widest = sizes.index(max(sizes))
+        ends.insert(widest, ends[widest] - sizes[widest] // 2)
+        self._owners.insert(widest, consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer not in self._owners:
+            return
+        at = self._owners.index(consumer)
+        del self._owners[at]
+        # What is behind takes it over; behind the last range there is none but the one before it.
+        del self._ends[at if at < len(self._owners) else at - 1 if at else 0]
+
+    def select(self, key_hash: int) -> Consumer | None:
+        ends = self._ends
+        return self._owners[bisect_left(ends, key_hash)] if ends else None
+
+    def ranges_of(self, consumer: Consumer) -> list[HashRange]:
+        return [
+            HashRange(start + 1 if start else 0, min(end, STICKY_HASHES - 1))
+            for (start, end), owner in zip(pairwise((0, *self._ends)), self._owners, strict=True)
+            if owner is consumer
+        ]
+
+
+def _append_range(ranges: list[HashRange], following: HashRange) -> None:
+    """Append, as one range with the last one if it follows on it."""
+    if ranges and ranges[-1].end + 1 == following.start:
+        following = HashRange(ranges.pop().start, following.end)
+    ranges.append(following)
+
+
+class _Claim(NamedTuple):
+    start: int
+    end: int
+    consumer: Consumer
+
+
+class HashRanges(Selector):
+    """STICKY."""
+
+    hash_of = staticmethod(sticky_range_hash)
+
+    def __init__(self) -> None:
+        self._claims: list[_Claim] = []
+        self._starts: list[int] = []
+
+    def add(self, consumer: Consumer) -> None:
+        """Let a consumer in whose ranges were checked, and conflict with nobody's."""
+        assert self.conflict_of(consumer.hash_ranges) is None
+        self._set(
+            [*self._claims, *(_Claim(*each, consumer) for each in consumer.hash_ranges)],
+        )
+
+    def remove(self, consumer: Consumer) -> None:
+        self._set([claim for claim in self._claims if claim.consumer is not consumer])
+
+    def select(self, key_hash: int) -> Consumer | None:
+        at = bisect_right(self._starts, key_hash) - 1
+        if at < 0:
+            return None
+        claim = self._claims[at]
+        return claim.consumer if key_hash <= claim.end else None
+
+    def ranges_of(self, consumer: Consumer) -> list[HashRange]:
+        return sorted(consumer.hash_ranges)
+
+    def conflict_of(self, ranges: Sequence[HashRange]) -> Consumer | None:
+        """A consumer that has some of these hashes already."""
+        for claim in self._claims:
+            for each in ranges:
+                if each.start <= claim.end and claim.start <= each.end:
+                    return claim.consumer
+        return None
+
+    def _set(self, claims: list[_Claim]) -> None:
+        self._claims = sorted(claims, key=lambda claim: claim.start)
+        self._starts = [claim.start for claim in self._claims]
+
+
+def selector_of(mode: KeySharedMode, *, splits_ranges: bool) -> Selector:
+    """The selector of a new dispatcher. `splits_ranges`: instead of a ring; see `SplitRanges`."""
+    if mode.is_sticky:
+        return HashRanges()
+    return SplitRanges() if splits_ranges else HashRing()
+
+
+def check_ranges(ranges: Sequence[HashRange], *, of: str) -> None:
+    """Refuse ranges that make no sense. `of`: the consumer and subscription, for the text.
+
+    Raises:
+        ConsumerAssignError: there are none, one is empty or not within 0 to 65535, or two overlap.
+    """
+    if not ranges:
+        raise ConsumerAssignError(f"{of} needs at least one range of hashes; it names none")
+    for each in ranges:
+        if not 0 <= each.start <= each.end < STICKY_HASHES:
+            raise ConsumerAssignError(
+                f"{of} names the hashes {each.start} to {each.end}; "
+                f"a range lies within 0 to {STICKY_HASHES - 1}, and starts before it ends"
+            )
+    ascending = sorted(ranges)
+    for one, two in pairwise(ascending):
+        if two.start <= one.end:
+            raise ConsumerAssignError(
+                f"{of} names overlapping ranges: {one.start} to {one.end}, "
+                f"and {two.start} to {two.end}"
+            )

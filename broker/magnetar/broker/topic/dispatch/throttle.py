@@ -1,0 +1,142 @@
+"""Bounds on the rate of dispatch: of a whole topic, and of each of its subscriptions.
+
+Messages and bytes per period; what is sent again counts like what is new. A dispatcher asks for
+room before it sends, and is woken when tokens are there again. Pure but for the clock.
+
+A bound may be relative: so much more than the topic is published to. How fast that is is looked at
+when a dispatcher asks, at most once per second, from the counters of the topic.
+"""
+
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+from magnetar.broker.base.token_bucket import TokenBucket
+from magnetar.broker.policies.effective import UNLIMITED, EffectivePolicies, RateLimit
+
+UNBOUNDED = 1 << 62
+
+_LOOK_S = 1.0
+"""Between two looks at how fast the topic is published to."""
+
+Published = Callable[[], tuple[int, int]]
+"""Messages and bytes that were published so far."""
+
+
+class RateLimiter:
+    """One bound, of a topic or of a subscription."""
+
+    __slots__ = (
+        "__weakref__",
+        "_bytes",
+        "_looked_s",
+        "_messages",
+        "_now_s",
+        "_published",
+        "_published_before",
+        "byte_stops",
+        "is_active",
+        "message_stops",
+        "rate",
+    )
+
+    def __init__(self, now_s: Callable[[], float], published: Published = lambda: (0, 0)) -> None:
+        self._now_s = now_s
+        self._published = published
+        self._published_before = (0, 0)
+        self._looked_s = 0.0
+        self.rate = UNLIMITED
+        self._messages: TokenBucket | None = None
+        self._bytes: TokenBucket | None = None
+        self.is_active = False
+        """There is a bound at all. Each turn of a dispatcher asks."""
+        self.message_stops = 0
+        """How often a dispatcher had to stop for want of messages, and of bytes."""
+        self.byte_stops = 0
+
+    def set_rate(self, rate: RateLimit) -> None:
+        """Another bound from now on. The same one changes nothing: no tokens are given away."""
+        if rate == self.rate:
+            return
+        self.rate = rate
+        self._published_before, self._looked_s = self._published(), self._now_s()
+        self._messages, self._bytes = (
+            TokenBucket(self._now_s, per_period=each, period_s=rate.period_s) if each > 0 else None
+            for each in (rate.messages, rate.bytes)
+        )
+        self.is_active = self._messages is not None or self._bytes is not None
+
+    def room(self) -> tuple[int, int]:
+        """Messages and bytes that may be sent now; the last entry may be more than that."""
+        if self.rate.relative:
+            self._follow_publishing()
+        return (
+            self._messages.available() if self._messages is not None else UNBOUNDED,
+            self._bytes.available() if self._bytes is not None else UNBOUNDED,
+        )
+
+    def _follow_publishing(self) -> None:
+        """Add what the topic is published to, on average since the last look."""
+        elapsed_s = self._now_s() - self._looked_s
+        if elapsed_s < _LOOK_S:
+            return
+        published, rate = self._published(), self.rate
+        grown = (now - was for now, was in zip(published, self._published_before, strict=True))
+        for bucket, own, more in zip(
+            (self._messages, self._bytes), (rate.messages, rate.bytes), grown, strict=True
+        ):
+            if bucket is not None:
+                per_period = own + more / elapsed_s * rate.period_s
+                bucket.change(per_period=per_period, period_s=rate.period_s)
+        self._published_before = published
+        self._looked_s += elapsed_s
+
+    def spend(self, messages: int, size_bytes: int) -> None:
+        if self._messages is not None:
+            self._messages.spend(messages)
+        if self._bytes is not None:
+            self._bytes.spend(size_bytes)
+
+    def wait_s(self) -> float:
+        """Seconds until something may be sent; counts the stop."""
+        wait_s = 0.0
+        if self._messages is not None and (of_messages := self._messages.wait_s()) > 0:
+            self.message_stops += 1
+            wait_s = of_messages
+        if self._bytes is not None and (of_bytes := self._bytes.wait_s()) > 0:
+            self.byte_stops += 1
+            wait_s = max(wait_s, of_bytes)
+        return wait_s
+
+
+class DispatchRates:
+    """The bounds of one topic and of its subscriptions, kept up with the policies."""
+
+    def __init__(
+        self,
+        policies: Callable[[], EffectivePolicies],
+        now_s: Callable[[], float],
+        published: Published = lambda: (0, 0),
+    ) -> None:
+        """`now_s`: of the clock that timers run on, so that a wake finds what it waits for.
+        `published`: of the topic."""
+        self._policies = policies
+        self._now_s = now_s
+        self._published = published
+        self.topic = RateLimiter(now_s, published)
+        self._subscriptions: WeakValueDictionary[str, RateLimiter] = WeakValueDictionary()
+        self.update()
+
+    def limiters_of(self, subscription: str) -> tuple[RateLimiter, RateLimiter]:
+        """What counts for a subscription: the topic's bound, and its own."""
+        limiter = self._subscriptions.get(subscription)
+        if limiter is None:
+            limiter = self._subscriptions[subscription] = RateLimiter(self._now_s, self._published)
+            limiter.set_rate(self._policies().dispatch_rate_of(subscription))
+        return self.topic, limiter
+
+    def update(self) -> None:
+        """Other policies may count now."""
+        policies = self._policies()
+        self.topic.set_rate(policies.dispatch_rate)
+        for subscription, limiter in self._subscriptions.items():
+            limiter.set_rate(policies.dispatch_rate_of(subscription))

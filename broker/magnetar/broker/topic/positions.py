@@ -1,0 +1,150 @@
+"""Positions that clients name: message ids from the wire, and positions by publish time.
+
+What a client names need not exist: it may be trimmed, beyond the end, or one of the constants
+earliest and latest. `AckState.reset` settles that; here only the wire's form is read, and a time is
+turned into a position.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from magnetar.broker.base.entry import publish_time_ms_of
+from magnetar.broker.topic.dispatch.range_reads import ReadableLog
+from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.position import LATEST, Position
+from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
+
+_SIGN_BIT = 1 << 63
+_BIT_64 = 1 << 64
+
+CLOCKS_DIFFER_MS = 60_000
+"""So far clocks of producers may differ from a broker's."""
+_LOOKED_AT = 8
+"""Entries whose publish times decide one step of a search."""
+_LOOKED_AT_BYTES = 1 << 18
+
+
+class ListedLog(ReadableLog, Protocol):
+    """A log that also tells its ledgers; `ManagedLog` is one."""
+
+    @property
+    def ledgers(self) -> Sequence[LogLedger]: ...
+
+    def stored_since_ms(self, position: Position, /) -> int:
+        """A time before which the entry was not stored, by brokers' clocks; 0: nothing is known."""
+        ...
+
+
+def signed(value: int) -> int:
+    """An unsigned 64-bit field that holds a signed value: -1 travels as 2^64-1."""
+    return value - _BIT_64 if value & _SIGN_BIT else value
+
+
+def position_of(message_id: MessageIdData) -> Position:
+    """Ledger and entry id of a message id."""
+    return Position(signed(message_id.ledgerId), signed(message_id.entryId))
+
+
+async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
+    """The first entry published at or after the time: what a seek to it delivers first.
+
+    Binary search, by the publish times that producers set, of several entries at each step: they
+    need not grow. One that is long before its entry can have been stored is of a wrong clock, and
+    that bound counts instead of it. With clocks that disagree the result is approximate, but never
+    beyond the end (rule 4.3 of the managed ledger). If every entry is older, the one to be written
+    next when this was called: what comes meanwhile is not older.
+
+    An entry whose time cannot be read counts as not older: to begin too early delivers what the
+    client can tell from what it asked for, and to begin too late would skip all that lies before.
+
+    Raises:
+        LedgerError: an entry could not be read.
+    """
+    ledgers, end = _confirmed(log), log.next_position(log.last_confirmed)
+    low, high = 0, sum(entries for _, entries in ledgers)
+    while low < high:
+        middle = (low + high) // 2
+        published_ms = await newest_published_ms(
+            log, _nth(ledgers, middle), clocks_differ_ms=CLOCKS_DIFFER_MS
+        )
+        if published_ms is not None and published_ms < publish_time_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return min(_nth(ledgers, low), end)
+
+
+async def newest_published_ms(
+    log: ListedLog,
+    position: Position,
+    *,
+    now_ms: int | None = None,
+    clocks_differ_ms: int = 0,
+) -> int | None:
+    """The newest publish time of the entry and a few before it in its ledger. Usually one read.
+
+    Where several producers take turns, one of them with a clock that is behind, the others say how
+    late it is. No time counts for less than what `stored_since_ms` says of its entry.
+
+    Args:
+        now_ms: a later publish time of an entry before it is not true, and is left out.
+        clocks_differ_ms: a time that is earlier than the entry was stored by less is left alone.
+
+    Returns:
+        None: the entry's own time cannot be read. 0: it was trimmed away meanwhile.
+
+    Raises:
+        LedgerError: an entry could not be read.
+    """
+    start = Position(position.ledger_id, max(0, position.entry_id - (_LOOKED_AT - 1)))
+    count = position.entry_id - start.entry_id + 1
+    first, found = await log.read_range(start, entries_max=count, bytes_max=_LOOKED_AT_BYTES)
+    if first != start:
+        return 0
+    if len(found) < count:  # large ones
+        first, found = await log.read_range(position, entries_max=1, bytes_max=1)
+        if first != position:
+            return 0
+    last_ms = publish_time_ms_of(found[-1]) if found else None
+    if last_ms is None:
+        return None
+    for payload in found[:-1]:
+        published_ms = publish_time_ms_of(payload)
+        if published_ms is not None and (now_ms is None or published_ms <= now_ms):
+            last_ms = max(last_ms, published_ms)
+    since_ms = log.stored_since_ms(position)
+    return since_ms if last_ms < since_ms - clocks_differ_ms else last_ms
+
+
+def entries_in(log: ListedLog) -> int:
+    """Confirmed entries that are not trimmed."""
+    return sum(entries for _, entries in _confirmed(log))
+
+
+def nth_position(log: ListedLog, index: int) -> Position:
+    """Entry number `index` of what is not trimmed, from 0; `LATEST` beyond the end."""
+    return _nth(_confirmed(log), index)
+
+
+def _confirmed(log: ListedLog) -> list[tuple[int, int]]:
+    """Ledgers with their confirmed entries, without those that have none."""
+    last = log.last_confirmed
+    counted = (
+        (
+            each.ledger_id,
+            min(each.entries, last.entry_id + 1)
+            if each.ledger_id == last.ledger_id
+            else each.entries,
+        )
+        for each in log.ledgers
+    )
+    return [(ledger_id, entries) for ledger_id, entries in counted if entries]
+
+
+def _nth(ledgers: Sequence[tuple[int, int]], index: int) -> Position:
+    """Entry number `index` of the log; `LATEST` beyond the end."""
+    for ledger_id, entries in ledgers:
+        if index < entries:
+            return Position(ledger_id, index)
+        index -= entries
+    return LATEST

@@ -1,0 +1,119 @@
+"""A run: consecutive entries of one ledger, as they were appended or read together.
+
+The unit in which entries move through the broker: a batch of publishes becomes one run in the tail
+cache, a read behind the tail becomes one, and dispatchers walk through runs. The entries are the
+very bytes objects that were received or read.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Never
+
+from magnetar.broker.base.chunks import ChunkOf, chunks_of
+from magnetar.broker.base.entry import delayed_of, look_through
+from magnetar.broker.topic.sticky_key import key_hashes_of
+from magnetar.ledger.position import Position
+
+_NONE: Mapping[int, Never] = {}
+
+
+class Run:
+    """Entries `first_entry_id`, `first_entry_id + 1`, … of a ledger. At least one; immutable."""
+
+    __slots__ = (
+        "_chunk_indexes",
+        "_chunks",
+        "_delayed",
+        "_key_hashes",
+        "_messages",
+        "entries",
+        "first_entry_id",
+        "is_plain",
+        "kept_words",
+        "last_entry_id",
+        "ledger_id",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        entries: Sequence[bytes],
+        *,
+        messages: list[int] | None = None,
+        kept_words: Sequence[tuple[int, ...]] | None = None,
+        is_plain: bool = False,
+        chunk_indexes: Sequence[int] | None = None,
+    ) -> None:
+        """`messages`: the messages in each entry, if they are known already. `kept_words`: of each
+        entry, which of its messages compaction has kept, as ack_set words; () is all of them.
+        `is_plain`: it is known that none of the entries is delayed, a chunk or a marker.
+        `chunk_indexes`: of the entries that may be chunks, if that is known."""
+        assert entries
+        assert messages is None or len(messages) == len(entries)
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.last_entry_id = first_entry_id + len(entries) - 1
+        self.entries = entries
+        self.size_bytes = sum(map(len, entries))
+        self.kept_words = kept_words
+        self.is_plain = is_plain
+        self._messages = messages
+        self._key_hashes: list[int] | None = None
+        self._chunk_indexes = chunk_indexes
+        self._chunks: Mapping[int, ChunkOf] | None = (
+            _NONE if is_plain or (chunk_indexes is not None and not chunk_indexes) else None
+        )
+        self._delayed: Mapping[int, int] | None = _NONE if is_plain else None
+
+    @property
+    def first(self) -> Position:
+        return Position(self.ledger_id, self.first_entry_id)
+
+    @property
+    def last(self) -> Position:
+        return Position(self.ledger_id, self.last_entry_id)
+
+    @property
+    def messages(self) -> list[int]:
+        """Messages in each entry. Worked out once, for all the subscriptions of the topic."""
+        if self._messages is None:
+            self._messages, self._chunk_indexes = look_through(self.entries)
+        return self._messages
+
+    @property
+    def key_hashes(self) -> list[int]:
+        """Murmur3 of each entry's sticky key. Worked out when the first one asks."""
+        if self._key_hashes is None:
+            self._key_hashes = key_hashes_of(self.entries)
+        return self._key_hashes
+
+    @property
+    def chunks(self) -> Mapping[int, ChunkOf]:
+        """Entries that are part of a chunked message, by index. Worked out when first asked."""
+        if self._chunks is None:
+            indexes = self._chunk_indexes
+            self._chunks = chunks_of(
+                self.entries, indexes if indexes is not None else range(len(self.entries))
+            )
+        return self._chunks
+
+    def chunks_among(self, entry_ids: Iterable[int]) -> int:
+        """Count the chunks among entries of this run, given by their ids."""
+        first, chunks = self.first_entry_id, self.chunks
+        return sum(each - first in chunks for each in entry_ids)
+
+    @property
+    def delayed(self) -> Mapping[int, int]:
+        """When entries are to be delivered that say so, ms since the epoch, by index."""
+        if self._delayed is None:
+            self._delayed = delayed_of(self.entries)
+        return self._delayed
+
+    def index_of(self, position: Position) -> int:
+        """Index of the entry at `position`; -1 if it is not in this run."""
+        ledger_id, entry_id = position
+        first = self.first_entry_id
+        if ledger_id == self.ledger_id and first <= entry_id <= self.last_entry_id:
+            return entry_id - first
+        return -1

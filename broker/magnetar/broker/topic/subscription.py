@@ -1,0 +1,605 @@
+"""A subscription: one cursor, its consumers, and who may join, seek or leave.
+
+Joining, seeking and deleting exclude each other: a SUBSCRIBE that arrives during a seek waits for
+it (a retryable error would hang the official client). Leaving does not wait: a connection that is
+lost takes its consumers with it at once.
+
+A non-durable subscription lives as long as its consumers, except that a seek, which closes them,
+keeps its place until they come back.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from magnetar.broker.base import replies
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    ConsumerAssignError,
+    ConsumerBusyError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    UnknownFailureError,
+)
+from magnetar.broker.base.meter import Meter
+from magnetar.broker.cluster.ownership.protocol import Destination
+from magnetar.broker.topic.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    SHARED,
+    TYPE_NAMES,
+    Consumer,
+)
+from magnetar.broker.topic.dispatch.base import DispatchContext, Dispatcher, SingleActiveDispatcher
+from magnetar.broker.topic.dispatch.exclusive import ExclusiveDispatcher
+from magnetar.broker.topic.dispatch.failover import FailoverDispatcher
+from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.topic.dispatch.reasons import Reason
+from magnetar.broker.topic.dispatch.selectors import check_ranges
+from magnetar.broker.topic.dispatch.shared import SharedDispatcher
+from magnetar.broker.topic.trim_gate import TrimGate
+from magnetar.cursors import CursorError, SubscriptionCursor
+from magnetar.ledger.position import Position
+
+_log = structlog.get_logger()
+
+
+def _before(position: Position) -> Position:
+    return Position(position.ledger_id, position.entry_id - 1)
+
+
+def _make_dispatcher(context: DispatchContext, consumer: Consumer) -> Dispatcher:
+    """The dispatcher of the type that the consumer asks for.
+
+    Raises:
+        NotAllowedError: there is no such type.
+    """
+    match consumer.sub_type:
+        case t if t == EXCLUSIVE:
+            return ExclusiveDispatcher(context)
+        case t if t == FAILOVER:
+            return FailoverDispatcher(context)
+        case t if t == SHARED:
+            return SharedDispatcher(context)
+        case t if t == KEY_SHARED:
+            return KeySharedDispatcher(context, consumer.key_shared)
+    raise NotAllowedError(f"there is no subscription type {consumer.sub_type}")
+
+
+def knows_end_of_topic(client_version: str) -> bool:
+    """Whether the client takes REACHED_END_OF_TOPIC: the C++ client, in all its languages, ends its
+    connection on it (protocol sheet section 12), and nothing but its name tells it apart."""
+    return not client_version.startswith("Pulsar-CPP")
+
+
+class HeldBack(Protocol):
+    """Entries that are held back from consumers, as those that a transaction has acknowledged."""
+
+    def holds(self, position: Position, /) -> bool:
+        """Whether an entry is held back as a whole."""
+        ...
+
+
+CursorView = Callable[[SubscriptionCursor], SubscriptionCursor]
+"""From a subscription's cursor to what its dispatcher goes by."""
+
+
+class Subscription:
+    """One subscription of one topic. `context` comes with the cursor, once that is open."""
+
+    def __init__(
+        self,
+        topic: str,
+        name: str,
+        *,
+        is_durable: bool,
+        seek_return_timeout_ms: int,
+        gate: TrimGate,
+        on_abandoned: Callable[["Subscription"], None],
+        opened_ms: int,
+    ) -> None:
+        """`gate`: its topic's. `on_abandoned`: a non-durable one has lost its last consumer."""
+        self.topic = topic
+        self.name = name
+        self.is_durable = is_durable
+        self.lock = asyncio.Lock()
+        self.is_closed = False
+        self.context: DispatchContext | None = None
+        self.dispatcher: Dispatcher | None = None
+        self.pending_acks: HeldBack | None = None
+        """What is held back from consumers though it is not acknowledged, if anything was."""
+        self._view: CursorView | None = None
+        """How dispatchers see the cursor with that."""
+        self._sent_before = (0, 0, 0)
+        """Messages, bytes and redeliveries of consumers that have left."""
+        self.last_flow_ms = 0
+        """When a consumer gave credit last, ms since the epoch; 0: never."""
+        self._advanced_ms = 0
+        """See `last_advanced_ms`."""
+        self._last_sent_ms = 0
+        """Of consumers that have left, as the next."""
+        self._last_acked_ms = 0
+        self._mark: Position | None = None
+        """The mark-delete position when it was last looked at."""
+        self.expired_entries = 0
+        """Entries that grew too old for it, since it was opened here."""
+        self.last_expired_ms = 0
+        self._meter = Meter(0, 0, since_ms=opened_ms)
+        """Of what has expired, and what was dropped."""
+        self.last_used_s = 0.0
+        """When it was last seen in use, monotonic."""
+        self.seen_written_ms = -1
+        """When its cursor had been written, as of the last look; -1: there was none."""
+        self.was_used = False
+        """A consumer has come or gone since somebody looked."""
+        self._gate = gate
+        self._seek_return_timeout_ms = seek_return_timeout_ms
+        self._on_abandoned = on_abandoned
+        self._return_timer: asyncio.TimerHandle | None = None
+
+    # State
+
+    @property
+    def is_open(self) -> bool:
+        return self.context is not None
+
+    @property
+    def cursor(self) -> SubscriptionCursor:
+        assert self.context is not None, "the cursor is not open yet"
+        return self.context.cursor
+
+    def hold_back(self, held: HeldBack, view: CursorView) -> None:
+        """Deliver from now on what is not held back. `view`: the cursor, with that on top."""
+        self.pending_acks, self._view = held, view
+        if self.dispatcher is not None:
+            self.dispatcher.use_cursor(view(self.cursor))
+
+    def sent(self) -> tuple[int, int, int]:
+        """Messages, bytes and redeliveries, those of consumers that have left included."""
+        messages, size, again = self._sent_before
+        for consumer in self.consumers:
+            messages += consumer.messages_out
+            size += consumer.bytes_out
+            again += consumer.messages_redelivered
+        return messages, size, again
+
+    def sample(self, now_ms: int) -> None:
+        """Note the counters for the rates, once per interval; not those of its consumers."""
+        self._meter.sample(now_ms, self.expired_entries, self.messages_dropped)
+        self._notice_move(self.last_acked_ms)
+
+    def rates(self, now_ms: int) -> tuple[float, ...]:
+        """Entries that grew too old, and messages dropped, per second of the last minute."""
+        return self._meter.per_s(now_ms, self.expired_entries, self.messages_dropped)
+
+    @property
+    def last_sent_ms(self) -> int:
+        """When a consumer was sent messages last, ms since the epoch; 0: never."""
+        return max([self._last_sent_ms, *(each.sent_ms for each in self.consumers)])
+
+    @property
+    def last_acked_ms(self) -> int:
+        """When a consumer acknowledged anything last, ms since the epoch; 0: never."""
+        return max([self._last_acked_ms, *(each.acked_ms for each in self.consumers)])
+
+    @property
+    def messages_dropped(self) -> int:
+        """Messages that were not kept and that nobody could take."""
+        return 0
+
+    @property
+    def last_advanced_ms(self) -> int:
+        """When the mark-delete position moved last, ms since the epoch; 0: not since it was opened.
+
+        Acknowledgements are many, so nobody looks at each: a move is noticed by the next sample or
+        question, and had the time of the last acknowledgement until then.
+        """
+        self._notice_move(self.last_acked_ms)
+        return self._advanced_ms
+
+    def moved(self) -> None:
+        """Note that the mark-delete position was moved by other means than acknowledgements of
+        consumers."""
+        if self.context is not None:
+            self._notice_move(self.context.wall_ms())
+
+    def _notice_move(self, at_ms: int) -> None:
+        if self.context is None:
+            return
+        mark = self.context.cursor.mark_delete
+        if mark != self._mark:
+            self._mark = mark
+            self._advanced_ms = max(self._advanced_ms, at_ms)
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        return self.dispatcher.consumers if self.dispatcher is not None else ()
+
+    @property
+    def type_name(self) -> str:
+        return TYPE_NAMES[self.dispatcher.sub_type] if self.dispatcher is not None else "None"
+
+    @property
+    def unacked_messages(self) -> int:
+        return sum(consumer.unacked_messages for consumer in self.consumers)
+
+    def wake(self) -> None:
+        """Entries were appended, or a consumer can take more."""
+        if self.dispatcher is not None:
+            self.dispatcher.wake()
+            assert self.context is not None
+            if self.context.log.terminated is not None:
+                self.tell_end()
+
+    def limits_changed(self) -> None:
+        """Other policies count: what waited for the former ones may go."""
+        if self.dispatcher is not None:
+            self.dispatcher.limits_changed()
+
+    def tell_end(self) -> None:
+        """Tell consumers that there is nothing left, and never will be: the topic is terminated."""
+        context = self.context
+        if context is None or context.log.terminated is None or self.is_closed:
+            return
+        if not context.cursor.is_caught_up or not context.tenure.holds():
+            return
+        for consumer in self.consumers:
+            if not consumer.is_told_end and not consumer.is_closed:
+                consumer.is_told_end = True
+                if knows_end_of_topic(consumer.peer.client_version):
+                    consumer.peer.write(replies.reached_end_of_topic(consumer.consumer_id))
+
+    def why_idle(self) -> Reason | None:
+        """Why nothing is delivered just now; None: something is, or is about to be."""
+        if self.is_closed or self.context is None:
+            return Reason.PAUSED
+        if self.dispatcher is None:
+            return Reason.NO_CONSUMER
+        return self.dispatcher.why_idle()
+
+    def check(self) -> None:
+        """Compare the books of the dispatcher with each other.
+
+        Raises:
+            AccountsError: they contradict themselves.
+        """
+        if self.dispatcher is not None:
+            self.dispatcher.check()
+
+    # Joining and leaving; `lock` is held by the caller of the coroutines
+
+    async def join(self, consumer: Consumer, check: Callable[[], None] | None = None) -> None:
+        """Let a consumer in. `check` refuses it in the last moment, with no wait behind it.
+
+        Raises:
+            ConsumerBusyError: taken, or used with another type or mode.
+            ConsumerAssignError: its hash ranges make no sense, or somebody has them.
+            NotAllowedError: there is no such type.
+        """
+        assert self.lock.locked()
+        assert self.context is not None
+        if consumer.hash_ranges or consumer.key_shared.is_sticky:
+            check_ranges(
+                consumer.hash_ranges, of=f"consumer {consumer.name!r} of subscription {self.name}"
+            )
+        while self.consumers:
+            assert self.dispatcher is not None
+            if self.dispatcher.sub_type != consumer.sub_type:
+                raise ConsumerBusyError(
+                    f"subscription {self.name} is in use as {self.type_name}; "
+                    f"{TYPE_NAMES.get(consumer.sub_type, consumer.sub_type)} was asked for"
+                )
+            holder = self._in_the_way(consumer)
+            if holder is None:
+                break
+            is_taken = holder.peer is consumer.peer or await holder.peer.is_alive()
+            if is_taken and holder in self.consumers:
+                if consumer.sub_type == EXCLUSIVE:
+                    raise ConsumerBusyError(
+                        f"subscription {self.name} is exclusive and has a consumer: "
+                        f"{holder.name!r} at {holder.peer.address}"
+                    )
+                raise ConsumerAssignError(
+                    f"subscription {self.name}: the hash ranges of {consumer.name!r} overlap with "
+                    f"those of {holder.name!r} at {holder.peer.address}"
+                )
+        if self.is_closed:
+            raise ServiceNotReadyError(f"{self.topic} is closing")
+        if check is not None:
+            check()
+        if self._needs_dispatcher(consumer):
+            context = self.context
+            if self._view is not None:
+                context = replace(context, cursor=self._view(self.cursor))
+            dispatcher = self._new_dispatcher(context, consumer)
+            if self.dispatcher is not None:
+                self.dispatcher.close()
+            self.dispatcher = dispatcher
+        assert self.dispatcher is not None
+        self._stop_return_timer()
+        self.was_used = True
+        if self._mark is None:
+            self._mark = self.cursor.mark_delete
+        self.dispatcher.add(consumer)
+        if self.context.log.terminated is not None:
+            # After the answer to its SUBSCRIBE.
+            asyncio.get_running_loop().call_soon(self.tell_end)
+
+    def _new_dispatcher(self, context: DispatchContext, consumer: Consumer) -> Dispatcher:
+        return _make_dispatcher(context, consumer)
+
+    def _in_the_way(self, consumer: Consumer) -> Consumer | None:
+        """A consumer beside which this one cannot be, if it lives.
+
+        Raises:
+            ConsumerBusyError: the modes of Key_Shared do not agree.
+        """
+        if consumer.sub_type == EXCLUSIVE:
+            return self.consumers[0]
+        dispatcher = self.dispatcher
+        if not isinstance(dispatcher, KeySharedDispatcher):
+            return None
+        if dispatcher.mode != consumer.key_shared:
+            raise ConsumerBusyError(
+                f"subscription {self.name} is in use with {dispatcher.mode}; "
+                f"{consumer.key_shared} was asked for"
+            )
+        return dispatcher.conflict_of(consumer.hash_ranges)
+
+    def _needs_dispatcher(self, consumer: Consumer) -> bool:
+        dispatcher = self.dispatcher
+        if dispatcher is None or dispatcher.sub_type != consumer.sub_type:
+            return True
+        return isinstance(dispatcher, KeySharedDispatcher) and (
+            dispatcher.mode != consumer.key_shared
+        )
+
+    def leave(self, consumer: Consumer) -> None:
+        """Take a consumer out; it is gone for good."""
+        self.leave_all((consumer,))
+
+    def leave_all(self, consumers: Sequence[Consumer]) -> None:
+        """Take consumers out; they are gone for good."""
+        leaving = [each for each in consumers if not each.is_closed]
+        if not leaving:
+            return
+        self.was_used = True
+        for consumer in leaving:
+            consumer.is_closed = True
+            messages, size, again = self._sent_before
+            self._sent_before = (
+                messages + consumer.messages_out,
+                size + consumer.bytes_out,
+                again + consumer.messages_redelivered,
+            )
+            self._last_sent_ms = max(self._last_sent_ms, consumer.sent_ms)
+            self._last_acked_ms = max(self._last_acked_ms, consumer.acked_ms)
+        if self.dispatcher is not None:
+            self.dispatcher.remove_all(leaving)
+        if not self.is_durable and not self.consumers and not self.lock.locked():
+            # While the lock is held somebody joins or seeks: the subscription is not abandoned.
+            self._on_abandoned(self)
+
+    def disconnect(self, consumer: Consumer, destination: Destination | None = None) -> None:
+        """Take a consumer out and tell its client, and where to go if the topic moves."""
+        if not consumer.is_closed:
+            self.leave(consumer)
+            consumer.on_closed(consumer, destination)
+
+    # What consumers ask for
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """More credit."""
+        consumer.permits += permits
+        self.last_flow_ms = consumer.flow_ms = consumer.peer.heard_ms
+        if not consumer.first_flow_ms:
+            consumer.first_flow_ms = consumer.flow_ms
+            if self.dispatcher is not None:
+                self.dispatcher.begin(consumer)
+        self.wake()
+
+    def acknowledge(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:
+        """Acknowledge whole entries of a ledger, both ends included; ignores what is not there."""
+        context, dispatcher = self.context, self.dispatcher
+        assert context is not None
+        assert dispatcher is not None
+        last = context.log.last_confirmed
+        if ledger_id >= last.ledger_id:
+            if ledger_id > last.ledger_id:
+                return
+            final = min(final, last.entry_id)
+        if first > final or ledger_id < 0:
+            return
+        new = context.cursor.ack_range(ledger_id, first, final)
+        consumer.acked_ms = consumer.peer.heard_ms
+        if context.trace is not None:
+            context.trace.acked_range(ledger_id, first, final)
+        if dispatcher.keeps_accounts:
+            dispatcher.acked(
+                consumer, [Position(ledger_id, each) for each in range(first, final + 1)]
+            )
+        else:
+            consumer.messages_acked += new
+        if context.early is not None and context.early.after is not None:
+            context.early.acked([Position(ledger_id, each) for each in range(first, final + 1)])
+        if context.log.terminated is not None:
+            self.tell_end()
+
+    def acknowledge_each(self, consumer: Consumer, positions: Sequence[Position]) -> None:
+        """Acknowledge single whole entries, none of them beyond the end of the log."""
+        context, dispatcher = self.context, self.dispatcher
+        assert context is not None
+        assert dispatcher is not None
+        new = context.cursor.ack_many(positions)
+        consumer.acked_ms = consumer.peer.heard_ms
+        if context.trace is not None:
+            context.trace.acked_each(positions)
+        if dispatcher.keeps_accounts:
+            dispatcher.acked(consumer, positions)
+        else:
+            consumer.messages_acked += new
+        if context.early is not None and context.early.after is not None:
+            context.early.acked(positions)
+        if context.log.terminated is not None:
+            self.tell_end()
+
+    def acknowledge_indexes(
+        self, consumer: Consumer, position: Position, words: Sequence[int], batch_size: int
+    ) -> None:
+        """Acknowledge the messages of a batch whose bit is 0 in the ack_set words.
+
+        `batch_size`: messages in the entry if the client told, else 0.
+        """
+        cursor, dispatcher = self.cursor, self.dispatcher
+        assert dispatcher is not None
+        if cursor.is_acked(position):
+            return
+        if cursor.ack_batch(position, words, max(batch_size, 0)):
+            dispatcher.acked(consumer, (position,))
+            if not dispatcher.keeps_accounts:
+                consumer.messages_acked += 1
+            if self.context is not None and self.context.trace is not None:
+                self.context.trace.acked_each((position,))
+        else:
+            dispatcher.partly_acked(position)
+        consumer.acked_ms = consumer.peer.heard_ms
+        self.tell_end()
+
+    def acknowledge_through(
+        self, consumer: Consumer, position: Position, words: Sequence[int], batch_size: int
+    ) -> None:
+        """Acknowledge cumulatively; Shared and Key_Shared subscriptions ignore that."""
+        context = self.context
+        assert context is not None
+        assert self.dispatcher is not None
+        if not isinstance(self.dispatcher, SingleActiveDispatcher):
+            return
+        cursor = context.cursor
+        before, singly = cursor.mark_delete, cursor.individual_count
+        cursor.ack_cumulative(position, words, max(batch_size, 0))
+        after = cursor.mark_delete
+        if after.ledger_id == before.ledger_id:  # as nearly always
+            passed = after.entry_id - before.entry_id
+        else:
+            passed = context.log.entries_between(before, after)
+        if singly:
+            passed -= min(passed, singly - cursor.individual_count)
+        consumer.messages_acked += passed
+        consumer.acked_ms = consumer.peer.heard_ms
+        if context.trace is not None:
+            context.trace.acked_through(_before(position) if words else position)
+        early = context.early
+        if early is not None and early.after is not None:
+            early.acked_through(_before(position) if words else position)
+        if context.log.terminated is not None:
+            self.tell_end()
+
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, *, epoch: int
+    ) -> None:
+        """Send unacknowledged entries again; None means all of the consumer's."""
+        assert self.dispatcher is not None
+        if epoch >= 0:
+            consumer.epoch = epoch
+        if self.context is not None and self.context.trace is not None:
+            self.context.trace.redelivered()
+        self.dispatcher.redeliver(consumer, positions)
+
+    def check_unsubscribe(self, consumer: Consumer, *, is_forced: bool) -> None:
+        """Whether the consumer may delete the subscription.
+
+        Raises:
+            BrokerMetadataError: others are connected, or it is not the active consumer.
+        """
+        if is_forced:
+            return
+        if len(self.consumers) > 1:
+            raise BrokerMetadataError(
+                f"subscription {self.name} has {len(self.consumers)} consumers; "
+                "only a consumer that is alone can unsubscribe"
+            )
+        dispatcher = self.dispatcher
+        if isinstance(dispatcher, SingleActiveDispatcher) and dispatcher.active not in (
+            None,
+            consumer,
+        ):
+            raise BrokerMetadataError(f"not the active consumer of subscription {self.name}")
+
+    async def seek(
+        self,
+        consumer: Consumer | None,
+        find: Callable[[], Awaitable[tuple[Position, Sequence[int]]]],
+    ) -> None:
+        """Close the consumers, move the cursor; they come back to the new position.
+
+        Closed are the one that asks and the active one, or all of a Shared subscription; all if
+        nobody asks but an operator.
+
+        `find` returns the position to deliver next and the ack_set words of its passed indexes.
+
+        Raises:
+            UnknownFailureError: the new position could not be stored.
+            LedgerError: it could not be found.
+        """
+        async with self.lock:
+            dispatcher = self.dispatcher
+            if (dispatcher is None and consumer is not None) or self.is_closed:
+                raise UnknownFailureError(f"subscription {self.name} is being closed")
+            if dispatcher is not None:
+                dispatcher.pause()
+            try:
+                if dispatcher is not None:
+                    for closing in self._seeking(dispatcher, consumer):
+                        self.disconnect(closing)
+                async with self._gate.placing():
+                    position, words = await find()
+                    await self.cursor.reset(position, words)
+                    self._mark = self.cursor.mark_delete  # set, and not advanced
+                    self.placed(position)
+            except CursorError as error:
+                raise UnknownFailureError(f"the new position is not stored: {error}") from error
+            finally:
+                if dispatcher is not None and not self.is_closed:
+                    dispatcher.resume()
+            self._await_return()
+
+    def placed(self, first: Position) -> None:
+        """It goes on at a position, which the log may have no more."""
+        if self.context is not None and self.context.early is not None:
+            self.context.early.place(first)
+
+    def _seeking(self, dispatcher: Dispatcher, asking: Consumer | None) -> list[Consumer]:
+        if asking is not None and isinstance(dispatcher, SingleActiveDispatcher):
+            return [each for each in dispatcher.consumers if each in (asking, dispatcher.active)]
+        return list(dispatcher.consumers)
+
+    def _await_return(self) -> None:
+        """Keep a non-durable subscription for consumers that a seek closed, but not for ever."""
+        if not self.is_durable and not self.consumers:
+            self._stop_return_timer()
+            self._return_timer = asyncio.get_running_loop().call_later(
+                self._seek_return_timeout_ms / 1000, self._nobody_returned
+            )
+
+    def _nobody_returned(self) -> None:
+        self._return_timer = None
+        if not self.consumers and not self.lock.locked():
+            self._on_abandoned(self)
+
+    def _stop_return_timer(self) -> None:
+        if self._return_timer is not None:
+            self._return_timer.cancel()
+            self._return_timer = None
+
+    def close(self, destination: Destination | None = None) -> None:
+        """Disconnect everybody and stop; the cursor is the caller's to close or delete."""
+        self.is_closed = True
+        self._stop_return_timer()
+        if self.dispatcher is not None:
+            self.dispatcher.close()
+            for consumer in list(self.dispatcher.consumers):
+                self.disconnect(consumer, destination)

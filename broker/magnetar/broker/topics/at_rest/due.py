@@ -1,0 +1,175 @@
+"""Whether something is due in a topic that is not loaded, by what is stored of it. Pure.
+
+A look costs reads of the metadata store alone; to load a topic and to close it again costs three
+writes there, and two for each subscription. So a topic is loaded only if the upkeep of a loaded
+topic would find something to do.
+
+What is stored can be behind what a load would find, in two ways:
+
+- A ledger that a crash left open has no end and no time of closing. It counts as closed long ago:
+  if that makes anything due, one load closes it, and the next look knows.
+- The position in a cursor's node is a lower bound while the rest of its state lies in a ledger.
+  After a crash that state counts as everything being consumed, for the same one load. A cursor
+  with more holes than its node has room for can hold ledgers here that nobody needs any more.
+
+The rules are those of `keeping/`, `compaction/` and `features/retention/inactive_topics.py`.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from magnetar.broker.base import naming
+from magnetar.broker.features import compaction, deduplication
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import BacklogPolicy, DeleteMode
+from magnetar.cursors import StoredCursor
+from magnetar.ledger.managed_log.log_deletion import is_marked
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_retention import Retention, bytes_behind, trim_point
+from magnetar.ledger.position import Position
+
+_LONG_AGO_MS = 1
+_ENTRY_ID_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """A topic that is not loaded."""
+
+    log: LogMetadata
+    cursors: Mapping[str, StoredCursor]
+    rested_s: float
+    """How long nobody has used it, as far as this broker knows."""
+
+    @property
+    def was_left_open(self) -> bool:
+        """Its last owner did not close it."""
+        return any(not ledger.is_closed for ledger in self.log.ledgers)
+
+    @property
+    def ledgers(self) -> tuple[LogLedger, ...]:
+        """The list, with what was left open counted as closed long ago, and as not empty."""
+        return tuple(
+            ledger if ledger.is_closed else replace(ledger, entries=1, closed_ms=_LONG_AGO_MS)
+            for ledger in self.log.ledgers
+        )
+
+    @property
+    def subscriptions(self) -> Mapping[str, StoredCursor]:
+        """The cursors that are subscriptions."""
+        return {
+            name: cursor
+            for name, cursor in self.cursors.items()
+            if not naming.is_internal_cursor(name)
+        }
+
+    @property
+    def slowest(self) -> Position | None:
+        """Where the subscription stands that is furthest behind; None: there is none."""
+        return min((each.mark_delete for each in self.subscriptions.values()), default=None)
+
+
+def _is_expired(topic: StoredTopic, age_s: float, now_ms: int) -> bool:
+    """Whether a backlog holds a ledger that was closed longer ago than the age."""
+    slowest = topic.slowest
+    if age_s <= 0 or slowest is None:
+        return False
+    for ledger in topic.log.ledgers:
+        # Of one that was left open nobody knows how much it holds.
+        last_entry_id = ledger.entries - 1 if ledger.is_closed else _ENTRY_ID_MAX
+        if ledger.is_closed and ledger.closed_ms + age_s * 1000 >= now_ms:
+            continue
+        if Position(ledger.ledger_id, last_entry_id) > slowest:
+            return True
+    return False
+
+
+def _has_expired(topic: StoredTopic, policies: EffectivePolicies, now_ms: int) -> bool:
+    return _is_expired(topic, policies.ttl_s, now_ms)
+
+
+def _has_unused_subscriptions(
+    topic: StoredTopic, policies: EffectivePolicies, _now_ms: int
+) -> bool:
+    return 0 < policies.subscription_expiration_s < topic.rested_s and bool(topic.subscriptions)
+
+
+def _is_over_quota(topic: StoredTopic, policies: EffectivePolicies, now_ms: int) -> bool:
+    """Only where the oldest messages are evicted: nobody is here to be refused."""
+    evicts, slowest = BacklogPolicy.EVICT, topic.slowest
+    if slowest is None:
+        return False
+    limit = policies.backlog_quota_bytes
+    evicts_by_size = limit > 0 and policies.backlog_quota_bytes_policy is evicts
+    if evicts_by_size and bytes_behind(topic.log.ledgers, slowest) >= limit:
+        return True
+    if policies.backlog_quota_s_policy is not evicts:
+        return False
+    return _is_expired(topic, policies.backlog_quota_s, now_ms)
+
+
+def _is_unused(topic: StoredTopic, policies: EffectivePolicies, _now_ms: int) -> bool:
+    retention_s = policies.retention_time_s
+    if not policies.inactive_topic_is_on or topic.rested_s < policies.inactive_topic_max_s:
+        return False
+    if retention_s < 0 or topic.rested_s < retention_s:
+        return False
+    subscriptions = topic.subscriptions
+    if not subscriptions:
+        return True
+    if policies.inactive_topic_mode is DeleteMode.NO_SUBSCRIPTIONS:
+        return False
+    last = topic.log.last_listed
+    return topic.was_left_open or all(each.mark_delete >= last for each in subscriptions.values())
+
+
+def _is_to_be_compacted(topic: StoredTopic, policies: EffectivePolicies, _now_ms: int) -> bool:
+    threshold = policies.compaction_threshold_bytes
+    if threshold <= 0:
+        return False
+    cursor = topic.cursors.get(compaction.CURSOR)
+    mark = cursor.mark_delete if cursor is not None else Position(-1, -1)
+    return bytes_behind(topic.log.ledgers, mark) >= threshold
+
+
+def _can_be_trimmed(topic: StoredTopic, policies: EffectivePolicies, now_ms: int) -> bool:
+    # The cursor of deduplication holds nothing: a load leaves it at the end.
+    holding = [each for name, each in topic.cursors.items() if name != deduplication.CURSOR]
+    if topic.was_left_open:
+        holding = [each for each in holding if not each.has_ledger]
+    consumed = min((each.mark_delete for each in holding), default=None)
+    retention = Retention(policies.retention_time_s, policies.retention_bytes)
+    return trim_point(topic.ledgers, consumed, retention, now_ms=now_ms) is not None
+
+
+_Check = Callable[[StoredTopic, EffectivePolicies, int], bool]
+
+_CHECKS: Mapping[str, _Check] = {
+    "expiry": _has_expired,
+    "quotas": _is_over_quota,
+    "inactive-subscriptions": _has_unused_subscriptions,
+    "inactive-topics": _is_unused,
+    "compaction": _is_to_be_compacted,
+    "trimming": _can_be_trimmed,
+}
+"""By the names of the ticker's jobs."""
+
+
+def what_is_due(
+    topic: StoredTopic,
+    policies: EffectivePolicies,
+    now_ms: int,
+    jobs: Collection[str] = tuple(_CHECKS),
+) -> str | None:
+    """Which upkeep a load would have something to do for; None: for none.
+
+    Args:
+        now_ms: wall clock, as in the times of closing.
+        jobs: those of the ticker that are not turned off.
+    """
+    if is_marked(topic.log.properties):
+        return "deletion"
+    for job, is_due in _CHECKS.items():
+        if job in jobs and is_due(topic, policies, now_ms):
+            return job
+    return None

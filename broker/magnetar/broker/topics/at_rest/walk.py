@@ -1,0 +1,233 @@
+"""A walk over the stored topics that nobody uses, so that upkeep reaches them, too.
+
+The broker's ticker looks at loaded topics, and a topic is loaded when a client asks for it. A topic
+that nobody has asked for since a restart would keep its ledgers for ever, whatever its policies
+say. The walk reads what is stored of each topic that is this broker's and not loaded (`due.py`). If
+something is due, it loads the topic, has each job of the ticker done, and closes it again.
+
+Bounds: a number of reads per second, a few topics loaded at a time, none while the broker has no
+room for more. A namespace's names are in memory while the walk is in it, about 100 bytes each.
+
+The walk uses no topic: a load by it does not end a topic's disuse, nor that of its subscriptions.
+A topic that a client asks for meanwhile stays loaded.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import structlog
+
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import RequestError, TopicNotFoundError
+from magnetar.broker.base.settings.at_rest import AtRestSettings
+from magnetar.broker.cluster.ownership.protocol import Ownership
+from magnetar.broker.policies.registry import PolicyRegistry
+from magnetar.broker.topic import Topic
+from magnetar.broker.topics import Topics
+from magnetar.broker.topics.at_rest.disuse import Disuse
+from magnetar.broker.topics.at_rest.due import StoredTopic, what_is_due
+from magnetar.cursors import CursorError, StoredCursor, list_cursors, read_stored
+from magnetar.ledger.errors import LedgerError, MetadataError, NoNodeError
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
+
+_READS_PER_LOOK = 2
+"""The ledger list, and the names of the cursors."""
+
+
+class LooksAfterTopics(Protocol):
+    """What of `Upkeep` is needed."""
+
+    @property
+    def jobs(self) -> Collection[str]: ...
+
+    async def look_after(self, topic: Topic) -> int: ...
+
+
+class TopicsAtRest:
+    """Walks over the topics at rest. `start`, `stop`; one walk at a time."""
+
+    def __init__(
+        self,
+        settings: AtRestSettings,
+        topics: Topics,
+        policies: PolicyRegistry,
+        ownership: Ownership,
+        store: MetadataStore,
+        upkeep: LooksAfterTopics,
+        *,
+        note_unused: Callable[[Topic, float], None],
+        clock: Clock,
+    ) -> None:
+        """`note_unused`: takes a topic that was just loaded, and since when nobody has used it."""
+        self._settings = settings
+        self._topics = topics
+        self._policies = policies
+        self._ownership = ownership
+        self._store = store
+        self._upkeep = upkeep
+        self._note_unused = note_unused
+        self._clock = clock
+        self._disuse = Disuse(
+            clock.monotonic_s(), remembered_max=settings.topics_at_rest_remembered_max
+        )
+        self._places = asyncio.Semaphore(settings.topics_at_rest_loaded_max)
+        self._working: dict[TopicName, asyncio.Task[None]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._next_read_s = 0.0
+        self.looks = 0
+        """Topics whose stored state was read."""
+        self.loads = 0
+        """Topics that were loaded, because something was due."""
+        self.failures = 0
+        """Topics that could not be looked at, or not be loaded; each was logged."""
+        topics.ends.on_closing.append(self._closing)
+
+    def start(self) -> None:
+        """Begin with the first walk after one interval."""
+        assert self._task is None, "it walks already"
+        if self._settings.topics_at_rest_interval_s > 0:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="topics-at-rest")
+
+    async def stop(self) -> None:
+        """Load nothing more, and break off what is under way; the topics are closed by others."""
+        tasks = list(self._working.values())
+        if self._task is not None:
+            tasks.append(self._task)
+            self._task = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.topics_at_rest_interval_s)
+            started_s, looks, loads = self._clock.monotonic_s(), self.looks, self.loads
+            try:
+                await self.walk()
+            except (MetadataError, RequestError) as error:
+                _log.warning("topics_at_rest_not_listed", error=str(error))
+            except Exception:  # noqa: BLE001 - a bug with one topic is not the end of all walks
+                self.failures += 1
+                _log.exception("topics_at_rest_broke")
+            else:
+                _log.info(
+                    "topics_at_rest_seen",
+                    topics=self.looks - looks,
+                    loaded=self.loads - loads,
+                    seconds=round(self._clock.monotonic_s() - started_s),
+                )
+
+    async def walk(self) -> None:
+        """Look at every stored topic once, and wait until what is due is done.
+
+        Raises:
+            MetadataError: the topics cannot be listed now.
+        """
+        for tenant in await self._children(naming.ROOT):
+            for namespace in await self._children(f"{naming.ROOT}/{tenant}"):
+                path = naming.topics_path(f"{tenant}/{namespace}")
+                for node in await self._children(path):
+                    await self._visit(naming.topic_at(f"{tenant}/{namespace}", node))
+        while self._working:
+            await asyncio.wait(self._working.values())
+
+    async def _children(self, path: str) -> list[str]:
+        await self._pace(1)
+        try:
+            return sorted(await self._store.children(path))
+        except NoNodeError:
+            return []
+
+    async def _pace(self, reads: int) -> None:
+        """Wait for the turn of that many reads."""
+        now_s = self._clock.monotonic_s()
+        start_s = max(self._next_read_s, now_s)
+        self._next_read_s = start_s + reads / self._settings.topics_at_rest_reads_per_s
+        await asyncio.sleep(start_s - now_s)
+
+    async def _visit(self, full_name: str) -> None:
+        if naming.is_system_topic(full_name):
+            return  # Whoever needs one loads it, and lets go of what is in it.
+        try:
+            name = naming.topic_of(full_name)
+            if self._topics.is_here(name):
+                return
+            since_s = await self._ownership.alone_since_s(name)
+            if since_s is None:
+                return
+            since_s = max(since_s, self._disuse.since_s(name))
+            due = await self._what_is_due(name, since_s)
+        except (LedgerError, CursorError, RequestError) as error:
+            self.failures += 1
+            _log.warning("topic_at_rest_not_read", topic=full_name, error=str(error))
+            return
+        if due is None or name in self._working:
+            return
+        await self._places.acquire()
+        task = asyncio.get_running_loop().create_task(
+            self._work(name, since_s, due), name=f"at-rest-{name}"
+        )
+        self._working[name] = task
+        task.add_done_callback(lambda _: self._done(name))
+
+    def _done(self, name: TopicName) -> None:
+        del self._working[name]
+        self._places.release()
+
+    async def _what_is_due(self, name: TopicName, since_s: float) -> str | None:
+        """
+        Raises:
+            LedgerError, CursorError, RequestError: that cannot be told.
+        """
+        policies = await self._policies.of(name)
+        path = naming.log_path(name)
+        await self._pace(_READS_PER_LOOK)
+        try:
+            node = await self._store.get(path)
+        except NoNodeError:
+            return None  # deleted meanwhile
+        log = LogMetadata.from_json(node.value, path=path)
+        cursors: dict[str, StoredCursor] = {}
+        for cursor in await list_cursors(self._store, path):
+            await self._pace(1)
+            stored = await read_stored(self._store, path, cursor)
+            if stored is not None:
+                cursors[cursor] = stored
+        self.looks += 1
+        rested_s = self._clock.monotonic_s() - since_s
+        found = StoredTopic(log, cursors, rested_s)
+        return what_is_due(found, policies, self._clock.wall_ms(), self._upkeep.jobs)
+
+    async def _work(self, name: TopicName, since_s: float, due: str) -> None:
+        if not self._topics.has_room(self._settings.topics_at_rest_loaded_max):
+            return
+        try:
+            topic = await self._topics.wake(name)
+            if topic.use.is_asked_for:
+                return  # Somebody else loads it, too, and the ticker looks after it.
+            self.loads += 1
+            self._note_unused(topic, since_s)
+            _log.info("topic_at_rest_loaded", topic=str(name), due=due)
+            await self._upkeep.look_after(topic)
+        except TopicNotFoundError:
+            pass  # It was being deleted, and is gone now.
+        except (LedgerError, CursorError, RequestError) as error:
+            self.failures += 1
+            _log.warning("topic_at_rest_not_loaded", topic=str(name), due=due, error=str(error))
+        finally:
+            served = self._topics.served(name)
+            closing = self._topics.ends.put_to_rest(served) if served is not None else None
+            if closing is not None:
+                await asyncio.wait([closing])
+
+    def _closing(self, topic: Topic) -> None:
+        """A topic that only the walk has had goes on with its disuse from where it was before."""
+        if topic.use.is_asked_for:
+            self._disuse.came_to_rest(topic.name, self._clock.monotonic_s())

@@ -1,0 +1,232 @@
+"""Whether a topic that is used may appear by itself, and how many partitions it has then.
+
+A namespace with a limit on its topics is a case for turns: between the count and the creation no
+other broker, and no other request, may create one. Only such namespaces pay for that.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+from urllib.parse import quote_plus
+
+from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, TopicNotFoundError
+from magnetar.broker.cluster.partitions.record import PartitionedTopicRecord
+from magnetar.broker.policies.registry import PolicyRegistry
+from magnetar.ledger.errors import (
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.sdk.wire import TopicName
+
+_TURNS_ROOT = "/loadbalance/topic-creations"
+_TURN_WAIT_S_MAX = 20.0
+"""For those before to create their topics."""
+_TURN_RETRY_S = 0.02
+_TOKEN_BITS = 64
+
+
+class Partitioned(Protocol):
+    """What must be known of partitioned topics; see `PartitionedTopics`."""
+
+    async def find(
+        self, topic: TopicName, *, is_sure: bool = False
+    ) -> PartitionedTopicRecord | None: ...
+
+    async def is_partition(self, topic: TopicName) -> bool: ...
+
+    async def ensure(self, topic: TopicName, partitions: int) -> PartitionedTopicRecord: ...
+
+    async def create_log(
+        self, topic: TopicName, properties: Mapping[str, str] | None = None
+    ) -> bool: ...
+
+
+class CreationTurns:
+    """One creation at a time in a namespace, over all brokers: an ephemeral node per turn.
+
+    A node that could not be given back is taken again by its owner, and keeps the other brokers
+    waiting until its session ends.
+    """
+
+    def __init__(self, store: MetadataStore, random: random.Random) -> None:
+        self._store = store
+        self._value = f"{random.getrandbits(_TOKEN_BITS):016x}".encode()
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    @asynccontextmanager
+    async def turn(self, namespace: str) -> AsyncIterator[None]:
+        """Have the namespace to oneself.
+
+        Raises:
+            BrokerMetadataError: no turn came in time.
+        """
+        lock = self._locks.setdefault(namespace, asyncio.Lock())
+        path = f"{_TURNS_ROOT}/{quote_plus(namespace)}"
+        try:
+            async with asyncio.timeout(_TURN_WAIT_S_MAX):
+                await lock.acquire()
+                try:
+                    await self._take(path)
+                except BaseException:
+                    lock.release()
+                    raise
+        except (TimeoutError, MetadataError) as error:
+            raise BrokerMetadataError(
+                f"no topic can be created in {namespace} now: others are being created: {error!r}"
+            ) from error
+        try:
+            yield
+        finally:
+            try:
+                await self._give_back(path)
+            finally:
+                lock.release()
+                if not lock.locked() and self._locks.get(namespace) is lock:
+                    del self._locks[namespace]
+
+    async def _take(self, path: str) -> None:
+        while True:
+            try:
+                await self._store.create(path, self._value, ephemeral=True)
+            except (NodeExistsError, UnknownOutcomeError):
+                if await self._is_ours(path):
+                    return
+            else:
+                return
+            await asyncio.sleep(_TURN_RETRY_S)
+
+    async def _is_ours(self, path: str) -> bool:
+        try:
+            return (await self._store.get(path)).value == self._value
+        except NoNodeError:
+            return False
+
+    async def _give_back(self, path: str) -> None:
+        try:
+            await self._store.delete(path)
+        except MetadataError:
+            pass  # Gone with its session, or taken again next time.
+
+
+class TopicCreation:
+    """Asks the policies and the store."""
+
+    def __init__(
+        self,
+        policies: PolicyRegistry,
+        *,
+        exists: Callable[[TopicName], Awaitable[bool]],
+        names: Callable[[str], Awaitable[Sequence[str]]],
+        partitioned: Partitioned,
+        turns: CreationTurns | None = None,
+    ) -> None:
+        """`exists` and `names` (of a namespace) ask the metadata store. `turns`: None without one
+        that others use, too."""
+        self._turns = turns
+        self._partitioned = partitioned
+        self._policies = policies
+        self._exists = exists
+        self._names = names
+
+    async def check(self, name: TopicName, *, may_create: bool) -> None:
+        """Refuse a topic that does not exist and must not appear, and one that is none itself.
+
+        `may_create`: whether the request wants it to.
+
+        Raises:
+            TopicNotFoundError: it does not exist; the text says what keeps it from being created.
+            NotAllowedError: the namespace has as many topics as it may have; the name is that of
+                a partitioned topic, or beyond the last of its partitions.
+            BrokerMetadataError
+        """
+        await self._policies.check_namespace(name.namespace_name)
+        if await self._partitioned.is_partition(name) or await self._exists(name):
+            return
+        record = await self._find_whole(name)
+        if record is not None:
+            raise NotAllowedError(
+                f"{name} has {record.partitions} partitions: use {name.partition(0)} and so on"
+            )
+        await self._check_new(name, may_create=may_create)
+        limit = (await self._policies.of_namespace(name.namespace_name)).max_topics
+        if not limit or not name.is_persistent:
+            await self.check_room(name.namespace_name, 1)
+            return
+        async with self.turn(name.namespace_name):
+            if not await self._exists(name):
+                await self.check_room(name.namespace_name, 1)
+                await self._partitioned.create_log(name)
+
+    async def partitions_of(self, name: TopicName, *, may_create: bool) -> int:
+        """How many partitions a topic has, 0: it stands for itself; it may get them here.
+
+        Raises:
+            As `check`.
+        """
+        policies = await self._policies.of(name)
+        record = await self._partitioned.find(name) if name.partition_index < 0 else None
+        if record is None:
+            if await self._partitioned.is_partition(name) or await self._exists(name):
+                return 0
+            record = await self._find_whole(name)
+        if record is not None:
+            if record.is_deleted:
+                raise TopicNotFoundError(f"{name} is being deleted")
+            return record.partitions
+        await self._check_new(name, may_create=may_create)
+        if not policies.auto_topic_is_partitioned or name.partition_index >= 0:
+            return 0
+        async with self.turn(name.namespace_name):
+            if await self._partitioned.find(name, is_sure=True) is None:
+                await self.check_room(name.namespace_name, policies.auto_topic_partitions)
+            record = await self._partitioned.ensure(name, policies.auto_topic_partitions)
+        return record.partitions
+
+    async def _find_whole(self, name: TopicName) -> PartitionedTopicRecord | None:
+        """The record of a partitioned topic of that name, which certainly exists, or not."""
+        if name.partition_index >= 0:
+            return None
+        return await self._partitioned.find(name, is_sure=True)
+
+    async def _check_new(self, name: TopicName, *, may_create: bool) -> None:
+        if not may_create:
+            raise TopicNotFoundError(f"{name} does not exist")
+        if not (await self._policies.of(name)).auto_topic_creation:
+            raise TopicNotFoundError(
+                f"{name} does not exist, and topics do not appear by themselves in "
+                f"{name.namespace_name}: create it first"
+            )
+
+    @asynccontextmanager
+    async def turn(self, namespace: str) -> AsyncIterator[None]:
+        """Where topics are created after `check_room`: nobody else creates any in the namespace
+        meanwhile, if it has a limit.
+
+        Raises:
+            BrokerMetadataError: no turn came in time.
+            NamespaceNotFoundError
+        """
+        if self._turns is None or not (await self._policies.of_namespace(namespace)).max_topics:
+            yield
+            return
+        async with self._turns.turn(namespace):
+            yield
+
+    async def check_room(self, namespace: str, more: int) -> None:
+        """Refuse more topics than the namespace may have. Call it in the `turn` that creates them.
+
+        Raises:
+            NotAllowedError, NamespaceNotFoundError, BrokerMetadataError
+        """
+        limit = (await self._policies.of_namespace(namespace)).max_topics
+        if limit:
+            count = len(await self._names(namespace))
+            if count + more > limit:
+                raise NotAllowedError(
+                    f"namespace {namespace} has {count} topics, and the limit is {limit}"
+                )

@@ -1,0 +1,113 @@
+"""Deleting topics: their clients are sent away, then the cursors go, the log and its ledgers.
+
+Every step can be taken again, so a deletion that was interrupted is completed by the next one, or
+by whoever loads the topic; see `ledger/managed_log/log_deletion.py`. Nobody else may load the topic
+meanwhile: `topics/removal.py`.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import structlog
+
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    BrokerPersistenceError,
+    NotAllowedError,
+    TopicNotFoundError,
+)
+from magnetar.broker.features import compaction
+from magnetar.broker.features.compaction.orphans import delete_compacted
+from magnetar.broker.features.delayed.bucket_ledgers import delete_index
+from magnetar.broker.features.transactions.topic_log import delete_log
+from magnetar.broker.topic import Topic
+from magnetar.cursors import CursorError, delete_unopened, list_cursors
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.managed_log.log_deletion import delete_marked, mark_deleted
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
+
+
+class TopicDeletion:
+    """What of a topic is in the store and on bookies, and how it goes."""
+
+    def __init__(self, client: LedgerClient, store: MetadataStore) -> None:
+        self._client = client
+        self._store = store
+        self.forget: Callable[[TopicName], Awaitable[None]] | None = None
+        """Removes what else is kept under the name of a whole topic: its policies, its schemas."""
+
+    async def check_unused(self, name: TopicName) -> None:
+        """Refuse a topic that has durable subscriptions, loaded or not.
+
+        Raises:
+            NotAllowedError, BrokerMetadataError
+        """
+        try:
+            await self._store.catch_up()
+            cursors = await list_cursors(self._store, naming.log_path(name))
+        except LedgerError as error:
+            raise BrokerMetadataError(f"cannot list subscriptions of {name}: {error}") from error
+        used = [each for each in cursors if not naming.is_internal_cursor(each)]
+        if used:
+            raise NotAllowedError(
+                f"Topic has active producers/subscriptions: {name} has {len(used)} subscriptions, "
+                f"{used[0]} and so on; delete them, or the topic with force"
+            )
+
+    async def mark(self, name: TopicName) -> None:
+        """From here on the topic is gone for everybody, whatever happens.
+
+        Raises:
+            TopicNotFoundError, BrokerMetadataError
+        """
+        try:
+            if not await mark_deleted(self._store, naming.log_path(name)):
+                raise TopicNotFoundError(f"Topic {name} not found")
+        except LedgerError as error:
+            raise BrokerMetadataError(f"{name} is not deleted: {error}; try again") from error
+
+    async def finish(self, name: TopicName) -> None:
+        """Remove everything of a marked topic.
+
+        Raises:
+            BrokerMetadataError: what is left is removed by the next attempt.
+        """
+        path = naming.log_path(name)
+        try:
+            for cursor in await list_cursors(self._store, path):
+                delete = partial(delete_unopened, self._client, self._store, path, cursor)
+                if cursor == compaction.CURSOR:
+                    await delete_compacted(self._client, self._store, path, delete)
+                else:
+                    await delete()
+            await delete_index(self._client, self._store, path)
+            await delete_log(self._client, self._store, name)
+            if self.forget is not None and name.partition_index < 0:
+                # While the mark is there: who makes the topic anew must not find any of it, and a
+                # deletion that ends here is completed.
+                await self.forget(name)
+            await delete_marked(self._client, self._store, path)
+        except (LedgerError, CursorError, BrokerPersistenceError) as error:
+            raise BrokerMetadataError(
+                f"{name} is not wholly deleted: {error}; delete it again"
+            ) from error
+        _log.info("topic_deleted", topic=str(name))
+
+
+def check_members(topic: Topic) -> None:
+    """Refuse a topic that somebody uses.
+
+    Raises:
+        NotAllowedError
+    """
+    consumers = sum(len(each.consumers) for each in topic.subscriptions.values())
+    if topic.producers or topic.subscriptions:
+        raise NotAllowedError(
+            f"Topic has active producers/subscriptions: {topic.name} has {len(topic.producers)} "
+            f"producers, {len(topic.subscriptions)} subscriptions and {consumers} consumers"
+        )

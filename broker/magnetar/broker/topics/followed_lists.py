@@ -1,0 +1,155 @@
+"""The persistent topics of namespaces that somebody watches, kept in memory by a watch on each.
+
+One list serves all watchers of a namespace, on whatever connection. It is read again after a
+change, at most once per `topic_list_pause_ms`: topics may come by the thousand.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import NamespaceNotFoundError
+from magnetar.broker.policies.followed import Followed
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+
+Listener = Callable[[Sequence[str], Sequence[str]], None]
+"""Hears of topics that are new, and of those that are gone."""
+
+_READS_AT_ONCE = 8
+_TURN_S_MAX = 0.005
+"""For listeners, before others have their turn: what one costs depends on the names it knows."""
+
+
+class FollowedList:
+    """The topics of one namespace: full names, sorted, without the cluster's own."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        namespace: str,
+        list_names: Callable[[str], Awaitable[list[str]]],
+        at_once: asyncio.Semaphore,
+        clock: Clock,
+        *,
+        pause_s: float,
+    ) -> None:
+        self._namespace = namespace
+        self._list_names = list_names
+        self._clock = clock
+        self._pause_s = pause_s
+        self._read_s = clock.monotonic_s() - pause_s
+        self._followed: Followed[list[str]] = Followed(
+            store, naming.topics_path(namespace), self._read, self._changed, at_once
+        )
+        self.listeners: dict[Listener, None] = {}
+        self._untold: deque[tuple[deque[Listener], Sequence[str], Sequence[str]]] = deque()
+        """Changes, each with those who have not heard of it; the oldest first."""
+
+    async def names(self) -> list[str]:
+        """As they are now.
+
+        Raises:
+            BrokerMetadataError
+        """
+        return await self._followed.get()
+
+    @property
+    def known(self) -> list[str]:
+        """As they were read last."""
+        return self._followed.value or []
+
+    async def _read(self) -> list[str]:
+        left_s = self._read_s + self._pause_s - self._clock.monotonic_s()
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+        self._read_s = self._clock.monotonic_s()
+        try:
+            names = await self._list_names(self._namespace)
+        except NamespaceNotFoundError:
+            return []
+        return [each for each in names if not naming.is_system_topic(each)]
+
+    def _changed(self, before: list[str], after: list[str]) -> None:
+        new, deleted = difference(before, after)
+        self._untold.append((deque(self.listeners), new, deleted))
+        if len(self._untold) == 1:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell some of the listeners, and the others in further turns of the loop: there may be
+        thousands. Each hears of all changes in their order."""
+        if not self._untold:
+            return
+        listeners, new, deleted = self._untold[0]
+        until_s = self._clock.monotonic_s() + _TURN_S_MAX
+        try:
+            while listeners:
+                listener = listeners.popleft()
+                if listener in self.listeners:
+                    listener(new, deleted)
+                if self._clock.monotonic_s() >= until_s:
+                    break
+        finally:
+            if not listeners:
+                self._untold.popleft()
+            if self._untold:
+                asyncio.get_running_loop().call_soon(self._tell)
+
+    def close(self) -> None:
+        self._untold.clear()
+        self._followed.close()
+
+
+def difference(before: Sequence[str], after: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is new, and what is gone, each sorted."""
+    old, now = set(before), set(after)
+    return sorted(now - old), sorted(old - now)
+
+
+class FollowedLists:
+    """The lists of all namespaces that somebody watches."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        list_names: Callable[[str], Awaitable[list[str]]],
+        clock: Clock,
+        *,
+        pause_ms: int,
+    ) -> None:
+        """`list_names`: as `Topics.names`. `pause_ms`: between two reads of a list."""
+        self._store = store
+        self._list_names = list_names
+        self._clock = clock
+        self._pause_s = pause_ms / 1000
+        self._at_once = asyncio.Semaphore(_READS_AT_ONCE)
+        self._lists: dict[str, FollowedList] = {}
+
+    def join(self, namespace: str, listener: Listener) -> FollowedList:
+        """Have a listener hear of changes from now on."""
+        followed = self._lists.get(namespace)
+        if followed is None:
+            followed = self._lists[namespace] = FollowedList(
+                self._store,
+                namespace,
+                self._list_names,
+                self._at_once,
+                self._clock,
+                pause_s=self._pause_s,
+            )
+        followed.listeners[listener] = None
+        return followed
+
+    def leave(self, namespace: str, listener: Listener) -> None:
+        """It hears no more; a list that nobody follows is forgotten."""
+        followed = self._lists[namespace]
+        del followed.listeners[listener]
+        if not followed.listeners:
+            del self._lists[namespace]
+            followed.close()
+
+    def __len__(self) -> int:
+        """Namespaces that are followed."""
+        return len(self._lists)

@@ -1,0 +1,234 @@
+"""What an operator does with a topic's subscriptions and data: create, reset, skip, truncate.
+
+Each of these is durable, or as good as acknowledged, when it returns. Resetting and clearing close
+the subscription's consumers, which come back to the new position by themselves.
+
+Source: HTTP sheet, sections 9.1 and 9.3.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import (
+    BrokerPersistenceError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+)
+from magnetar.broker.features.retention import trimming
+from magnetar.broker.features.retention.advancing import advance
+from magnetar.broker.topic import Topic
+from magnetar.broker.topic.positions import position_at_time
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topics import Topics
+from magnetar.broker.topics.inspecting import nth_unacked
+from magnetar.cursors import Cursor, CursorError
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
+from magnetar.ledger.position import LATEST, Position
+
+UNREADABLE_ENTRIES_MAX = 10_000
+"""Entries that one call skips as unreadable: each of them is tried to be read."""
+
+
+def subscription_of(topic: Topic, name: str) -> Subscription:
+    """A durable subscription of the topic.
+
+    Raises:
+        SubscriptionNotFoundError
+    """
+    subscription = topic.subscriptions.get(name)
+    if subscription is None or not subscription.is_open or not subscription.is_durable:
+        raise SubscriptionNotFoundError(f"Subscription {name} of {topic.name} not found")
+    return subscription
+
+
+async def create_subscription(
+    topics: Topics,
+    topic: Topic,
+    name: str,
+    first: Position,
+    properties: Mapping[str, str],
+    words: Sequence[int] = (),
+) -> None:
+    """Make a durable subscription that begins at `first`, which may be EARLIEST or LATEST.
+
+    Raises:
+        NotAllowedError: there is one of that name.
+        RequestError
+    """
+    naming.check_subscription(name)
+    if name in topic.subscriptions or name in topic.internal_cursors:
+        raise NotAllowedError(f"Subscription {name} of {topic.name} already exists")
+    open_cursor = partial(
+        topics.open_cursor, topic, topics.log_of(topic), name, first, dict(properties)
+    )
+    await topic.subscriptions.ensure(name, open_cursor)
+    subscription_of(topic, name).placed(first)
+    if words:
+        await reset(subscription_of(topic, name), first, words)
+
+
+async def reset(subscription: Subscription, first: Position, words: Sequence[int] = ()) -> None:
+    """Have the subscription go on at `first`; ack_set words mark indexes of it as passed.
+
+    Raises:
+        UnknownFailureError: the new position could not be stored.
+    """
+
+    async def find() -> tuple[Position, Sequence[int]]:
+        return first, words
+
+    await subscription.seek(None, find)
+
+
+async def reset_to_time(topic: Topic, subscription: Subscription, publish_time_ms: int) -> None:
+    """Have the subscription go on at what was published at or after the time.
+
+    Raises:
+        UnknownFailureError: the new position could not be stored.
+        BrokerPersistenceError: it could not be found.
+    """
+
+    async def find() -> tuple[Position, Sequence[int]]:
+        return await position_at_time(topic.log, publish_time_ms), ()
+
+    try:
+        await subscription.seek(None, find)
+    except LedgerError as error:
+        raise BrokerPersistenceError(
+            f"subscription {subscription.name} of {topic.name}: the position was not found: {error}"
+        ) from error
+
+
+async def skip_all(subscription: Subscription) -> None:
+    """Forget the whole backlog.
+
+    Raises:
+        UnknownFailureError: the new position could not be stored.
+    """
+    await reset(subscription, LATEST)
+
+
+async def skip(topic: Topic, subscription: Subscription, entries: int) -> int:
+    """Forget the oldest `entries` unacknowledged entries; returns how many there were of them.
+
+    Raises:
+        ServiceNotReadyError: the topic was closed meanwhile.
+        BrokerPersistenceError: that could not be stored; it is forgotten with a crash.
+    """
+    count = min(entries, subscription.cursor.backlog_entries)
+    position = await nth_unacked(topic, subscription, count) if count else None
+    if position is None:
+        return 0
+    dropped = advance(subscription, position)
+    await persist(subscription)
+    return dropped
+
+
+async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
+    """Acknowledge exactly the entries at which a failed read stands; returns how many.
+
+    They end at the first entry that can be read, and after `UNREADABLE_ENTRIES_MAX` in any case.
+    Entries whose bookies are merely down count as unreadable as well: bring those back first.
+
+    Raises:
+        NotAllowedError: no read has failed.
+        ServiceNotReadyError: the topic was closed meanwhile.
+        BrokerPersistenceError: that could not be stored; it is forgotten with a crash.
+    """
+    dispatcher, cursor = subscription.dispatcher, subscription.cursor
+    found = None if dispatcher is None else dispatcher.unreadable
+    if dispatcher is None or found is None:
+        raise NotAllowedError(
+            f"subscription {subscription.name} of {topic.name} stands at no entry that cannot be "
+            f"read: whyIdle of its statistics says what it waits for"
+        )
+    position, skipped = found[0], 0
+    if cursor.is_acked(position):
+        position = cursor.next_unacked(position)
+    while skipped < UNREADABLE_ENTRIES_MAX and position <= topic.log.last_confirmed:
+        try:
+            await topic.log.read_range(position, entries_max=1, bytes_max=1)
+            break
+        except (LogFencedError, LogClosedError) as error:
+            raise ServiceNotReadyError(f"{topic.name} is closing: try again") from error
+        except LedgerError:
+            cursor.ack_range(position.ledger_id, position.entry_id, position.entry_id)
+            dispatcher.forget(position)
+            skipped += 1
+            position = cursor.next_unacked(position)
+    if skipped:
+        subscription.moved()
+        subscription.wake()
+        await persist(subscription)
+    return skipped
+
+
+async def persist(subscription: Subscription) -> None:
+    """Have what was advanced stored.
+
+    Raises:
+        ServiceNotReadyError: the topic was closed meanwhile, and nothing was advanced.
+        BrokerPersistenceError
+    """
+    if subscription.is_closed:
+        raise ServiceNotReadyError(f"subscription {subscription.name} is closing: try again")
+    try:
+        await subscription.cursor.persist()
+    except CursorError as error:
+        raise BrokerPersistenceError(
+            f"subscription {subscription.name}: the new position is not stored: {error}"
+        ) from error
+
+
+async def set_properties(subscription: Subscription, properties: Mapping[str, str]) -> None:
+    """Replace the subscription's properties.
+
+    Raises:
+        BrokerPersistenceError
+    """
+    cursor = subscription.cursor
+    assert isinstance(cursor, Cursor), "durable subscriptions have durable cursors"
+    try:
+        await cursor.set_properties(properties)
+    except CursorError as error:
+        raise BrokerPersistenceError(
+            f"the properties of subscription {subscription.name} are not stored: {error}"
+        ) from error
+
+
+async def trim(topic: Topic) -> int:
+    """Trim at once, by the topic's retention; returns how many ledgers went.
+
+    Raises:
+        BrokerPersistenceError
+    """
+    return await _trim(topic, truncates=False)
+
+
+async def truncate(topic: Topic) -> int:
+    """Forget every backlog and all data, retention or not; returns how many ledgers went.
+
+    The last ledger of a topic that nobody has published to since it was loaded stays until
+    somebody does.
+
+    Raises:
+        RequestError
+    """
+    for subscription in list(topic.subscriptions.values()):
+        if subscription.is_durable and subscription.is_open:
+            await skip_all(subscription)
+    try:
+        await topic.log.rotate()
+        await topic.log.rotate()  # Nothing to rotate: waits until the one before is closed.
+    except LedgerError as error:
+        raise BrokerPersistenceError(f"{topic.name} is not truncated: {error}") from error
+    return await _trim(topic, truncates=True)
+
+
+async def _trim(topic: Topic, *, truncates: bool) -> int:
+    try:
+        return await trimming.trim(topic, truncates=truncates)
+    except (CursorError, LedgerError) as error:
+        raise BrokerPersistenceError(f"{topic.name} is not trimmed: {error}") from error

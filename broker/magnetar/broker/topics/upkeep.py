@@ -1,0 +1,181 @@
+"""The periodic work on topics: one ticker for the whole broker, whatever has to be looked at.
+
+A *job* is looked at for every loaded topic once per interval. The topics of a job are spread over
+its interval, so that thousands of them make no wave; a topic that was loaded meanwhile has its turn
+in the next round. A look is a plain call that decides whether there is anything to do, and returns
+the work as a coroutine if there is. Work runs beside the ticker, a bounded number at a time for
+each job, and never twice at once for one topic: what takes long, with bookies away, holds up
+neither the ticker nor another job.
+
+No work is begun for a topic that is closed, or that may be another broker's by now.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+
+import structlog
+
+from magnetar.broker.base.errors import RequestError
+from magnetar.broker.topic import Topic
+from magnetar.cursors import CursorError
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.ports import Clock
+
+_log = structlog.get_logger()
+
+Work = Coroutine[object, object, None]
+Look = Callable[[Topic], Work | None]
+"""What a job does with one topic: the work, or None if there is nothing to do now."""
+
+_TICK_S_MAX = 1.0
+_WORKS_AT_ONCE = 16
+"""Of one job: enough that one slow topic holds up nobody, few enough to spare the store."""
+_ROUNDS_MAX = 5
+"""Of all jobs for one topic: what one job leaves to be done, the next round does."""
+_WORK_S_MAX = 60.0
+"""Longer than any request to bookies or the store takes: what hangs must not keep its place."""
+
+
+class _Job:
+    """One kind of work, and how far its round has come."""
+
+    def __init__(self, name: str, interval_s: float, look: Look) -> None:
+        self.name = name
+        self.interval_s = interval_s
+        self.look = look
+        self.left: deque[Topic] = deque()
+        """Topics of this round that were not looked at yet."""
+        self.size = 0
+        self.began_s = -math.inf
+        self.working: dict[Topic, asyncio.Task[None]] = {}
+
+    def due(self, now_s: float, topics: Callable[[], Sequence[Topic]], tick_s: float) -> int:
+        """How many topics are to be looked at now; begins the next round when it is time."""
+        if not self.left and now_s - self.began_s >= self.interval_s:
+            self.left.extend(topics())
+            self.size = len(self.left)
+            self.began_s = now_s
+        if not self.left:
+            return 0
+        share = (now_s - self.began_s + tick_s) / self.interval_s
+        return min(len(self.left), max(0, math.ceil(self.size * share) - self._looked))
+
+    @property
+    def _looked(self) -> int:
+        return self.size - len(self.left)
+
+
+class Upkeep:
+    """The broker's ticker. `register` before or after `start`; `stop` waits for what runs."""
+
+    def __init__(self, clock: Clock, topics: Callable[[], Sequence[Topic]]) -> None:
+        """`topics`: those that are loaded now."""
+        self._clock = clock
+        self._topics = topics
+        self._jobs: list[_Job] = []
+        self._task: asyncio.Task[None] | None = None
+        self.failures = 0
+        """Works that ended with an error; each was logged."""
+
+    def register(self, name: str, interval_s: float, look: Look) -> None:
+        """Have `look` called for every loaded topic once per `interval_s`; 0: never."""
+        if interval_s > 0:
+            self._jobs.append(_Job(name, interval_s, look))
+
+    @property
+    def jobs(self) -> Sequence[str]:
+        """Names of those that are not turned off."""
+        return [job.name for job in self._jobs]
+
+    def start(self) -> None:
+        """Begin to tick."""
+        assert self._task is None, "it ticks already"
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="upkeep")
+
+    async def stop(self) -> None:
+        """Begin nothing more, and break off what is under way: every work can be."""
+        tasks = [task for job in self._jobs for task in job.working.values()]
+        if self._task is not None:
+            tasks.append(self._task)
+            self._task = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self) -> None:
+        while True:
+            tick_s = min([_TICK_S_MAX, *(job.interval_s for job in self._jobs)])
+            self.tick(tick_s)
+            await asyncio.sleep(tick_s)
+
+    async def look_after(self, topic: Topic) -> int:
+        """Have every job done for one topic at once, again and again until nothing is left to do.
+
+        What is done in one round is saved before the next one: expired messages let ledgers go,
+        and with its last subscription a topic may go as a whole. Returns how much work there was.
+
+        Raises:
+            CursorError: what was done cannot be saved now.
+        """
+        total = 0
+        for _ in range(_ROUNDS_MAX):
+            works = 0
+            for job in self._jobs:
+                self._look(job, topic)
+                if (working := job.working.get(topic)) is not None:
+                    works += 1
+                    await asyncio.wait([working])
+            for feature in topic.features:
+                if feature.is_working:
+                    works += 1
+                    await feature.stopped()
+            total += works
+            if topic.is_closed or not works:
+                break
+            for cursor in topic.durable_cursors():
+                await cursor.persist()
+        return total
+
+    def tick(self, tick_s: float = _TICK_S_MAX) -> None:
+        """Look at what is due within the next `tick_s`."""
+        now_s = self._clock.monotonic_s()
+        for job in self._jobs:
+            for _ in range(job.due(now_s, self._topics, tick_s)):
+                if len(job.working) >= _WORKS_AT_ONCE:
+                    break  # the rest of the round is late, and goes on with a later tick
+                self._look(job, job.left.popleft())
+
+    def _look(self, job: _Job, topic: Topic) -> None:
+        if topic.is_leaving or topic in job.working:
+            return
+        if not topic.tenure.holds():
+            return
+        try:
+            work = job.look(topic)
+        except Exception:  # noqa: BLE001 - a bug with one topic is not the end of the ticker
+            self.failures += 1
+            _log.exception("upkeep_broke", job=job.name, topic=str(topic.name))
+            return
+        if work is not None:
+            task = asyncio.get_running_loop().create_task(
+                self._work(job, topic, work), name=f"{job.name}-{topic.name}"
+            )
+            job.working[topic] = task
+            task.add_done_callback(lambda _: job.working.pop(topic, None))
+
+    async def _work(self, job: _Job, topic: Topic, work: Work) -> None:
+        try:
+            async with asyncio.timeout(_WORK_S_MAX):
+                await work
+        except TimeoutError:
+            self.failures += 1
+            _log.warning("upkeep_not_done_in_time", job=job.name, topic=str(topic.name))
+        except (LedgerError, CursorError, RequestError) as error:
+            self.failures += 1
+            _log.warning("upkeep_failed", job=job.name, topic=str(topic.name), error=str(error))
+        except Exception:  # noqa: BLE001
+            self.failures += 1
+            _log.exception("upkeep_broke", job=job.name, topic=str(topic.name))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import google_crc32c
 
+from magnetar.ledger.digest import read_key
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.wire import Frame, Status, decode_block
 from tests.bookie_parts import BookieClient, read_request
@@ -51,25 +52,26 @@ async def read_copies(
                 for entry_id in range(fragment.first_entry_id, end + 1)
                 if (index - entry_id) % metadata.ensemble_size < metadata.write_quorum
             ]
-            await _read_copy(
-                metadata.ledger_id, bookie_id, bookies[bookie_id], wanted, copies, expected
-            )
+            await _read_copy(metadata, bookie_id, bookies[bookie_id], wanted, copies, expected)
     return copies
 
 
 async def _read_copy(
-    ledger_id: int,
+    metadata: LedgerMetadata,
     bookie_id: str,
     bookie: BookieClient,
     wanted: list[int],
     copies: Copies,
     expected: Callable[[int, int], bytes] | None,
 ) -> None:
+    ledger_id, key = metadata.ledger_id, read_key(metadata.password)
     at = 0
     while at < len(wanted):
         entry_id = wanted[at]
         reply = await bookie.ask(
-            lambda number, first=entry_id: read_request(number, ledger_id, first, wanted[-1])  # type: ignore[misc]  # bound now, not later
+            lambda number, first=entry_id: read_request(  # type: ignore[misc]  # bound now, not later
+                number, ledger_id, first, wanted[-1], key=key
+            )
         )
         del bookie.replies[reply.request_id]
         end = entry_id + _check(reply, ledger_id, entry_id, f"bookie {bookie_id}", copies, expected)

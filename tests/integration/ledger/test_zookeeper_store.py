@@ -105,6 +105,9 @@ class Relay:
         self._hushed: set[asyncio.StreamWriter] = set()
         self.silent = 0
         """So many of the next connections are taken, and nothing else."""
+        self.greetings = 0
+        """So many of the next connections end when the server says a second thing, which is lost
+        then: behind its greeting comes what it answers to the first request."""
 
     async def start(self) -> str:
         self._relays = await asyncio.start_server(self._relay, "127.0.0.1", 0)
@@ -130,6 +133,15 @@ class Relay:
             return
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
         self._links.add(writer)
+        if self.greetings:
+            self.greetings -= 1
+            pumping = asyncio.ensure_future(self._pump(reader, to_server))
+            writer.write(await from_server.read(1 << 16))
+            await from_server.read(1 << 16)
+            writer.close()
+            to_server.close()
+            await pumping
+            return
         await asyncio.gather(self._pump(reader, to_server), self._pump(from_server, writer))
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -150,6 +162,19 @@ async def test_a_server_that_takes_a_connection_and_says_nothing_does_not_cost_t
     relay.cut()
     await states.wait_for_return()
     assert await store.exists("/owned") == 0
+    await store.close()
+    relay.close()
+
+
+async def test_a_connection_that_is_lost_while_the_root_is_made_is_no_end_of_the_opening(
+    server: ZooKeeper,
+) -> None:
+    """It is made once more, whether or not it is there by now."""
+    relay = Relay(server)
+    relay.greetings = 2
+    store = await open_store(f"{await relay.start()}/a/root", settings=SHORTER_SESSION)
+    assert relay.greetings == 0
+    assert await store.children("/") == []
     await store.close()
     relay.close()
 

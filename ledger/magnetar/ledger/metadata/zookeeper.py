@@ -261,7 +261,7 @@ class ZooKeeperStore:
             client.start_async()
             await store._wait_connected(settings.connect_timeout_s, hosts)
             if store._prefix:
-                await store._ensure(store._prefix)
+                await store._make_root(settings.connect_timeout_s)
         except BaseException:
             await store.close()
             raise
@@ -434,6 +434,23 @@ class ZooKeeperStore:
 
         result.rawlink(on_kazoo_thread)
         return future
+
+    async def _make_root(self, timeout_s: float) -> None:
+        """Make what everything lies below. A first server that is busy loses its connections: what
+        was made or not is found out by making it again.
+
+        Raises:
+            MetadataError: as the last attempt.
+        """
+        until_s = self._loop.time() + timeout_s
+        while True:
+            try:
+                return await self._ensure(self._prefix)
+            except (UnknownOutcomeError, MetadataUnavailableError) as error:
+                if self._loop.time() >= until_s:
+                    raise
+                _log.info("metadata_root_tried_again", path=self._prefix, error=str(error))
+                await asyncio.sleep(self._settings.reconnect_delay_ms / 1000)
 
     async def _ensure(self, full: str) -> None:
         """Create a node and its parents where they are missing; takes ZooKeeper's own paths."""

@@ -76,11 +76,11 @@ class Topic:
         self.use = TopicUse(clock.monotonic_s())
         self.features: tuple[Feature, ...] = ()
         """What it hosts, in order; set once, before it is used."""
-        self.dispatch_rates = DispatchRates(lambda: self.policies, now_s, self._published)
         self.subscriptions = self._subscriptions_class(self, limits)
         self.tail.follow(self.subscriptions)
         self.line = self._line_class(self, now_s)
         """What happens to messages on their way into the log."""
+        self.dispatch_rates = DispatchRates(lambda: self.policies, now_s, self._published)
         self.producers: dict[str, Producer] = {}
         self.access = ProducerAccess(self, waiting_max=limits.producers_waiting_max)
         self.reload: Callable[[str], None] = self._close_for

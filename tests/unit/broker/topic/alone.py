@@ -7,6 +7,7 @@ nothing else.
 from collections.abc import Sequence
 
 from magnetar.broker.cluster.ownership.protocol import Destination
+from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies
 from magnetar.broker.topic import Feature, PublishBatch, Topic, TopicLimits
 from magnetar.broker.topic.access import SHARED_ACCESS
 from magnetar.broker.topic.consumer import SHARED, Consumer
@@ -88,7 +89,7 @@ class MemoryPeer:
 class Alone:
     """One topic, with what features a test gives it."""
 
-    def __init__(self, *features: Feature) -> None:
+    def __init__(self, *features: Feature, policies: EffectivePolicies = DEFAULTS) -> None:
         self.log = MemoryLog()
         self.tenure = HeldTenure()
         self.topic = Topic(
@@ -97,6 +98,7 @@ class Alone:
             TailCache(TailCachePool(1 << 20)),
             LIMITS,
             self.tenure,
+            policies,
             clock=ManualClock(),
         )
         self.topic.host(*features)

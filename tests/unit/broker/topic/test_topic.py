@@ -1,8 +1,11 @@
 """The topic as a host: its parts, and the features that it asks and tells in order."""
 
+from dataclasses import replace
+
 import pytest
 
 from magnetar.broker.base.errors import NotAllowedError
+from magnetar.broker.policies.effective import EffectivePolicies, RateLimit
 from magnetar.broker.topic import Feature, PublishBatch, PublishRows
 from magnetar.ledger.errors import LedgerError, LogUnavailableError
 from tests.unit.broker.topic.alone import Alone, MemoryPeer, publish
@@ -11,6 +14,38 @@ from tests.unit.broker.turns import settle
 
 async def test_a_topic_has_at_most_twenty_parts() -> None:
     assert len(vars(Alone().topic)) <= 20
+
+
+_RATE = RateLimit(messages=1, bytes=1)
+_ALL_LIMITS = EffectivePolicies(
+    ttl_s=1,
+    subscription_expiration_s=1,
+    backlog_quota_bytes=1,
+    backlog_quota_s=1,
+    publish_rate=_RATE,
+    dispatch_rate=replace(_RATE, relative=True),
+    subscription_dispatch_rate=_RATE,
+    subscription_dispatch_rates={"s": _RATE},
+    subscribe_rate_per_consumer=1,
+    max_producers=1,
+    max_consumers=1,
+    max_consumers_per_subscription=1,
+    max_subscriptions=1,
+    max_unacked_per_consumer=1,
+    max_unacked_per_subscription=1,
+    max_message_bytes=1,
+    delayed_delivery_max_delay_ms=1,
+    compaction_threshold_bytes=1,
+    encryption_required=True,
+)
+
+
+async def test_a_topic_is_made_under_policies_that_limit_it_from_the_beginning() -> None:
+    world = Alone(policies=_ALL_LIMITS)
+    assert world.topic.policies == _ALL_LIMITS
+    assert world.topic.line.rate.is_limited
+    subscription, _ = await world.subscribe(MemoryPeer(), permits=1)
+    assert len(world.topic.dispatch_rates.limiters_of(subscription.name)) == 2
 
 
 class _Noting(Feature):

@@ -75,8 +75,6 @@ class ConsumerAttachment:
         """`start` is for readers: where a subscription that is not durable begins."""
         self.connection: Connection | None = None
         """The connection, while the broker knows of us."""
-        self._closed_on: Connection | None = None
-        """The connection on which the broker closed the consumer last."""
         self.is_closing = False
         self._consumer = consumer
         self._topic = str(topic)
@@ -145,7 +143,6 @@ class ConsumerAttachment:
         """The broker closed the consumer, or the connection broke."""
         if connection is self.connection:
             self.connection = None
-            self._closed_on = connection if connection.is_open else None
         self._session.lose(connection)
 
     async def _attach(self, connection: Connection) -> None:
@@ -171,15 +168,9 @@ class ConsumerAttachment:
             self._acknowledger.forget()  # a seek is under way
         else:
             # Others may have moved the subscription: nothing holds that was known of its place.
-            if connection is self._closed_on and not self._is_reader:
-                # The broker closed us and has us again, as it does when it moves a subscription:
-                # what waits to be acknowledged may be what was brought back.
-                self._acknowledger.forget()
-            else:
-                self._acknowledger.end_deliveries()
+            self._acknowledger.end_deliveries()
             if not self._is_reader:
                 queue.skip = queue.taken = None
-        self._closed_on = None
         self._begin_behind_taken()  # more may have been taken of what lay here
         if self._is_reader and asked and self._start and self._start < asked:
             # Or put back, of what the broker would not send any more.

@@ -232,31 +232,6 @@ async def test_after_a_reset_by_others_all_of_a_batch_comes_that_was_done_in_par
         await await_no_backlog(server, topic)
 
 
-@pytest.mark.parametrize(
-    ("settings", "cumulative"),
-    [(SHARED, False), (FROM_START, False), (FROM_START, True)],
-    ids=["shared", "exclusive", "cumulative"],
-)
-async def test_acknowledgements_that_wait_when_others_reset_undo_nothing_of_it(
-    server: Broker, client: Client, topic: str, settings: ConsumerSettings, cumulative: bool
-) -> None:
-    await send_batch(client, topic, 4)
-    await send_batch(client, topic, 4, 4)
-    settings = replace(settings, ack_group_ms=60_000, batch_index_ack=True)
-    async with await client.consumer(topic, "s", settings) as consumer:
-        messages = await take(consumer, 8)
-        if cumulative:
-            consumer.acknowledge_cumulative(messages[5])
-        else:
-            consumer.acknowledge_many(messages[:6])
-        await reset_to_start(server, topic)
-        again = await take(consumer, 8)
-        assert data(again) == numbered(8)
-        consumer.acknowledge_many(again)
-        await consumer.flush_acks(confirmed=True)
-        await await_no_backlog(server, topic)
-
-
 @pytest.mark.parametrize("settings", [SHARED, FROM_START], ids=["shared", "exclusive"])
 @pytest.mark.parametrize("batch_index_ack", [False, True])
 async def test_a_reset_by_others_undoes_an_earlier_seek_into_a_batch(

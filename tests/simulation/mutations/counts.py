@@ -163,7 +163,7 @@ MUTATIONS: list[Mutation] = [
     Mutation(
         name="fence_of_an_unknown_ledger_is_not_written",
         rule="7.4",
-        defects=("D13",),
+        defects=(),
         invariants=("I18", "I19"),
         description="a bookie that never saw the ledger confirms the fence, and writes no record",
         apply=lambda: edited(

@@ -39,6 +39,9 @@ _LONGEST_FIRST = (
     "tests/integration/cluster/",
     "tests/integration/pulsar_client/",
     "tests/integration/deploy/",
+    "tests/fuzz/",
+    "tests/simulation/cluster/",
+    "tests/property/",
     "tests/integration/",
     "tests/",
 )

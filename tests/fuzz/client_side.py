@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.digest import read_key
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ledger_metadata import DigestType, LedgerState
 from magnetar.ledger.settings import LedgerSettings
@@ -90,12 +91,14 @@ class _Case:
         last = len(self._payloads) - 1
         for bookie_id in writer.metadata.last_fragment.bookies:
             bookie = await BookieClient.connect(self._cluster.bookies[bookie_id].port)
-            while True:  # the third copy is on its way
+            key = read_key(writer.metadata.password)
+            status = Status.NO_SUCH_ENTRY
+            while status in (Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER):  # it is on its way
                 reply = await bookie.ask(
-                    lambda number: read_request(number, writer.ledger_id, last)
+                    lambda number, key=key: read_request(number, writer.ledger_id, last, key=key)  # type: ignore[misc]
                 )
-                if reply.status == Status.OK:
-                    break
+                status = Status(reply.status)
+            assert status is Status.OK
             bookie.close()
         return writer.ledger_id
 

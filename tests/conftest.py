@@ -72,6 +72,7 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BY
     _root = _MEMORY / f"magnetar-tests-{os.getuid()}-{zlib.crc32(bytes(ROOT)):08x}"
     _root.mkdir(mode=0o700, exist_ok=True)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_root))
+    tempfile.tempdir = str(_root)  # and what makes its own folder, as a broker in this process does
 
 _has_failed = pytest.StashKey[bool]()
 

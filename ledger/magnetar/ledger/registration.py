@@ -269,11 +269,19 @@ class BookieRegistry:
             pass  # A new cluster.
         source = self._random or random.SystemRandom()
         new_id = f"{source.getrandbits(_INSTANCE_ID_BITS):032x}"
+        unknown: UnknownOutcomeError | None = None
         try:
             await self._store.create(path, new_id.encode())
-        except (NodeExistsError, UnknownOutcomeError):
-            pass  # Somebody was faster, or we were and do not know it: what is stored counts.
-        return _checked_instance_id((await self._store.get(path)).value, path)
+        except NodeExistsError:
+            pass  # Somebody was faster.
+        except UnknownOutcomeError as error:
+            unknown = error  # What is stored counts, if anything is.
+        try:
+            return _checked_instance_id((await self._store.get(path)).value, path)
+        except NoNodeError:
+            if unknown is None:
+                raise
+            raise unknown from None
 
     async def find_instance_id(self) -> str | None:
         """The id of this cluster; None if there is none. Never creates one: whoever deletes data

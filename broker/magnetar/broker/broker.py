@@ -503,7 +503,7 @@ class Broker:
         return self._app
 
     def _view(self) -> BrokerView:
-        """What its pages and metrics get of it, once it listens."""
+        """A view of this broker for pages and metrics; call it once the broker listens."""
         return BrokerView(
             name=self.name,
             version=VERSION,

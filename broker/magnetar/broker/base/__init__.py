@@ -1,1 +1,1 @@
-"""What every part of the broker stands on: errors, settings, names, entries and frames."""
+"""The lowest layer of the broker: errors, settings, names, entries and frames."""

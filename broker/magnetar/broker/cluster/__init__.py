@@ -1,1 +1,1 @@
-"""Who serves what, where a broker is one of several."""
+"""A broker among several: leases of bundles, balance, partitions and health."""

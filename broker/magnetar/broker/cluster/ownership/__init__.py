@@ -1,4 +1,4 @@
-"""Who serves a topic: leases in the metadata store, and the broker that fences itself."""
+"""Ownership of topics: leases in the metadata store, and a broker that fences itself."""
 
 from magnetar.broker.cluster.ownership.protocol import (
     Destination,

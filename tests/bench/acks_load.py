@@ -16,8 +16,7 @@ import uvloop
 
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from magnetar.sdk.wire.hot_commands import encode_flow
-from magnetar.sdk.wire.varint import encode_varint
+from magnetar.sdk.wire.hot_commands import encode_flow, encode_varint
 from tests.bench.lean_client import MESSAGE, LeanClient, message_id_at
 from tests.processes import cpu_s_of, resident_bytes_of
 

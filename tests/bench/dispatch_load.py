@@ -15,8 +15,7 @@ import time
 
 import uvloop
 
-from magnetar.sdk.wire.hot_commands import encode_flow
-from magnetar.sdk.wire.varint import encode_varint
+from magnetar.sdk.wire.hot_commands import encode_flow, encode_varint
 from tests.bench.lean_client import MESSAGE, LeanClient, message_id_at, publish
 
 SIZE = 1024

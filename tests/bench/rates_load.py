@@ -16,8 +16,12 @@ from dataclasses import asdict
 
 import uvloop
 
-from magnetar.sdk.wire.hot_commands import SendEncoder, encode_flow, publish_time_field
-from magnetar.sdk.wire.varint import encode_varint
+from magnetar.sdk.wire.hot_commands import (
+    SendEncoder,
+    encode_flow,
+    encode_varint,
+    publish_time_field,
+)
 from tests.bench.figures import Latency
 from tests.bench.lean_client import MESSAGE, RECEIPT, LeanClient, message_id_at, varint_at
 from tests.processes import cpu_s_of

@@ -15,9 +15,9 @@ from magnetar.sdk.schema import Schema
 from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.compression import decompress
 from magnetar.sdk.wire.errors import MalformedPayloadError
-from magnetar.sdk.wire.payload import open_payload, split_payload
+from magnetar.sdk.wire.frames import open_payload, split_payload
+from magnetar.sdk.wire.hot_commands import LAST_14, MORE_14, encode_varint
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
-from magnetar.sdk.wire.varint import LAST_14, MORE_14, encode_varint
 
 _U32 = struct.Struct(">I")
 

@@ -14,7 +14,7 @@ from magnetar.sdk.errors import CorruptMessageError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId, signed
 from magnetar.sdk.wire.errors import MalformedPayloadError
-from magnetar.sdk.wire.payload import messages_in, split_payload
+from magnetar.sdk.wire.frames import messages_in, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import CommandMessage, MessageIdData
 
 Delivery = tuple[CommandMessage, bytes]

@@ -28,7 +28,7 @@ from magnetar.sdk.spark.columns import (
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import DROPMALFORMED, FAILFAST, NO_VERSION, PERMISSIVE
 from magnetar.sdk.spark.stored_values import StoredValues, ValueColumns, arrow_schema
-from magnetar.sdk.wire.varint import encode_varint
+from magnetar.sdk.wire.hot_commands import encode_varint
 
 ROWS_MAX = 10_000
 BYTES_MAX = 4 << 20

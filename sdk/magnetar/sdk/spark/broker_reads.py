@@ -28,8 +28,13 @@ from magnetar.sdk.spark.patience import PATIENCE_S, Patience
 from magnetar.sdk.spark.slices import LedgerPart
 from magnetar.sdk.tls import tls_context
 from magnetar.sdk.wire.errors import MalformedPayloadError, SdkError, service_error
-from magnetar.sdk.wire.frames import FRAME_BYTES_MAX, FrameDecoder, encode_command
-from magnetar.sdk.wire.payload import check_checksum, messages_in
+from magnetar.sdk.wire.frames import (
+    FRAME_BYTES_MAX,
+    FrameDecoder,
+    check_checksum,
+    encode_command,
+    messages_in,
+)
 from magnetar.sdk.wire.pulsar_pb2 import (
     BaseCommand,
     CommandConnect,

@@ -16,7 +16,7 @@ from magnetar.sdk.spark.errors import CorruptDataError, HeadlessMessageError, Un
 from magnetar.sdk.spark.slices import NO_VERSION
 from magnetar.sdk.wire.compression import decompress
 from magnetar.sdk.wire.errors import SdkError
-from magnetar.sdk.wire.payload import split_payload
+from magnetar.sdk.wire.frames import split_payload
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 T = TypeVar("T")

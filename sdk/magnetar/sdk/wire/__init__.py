@@ -20,35 +20,31 @@ from magnetar.sdk.wire.frames import (
     FRAME_SLACK_BYTES,
     MESSAGE_BYTES_MAX,
     FrameDecoder,
-    encode_command,
-    encode_payload_command,
-    parse_command,
-)
-from magnetar.sdk.wire.hot_commands import (
-    PING_FRAME,
-    PONG_FRAME,
-    append_messages,
-    encode_message_prefix,
-    encode_send_receipts,
-)
-from magnetar.sdk.wire.hot_parsing import (
-    ACK_START,
-    SEND_START,
-    Send,
-    SingleAck,
-    parse_send,
-    parse_single_ack,
-    send_of,
-)
-from magnetar.sdk.wire.payload import (
     broker_entry_metadata,
     check_checksum,
     checksum,
+    encode_command,
     encode_payload,
+    encode_payload_command,
     extend_metadata,
     messages_in,
     open_payload,
+    parse_command,
     split_payload,
+)
+from magnetar.sdk.wire.hot_commands import (
+    ACK_START,
+    PING_FRAME,
+    PONG_FRAME,
+    SEND_START,
+    Send,
+    SingleAck,
+    append_messages,
+    encode_message_prefix,
+    encode_send_receipts,
+    parse_send,
+    parse_single_ack,
+    send_of,
 )
 from magnetar.sdk.wire.pulsar_pb2 import BaseCommand, MessageMetadata
 from magnetar.sdk.wire.topic_name import TopicName, parse_topic_name

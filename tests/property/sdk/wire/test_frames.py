@@ -20,8 +20,8 @@ from magnetar.sdk.wire import (
     encode_send_receipts,
     split_payload,
 )
+from magnetar.sdk.wire.hot_commands import encode_varint
 from magnetar.sdk.wire.pulsar_pb2 import CommandMessage, CommandSendReceipt, MessageIdData
-from magnetar.sdk.wire.varint import encode_varint
 
 U64 = st.integers(0, (1 << 64) - 1)
 SIGNED_ID = st.integers(-1, (1 << 63) - 1)

@@ -13,7 +13,7 @@ from magnetar.sdk.wire import (
     send_of,
 )
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from magnetar.sdk.wire.varint import encode_varint
+from magnetar.sdk.wire.hot_commands import encode_varint
 
 numbers = st.one_of(
     st.integers(0, 300), st.integers(0, (1 << 64) - 1), st.sampled_from([(1 << 63) - 1, 1 << 63])

@@ -12,7 +12,7 @@ from magnetar.sdk.spark.broker_reads import BrokerReads
 from magnetar.sdk.spark.errors import DataLossError, UnreachableError
 from magnetar.sdk.spark.patience import PATIENCE_S
 from magnetar.sdk.spark.slices import LedgerPart
-from magnetar.sdk.wire.payload import encode_payload
+from magnetar.sdk.wire.frames import encode_payload
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, ServerError
 
 PAYLOAD = encode_payload(

@@ -16,7 +16,7 @@ from magnetar.sdk.spark.entries import EntryRows, FetchBefore
 from magnetar.sdk.spark.errors import CorruptDataError, SchemaMismatchError
 from magnetar.sdk.spark.slices import DROPMALFORMED, FAILFAST, PERMISSIVE, ValueSchema
 from magnetar.sdk.spark.values import value_columns
-from magnetar.sdk.wire.payload import encode_payload
+from magnetar.sdk.wire.frames import encode_payload
 from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
 
 SCHEMA = StructType([StructField("value", BinaryType()), *METADATA_FIELDS])

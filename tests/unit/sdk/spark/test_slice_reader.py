@@ -9,7 +9,7 @@ from magnetar.sdk.spark import slice_reader
 from magnetar.sdk.spark.errors import DataLossError, EntryLossError
 from magnetar.sdk.spark.slice_reader import read_slices
 from magnetar.sdk.spark.slices import LedgerPart, ReadSettings, Slice
-from magnetar.sdk.wire.payload import encode_payload
+from magnetar.sdk.wire.frames import encode_payload
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
 SCHEMA = StructType([StructField("value", BinaryType())])

@@ -15,7 +15,7 @@ from magnetar.sdk.wire import (
     split_payload,
 )
 from magnetar.sdk.wire.frames import KNOWN_MAX
-from magnetar.sdk.wire.varint import encode_varint
+from magnetar.sdk.wire.hot_commands import encode_varint
 
 CONNECT = bytes.fromhex(
     "00000029 00000025 0802 1221 0a11 50756c7361722d4350502d76342e322e30 2014 2a04 6e6f6e65"

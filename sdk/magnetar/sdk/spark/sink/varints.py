@@ -10,7 +10,7 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magnetar.sdk.wire.varint import LAST_14, MORE_14
+from magnetar.sdk.wire.hot_commands import LAST_14, MORE_14
 
 _TABLE = 1 << 14
 _EMPTY = pa.scalar(b"", pa.binary())

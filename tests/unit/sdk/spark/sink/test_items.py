@@ -9,8 +9,8 @@ from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.sink.items import Messages, extras, items
 from magnetar.sdk.spark.sink.varints import u32s, varints, zigzags
 from magnetar.sdk.wire.batches import decode_batch
+from magnetar.sdk.wire.hot_commands import encode_varint
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
-from magnetar.sdk.wire.varint import encode_varint
 
 _EDGES = [0, 1, 127, 128, 16_383, 16_384, (1 << 28) - 1, 1 << 28, 1 << 42, (1 << 63) - 1]
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.ledger.managed_log.log_shape import LogShape
+from magnetar.ledger.managed_log.log_extent import LogShape
 from magnetar.ledger.position import Position
 
 sizes = st.lists(st.integers(0, 4), min_size=1, max_size=6)

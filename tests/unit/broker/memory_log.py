@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from magnetar.ledger.errors import LogError, LogTerminatedError
 from magnetar.ledger.log import AppendBatch
+from magnetar.ledger.managed_log.log_extent import LogShape, stored_since_ms
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_retention import Retention, trim_point
-from magnetar.ledger.managed_log.log_shape import LogShape
-from magnetar.ledger.managed_log.log_stored_times import stored_since_ms
 from magnetar.ledger.position import Position
 
 

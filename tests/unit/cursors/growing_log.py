@@ -1,7 +1,7 @@
 """A log without storage, for tests of cursors: the ledger component's own arithmetic."""
 
 from magnetar.ledger.errors import LogFencedError
-from magnetar.ledger.managed_log.log_shape import LogShape
+from magnetar.ledger.managed_log.log_extent import LogShape
 from magnetar.ledger.position import Position
 
 

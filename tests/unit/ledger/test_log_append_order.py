@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from magnetar.ledger.errors import LogError
-from magnetar.ledger.managed_log.log_append_order import AppendOrder, PendingAppend
+from magnetar.ledger.managed_log.log_appender import AppendOrder, PendingAppend
 
 
 class Batch:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from magnetar.ledger.managed_log.log_fullness import LedgerFullness
+from magnetar.ledger.managed_log.log_appender import LedgerFullness
 from magnetar.ledger.settings import LogConfig
 
 CONFIG = LogConfig(

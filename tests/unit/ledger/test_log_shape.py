@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.ledger.managed_log.log_shape import LogShape
+from magnetar.ledger.managed_log.log_extent import LogShape
 from magnetar.ledger.position import EARLIEST, LATEST, Position
 
 P = Position

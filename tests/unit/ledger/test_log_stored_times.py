@@ -1,12 +1,12 @@
 """Since when the entries of a log can be there, by brokers' clocks."""
 
-from magnetar.ledger.managed_log.log_metadata import LogLedger
-from magnetar.ledger.managed_log.log_stored_times import (
+from magnetar.ledger.managed_log.log_extent import (
     MARK_INTERVAL_S,
     MARKS_MAX,
     StoredTimes,
     stored_since_ms,
 )
+from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.position import Position
 
 

@@ -2,18 +2,21 @@
 
 New batches go to the *current* ledger. While ledgers change there is a second one, the *draining*
 one before it, which only finishes what it was given. Outcomes are reported in the order of the
-appends over both: a batch that the current ledger has confirmed waits until everything on the
+appends over both: a batch that the current ledger has confirmed is *held* until everything on the
 draining one is confirmed (rule 9.2). Otherwise a takeover could keep the later batch and lose the
-earlier one.
+earlier one. `AppendOrder` is that queue: first what was given to a ledger, behind it what waits for
+the next one. `LedgerFullness` says when the current ledger is to be followed by another.
 
-When a ledger fails, appends wait in a queue. They go on in another ledger once the failed one is
-closed at a known last entry (rules 3.1 and 9.3); `log_changes.py` sees to that.
+When a ledger fails, appends wait in the queue. They go on in another ledger once the failed one is
+closed at a known last entry (rules 3.1 and 9.3): what it holds is appended, and the rest is written
+again; `log_changes.py` sees to that.
 
-What this does not do: create, close or list ledgers.
+What this does not do: create, close or list ledgers. Source: managed ledger, sections 3 and 9.
 """
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import partial
@@ -32,16 +35,176 @@ from magnetar.ledger.errors import (
     NoSuchLedgerError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
-from magnetar.ledger.managed_log.log_append_order import AppendBatch, AppendOrder, PendingAppend
-from magnetar.ledger.managed_log.log_extent import LogExtent
-from magnetar.ledger.managed_log.log_fullness import LedgerFullness
+from magnetar.ledger.managed_log.log_extent import LogExtent, StoredTimes
 from magnetar.ledger.managed_log.log_metadata import LogLedger
-from magnetar.ledger.managed_log.log_stored_times import StoredTimes
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.writer import LedgerWriter
 
 log = structlog.get_logger()
+
+_SPREAD = 0.05
+
+
+class AppendBatch(Protocol):
+    """What the log is given to append. Exactly one of the callbacks runs, once."""
+
+    @property
+    def payloads(self) -> Sequence[bytes]: ...
+
+    def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
+        """All payloads are durable, as consecutive entries from `first_entry_id` on."""
+        ...
+
+    def on_failed(self, error: LogError) -> None:
+        """They may or may not be in the log; the outcome is unknown unless it was refused."""
+        ...
+
+
+class PendingAppend:
+    """A batch that was given to a ledger."""
+
+    __slots__ = ("batch", "first_entry_id", "is_done", "ledger_id")
+
+    def __init__(self, batch: AppendBatch, ledger_id: int) -> None:
+        self.batch = batch
+        self.ledger_id = ledger_id
+        self.first_entry_id = -1
+        self.is_done = False
+        """The ledger confirmed it."""
+
+    @property
+    def last_entry_id(self) -> int:
+        return self.first_entry_id + len(self.batch.payloads) - 1
+
+
+class AppendOrder:
+    """The queue of appends without an outcome, in the order in which they were made. Pure.
+
+    First come those that were given to a ledger, and behind them those that wait for the next one.
+    After a ledger was closed at a known end, what it holds is appended and the rest can be written
+    again; an append that it holds in part can be neither.
+    """
+
+    def __init__(self) -> None:
+        self._sent: deque[PendingAppend] = deque()
+        self.push = self._sent.append
+        """A ledger took a batch. Bound here: it is called for every one."""
+        self._waiting: deque[AppendBatch] = deque()
+        self.waiting_bytes = 0
+        """Of batches that no ledger has yet."""
+        self.held_bytes = 0
+        """Of batches that are confirmed, but behind some that are not."""
+
+    def __len__(self) -> int:
+        return len(self._sent) + len(self._waiting)
+
+    def wait(self, batch: AppendBatch, size_bytes: int) -> None:
+        """No ledger takes batches now."""
+        self._waiting.append(batch)
+        self.waiting_bytes += size_bytes
+
+    def take_next(self, pending: PendingAppend) -> bool:
+        """Take a confirmed append if everything before it was reported; False: it is kept."""
+        sent = self._sent
+        if sent and sent[0] is pending:
+            sent.popleft()
+            return True
+        pending.is_done = True
+        return False
+
+    def is_next_of(self, ledger_id: int) -> bool:
+        """Whether the next outcome to be reported is of an append to that ledger."""
+        return bool(self._sent) and self._sent[0].ledger_id == ledger_id
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether any append to a ledger has no outcome yet."""
+        return bool(self._sent)
+
+    def hold(self, pending: PendingAppend) -> None:
+        """It is confirmed, and others before it are not."""
+        self.held_bytes += sum(map(len, pending.batch.payloads))
+
+    def take_done(self) -> PendingAppend | None:
+        """The next append, if it is confirmed."""
+        if self._sent and self._sent[0].is_done:
+            return self._sent.popleft()
+        return None
+
+    def settle(self, ledger_id: int, last_entry_id: int) -> tuple[list[PendingAppend], bool]:
+        """A ledger was closed at an entry: which of the next appends it holds, and whether it holds
+        a part of the one behind them."""
+        held: list[PendingAppend] = []
+        while self.is_next_of(ledger_id):
+            if self._sent[0].last_entry_id > last_entry_id:
+                return held, self._sent[0].first_entry_id <= last_entry_id
+            held.append(self._sent.popleft())
+        return held, False
+
+    def take_waiting(self) -> list[AppendBatch]:
+        """What no ledger has yet, in order."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        self.waiting_bytes = 0
+        return waiting
+
+    def take_all(self) -> list[AppendBatch]:
+        """Everything, in order."""
+        batches = [pending.batch for pending in self._sent]
+        batches += self._waiting
+        self._sent.clear()
+        self._waiting.clear()
+        self.waiting_bytes = self.held_bytes = 0
+        return batches
+
+
+class Growing(Protocol):
+    """What is asked of a ledger; `LedgerWriter` is one."""
+
+    @property
+    def entries_added(self) -> int: ...
+
+    @property
+    def bytes_added(self) -> int: ...
+
+
+class LedgerFullness:
+    """Judges one ledger after the other, and says of each once that it is full: by entries, by
+    bytes, or by age.
+
+    A ledger that is large is full once it has the minimum age, so that a burst does not make many
+    ledgers; one that is old is full however small it is. The maximum age is spread by up to 5 %, so
+    that logs that were opened together do not rotate together.
+    """
+
+    def __init__(self, config: LogConfig, *, clock: Clock, random: random.Random) -> None:
+        self._config = config
+        self._clock = clock
+        self._random = random
+        self.begin()
+
+    def begin(self) -> None:
+        """A new ledger is written from now on."""
+        self._since_s = self._clock.monotonic_s()
+        self._age_max_s = self._config.ledger_age_max_s * (1 + _SPREAD * self._random.random())
+        self._was_reported = False
+
+    def is_newly_full(self, ledger: Growing) -> bool:
+        """Whether the ledger has become full since this was asked last."""
+        if self._was_reported:
+            return False
+        config = self._config
+        age_s = self._clock.monotonic_s() - self._since_s
+        is_full = age_s >= self._age_max_s or (
+            age_s >= config.ledger_age_min_s
+            and (
+                ledger.entries_added >= config.ledger_entries_max
+                or ledger.bytes_added >= config.ledger_bytes_max
+            )
+        )
+        self._was_reported = is_full
+        return is_full
 
 
 class LedgerEvents(Protocol):

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from magnetar.broker.base.errors import NotAllowedError
 from magnetar.ledger.errors import LogClosedError
 from magnetar.ledger.log import AppendBatch
+from magnetar.ledger.managed_log.log_extent import LogShape
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_retention import Retention
-from magnetar.ledger.managed_log.log_shape import LogShape
 from magnetar.ledger.position import Position
 
 

@@ -33,7 +33,7 @@ from magnetar.ledger.ledger_manager import VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.wire import ADD_BYTES_MAX, Frame, Op, Status
 from magnetar.ledger.writing.add_pipeline import AddPipeline
-from magnetar.ledger.writing.pending_adds import OnDone, PendingAdd
+from magnetar.ledger.writing.add_turn import OnDone, PendingAdd
 from magnetar.ledger.writing.writer_metadata import WriterMetadata
 
 _TABLE_BYTES = 4

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.ledger.quorum import write_set
-from magnetar.ledger.writing.pending_adds import PendingAdd, PendingAdds
+from magnetar.ledger.writing.add_pipeline import PendingAdds
+from magnetar.ledger.writing.add_turn import PendingAdd
 
 
 @dataclass

@@ -6,8 +6,7 @@ from magnetar.ledger.quorum import Coverage
 from magnetar.ledger.recovering.recovery_reads import RecoveryReads
 from magnetar.ledger.recovery import LedgerRecovery
 from magnetar.ledger.writer import LedgerWriter
-from magnetar.ledger.writing.add_pipeline import AddPipeline
-from magnetar.ledger.writing.pending_adds import PendingAdds
+from magnetar.ledger.writing.add_pipeline import AddPipeline, PendingAdds
 from tests.simulation.mutations.mutation import Mutation, edited
 
 MUTATIONS: list[Mutation] = [

@@ -1,8 +1,7 @@
 """The rules of the writer: add path, ensemble change, close."""
 
 from magnetar.ledger.ledger_manager import LedgerManager
-from magnetar.ledger.writing.add_pipeline import AddPipeline
-from magnetar.ledger.writing.pending_adds import PendingAdds
+from magnetar.ledger.writing.add_pipeline import AddPipeline, PendingAdds
 from magnetar.ledger.writing.writer_metadata import WriterMetadata
 from tests.simulation.mutations.mutation import Mutation, edited
 

@@ -14,8 +14,7 @@ from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.wire import Frame, Op, Status
 from magnetar.ledger.wire_adds import ADD_HEAD, NO_ID, encode_outcome
-from magnetar.ledger.writing.add_turn import AddFrame, AddMember, AddTurn, SharedAdds
-from magnetar.ledger.writing.pending_adds import PendingAdd
+from magnetar.ledger.writing.add_turn import AddFrame, AddMember, AddTurn, PendingAdd, SharedAdds
 
 LEDGERS = (3, 5, 8)
 

@@ -1,6 +1,7 @@
 """What may be confirmed, and when."""
 
-from magnetar.ledger.writing.pending_adds import PendingAdd, PendingAdds
+from magnetar.ledger.writing.add_pipeline import PendingAdds
+from magnetar.ledger.writing.add_turn import PendingAdd
 
 
 def queue_of(*runs: tuple[int, int]) -> tuple[PendingAdds, list[PendingAdd]]:

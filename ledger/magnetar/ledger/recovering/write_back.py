@@ -13,7 +13,7 @@ from magnetar.ledger.errors import LedgerError, RecoveryUndecidedError, Unauthor
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, merge_fragment
 from magnetar.ledger.wire import Flag
 from magnetar.ledger.writing.add_pipeline import AddPipeline
-from magnetar.ledger.writing.pending_adds import PendingAdd
+from magnetar.ledger.writing.add_turn import PendingAdd
 
 
 class WriteBack:

@@ -1,10 +1,24 @@
 """Sends runs of entries to their write sets, releases them in order, and changes the ensemble.
 
-The shell around `PendingAdds`, shared by the writer and by the write-back of recovery. They differ
-in how a new ensemble becomes binding (`commit`): the writer writes it into the metadata, recovery
-keeps it in memory until it closes the ledger (D3).
+Shared by the writer and by the write-back of recovery. They differ in how a new ensemble becomes
+binding (`commit`): the writer writes it into the metadata, recovery keeps it in memory until it
+closes the ledger (D3).
 
-Ensemble change, the eight steps of section 5 of the ledger protocol:
+`PendingAdds`, which is pure, is the queue of unconfirmed adds: who acknowledged what, and what may
+be released. Its rules (ledger protocol, sections 4 and 5):
+
+- an add is done at Qa acknowledgements from members of its write set (4.2);
+- adds are released strictly in id order, because recovery stops at the first missing entry and
+  would lose anything acknowledged beyond it (4.1);
+- while the ensemble changes nothing is released, since the first entry of the new fragment was
+  chosen from what is released (D9), and a done add may lose an acknowledgement (D8);
+- an acknowledgement counts only for the member that was asked, and only as long as it is a member
+  (4.2 step 5, D10): `revoke` takes back those of a replaced one;
+- an add is lost when more than Qw - Qa members of its write set failed it.
+
+`AddPipeline` is the shell around it. Ensemble change, the eight steps of section 5 of the ledger
+protocol:
+
 1. A failure is noted in `_deferred`; the first one freezes all releases and starts `_change`.
 2. What counts is a failure of a present member. None left: go to 8.
 3. The new fragment begins after the last released entry, which cannot move: nothing is released.
@@ -23,7 +37,8 @@ has rested. What a member misses then is made up for by `on_missed` (rule 4.5).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -35,7 +50,7 @@ from magnetar.ledger.errors import (
     LedgerWriteError,
     UnauthorizedError,
 )
-from magnetar.ledger.quorum import write_set
+from magnetar.ledger.quorum import is_in_write_set, write_set
 from magnetar.ledger.wire import Frame, Op, Status, encode_block
 from magnetar.ledger.wire_adds import (
     ADD_HEAD,
@@ -43,8 +58,7 @@ from magnetar.ledger.wire_adds import (
     SINGLE_ADD_HEAD,
     SINGLE_TABLE_BYTES,
 )
-from magnetar.ledger.writing.add_turn import AddMember, AddQueue, AddTurn
-from magnetar.ledger.writing.pending_adds import OnDone, PendingAdd, PendingAdds
+from magnetar.ledger.writing.add_turn import AddMember, AddQueue, AddTurn, OnDone, PendingAdd
 from magnetar.ledger.writing.replacements import Replacements
 
 _log = structlog.get_logger(__name__)
@@ -54,6 +68,105 @@ Commit = Callable[[int, tuple[str, ...]], Awaitable[None]]
 
 OnMissed = Callable[[str, PendingAdd], None]
 """A bookie did not store an add that was released: it has fewer copies than it should."""
+
+
+class PendingAdds:
+    """The queue, in entry order."""
+
+    def __init__(
+        self, *, ensemble_size: int, write_quorum: int, ack_quorum: int, first_entry_id: int = 0
+    ) -> None:
+        self._ensemble_size = ensemble_size
+        self._write_quorum = write_quorum
+        self._ack_quorum = ack_quorum
+        self._failures_max = write_quorum - ack_quorum
+        self._queue: deque[PendingAdd] = deque()
+        self.pending_bytes = 0
+        self.first_unreleased = first_entry_id
+        """The entry after the last one that was released: where a new fragment begins."""
+        self.is_frozen = False
+        """The ensemble is being changed: nothing may be released."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[PendingAdd]:
+        return iter(self._queue)
+
+    def push(self, add: PendingAdd) -> None:
+        """Take an add whose entries follow the last one's."""
+        if self._queue:
+            assert add.first_entry_id == self._queue[-1].last_entry_id + 1
+        else:
+            assert add.first_entry_id == self.first_unreleased
+        self._queue.append(add)
+        self.pending_bytes += add.size_bytes
+
+    def on_ack(self, adds: Iterable[PendingAdd], index: int) -> bool:
+        """Note that a member has the adds; whether there may be something to release by that."""
+        bit, ack_quorum, may_release = 1 << index, self._ack_quorum, False
+        for add in adds:
+            add.acked = acked = add.acked | bit
+            add.failed &= ~bit
+            if not add.is_released and acked.bit_count() >= ack_quorum:
+                may_release = True
+        return may_release
+
+    def on_failure(self, add: PendingAdd, index: int) -> bool:
+        """Note that a member failed the add; True when it can no longer reach its ack quorum."""
+        if add.acked >> index & 1:
+            return False
+        add.failed |= 1 << index
+        return self._is_lost(add)
+
+    def is_done(self, add: PendingAdd) -> bool:
+        """Whether it has its ack quorum, released or not."""
+        return add.acked.bit_count() >= self._ack_quorum
+
+    def _is_lost(self, add: PendingAdd) -> bool:
+        return add.failed.bit_count() > self._failures_max
+
+    def first_lost(self) -> PendingAdd | None:
+        """The first add that cannot reach its ack quorum with the ensemble as it is."""
+        return next(filter(self._is_lost, self._queue), None)
+
+    def revoke(self, indices: Iterable[int]) -> None:
+        """Forget, in the whole queue, what replaced members answered; nothing is released."""
+        mask = ~sum([1 << index for index in indices])
+        for add in self._queue:
+            add.acked &= mask
+            add.failed &= mask
+
+    def belongs_to(self, add: PendingAdd, index: int) -> bool:
+        """Whether the member at `index` is in the add's write set."""
+        return is_in_write_set(
+            index,
+            add.first_entry_id,
+            ensemble_size=self._ensemble_size,
+            write_quorum=self._write_quorum,
+        )
+
+    def release(self) -> list[PendingAdd]:
+        """Take the done adds from the head of the queue, in order."""
+        queue = self._queue
+        released: list[PendingAdd] = []
+        if self.is_frozen:
+            return released
+        while queue and queue[0].acked.bit_count() >= self._ack_quorum:
+            add = queue.popleft()
+            add.is_released = True
+            self.pending_bytes -= add.size_bytes
+            released.append(add)
+        if released:
+            self.first_unreleased = released[-1].last_entry_id + 1
+        return released
+
+    def drain(self) -> list[PendingAdd]:
+        """Take everything, to be failed by the caller."""
+        adds = list(self._queue)
+        self._queue.clear()
+        self.pending_bytes = 0
+        return adds
 
 
 class AddPipeline:

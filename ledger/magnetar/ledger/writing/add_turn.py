@@ -1,4 +1,4 @@
-"""What all writers of one client send in one turn of the event loop: as few frames as there may be.
+"""What all writers of one client send in one turn of the event loop, in as few frames as possible.
 
 Writers that were given something join the turn. When it is over, each makes its adds ready and
 puts them into the queues of its bookies; then every bookie gets the adds of all ledgers together
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from magnetar.ledger.channel import BookieChannel, ChannelPool
-from magnetar.ledger.errors import BookieProtocolError, BookieUnavailableError
-from magnetar.ledger.wire import Frame, Op, Status
+from magnetar.ledger.errors import BookieProtocolError, BookieUnavailableError, LedgerError
+from magnetar.ledger.wire import EntryBlock, Frame, Op, Status
 from magnetar.ledger.wire_adds import (
     ADDS_MAX,
     KEY_AT,
@@ -25,10 +25,63 @@ from magnetar.ledger.wire_adds import (
     decode_outcome,
     encode_count,
 )
-from magnetar.ledger.writing.pending_adds import PendingAdd
 
 _ALONE_BYTES = 64 << 10
 """An add larger than this has a frame of its own, so that it is not copied once more."""
+
+
+OnDone = Callable[[LedgerError | None], None]
+"""Told that an append is confirmed (None), or that its outcome is unknown."""
+
+
+class PendingAdd:
+    """A run of consecutive entries on their way to one write set.
+
+    With E = Qw that is a whole frame; with striping it is a single entry.
+    """
+
+    __slots__ = (
+        "acked",
+        "callbacks",
+        "content",
+        "failed",
+        "first_entry_id",
+        "is_released",
+        "is_sent",
+        "last_entry_id",
+        "length_after",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        first_entry_id: int,
+        last_entry_id: int,
+        *,
+        content: EntryBlock | bytes,
+        size_bytes: int,
+        length_after: int,
+        callbacks: list[OnDone],
+    ) -> None:
+        self.first_entry_id = first_entry_id
+        self.last_entry_id = last_entry_id
+        self.content = content
+        """The run as one block, or a single packet. Kept until every member of the write set has
+        answered: a replacement needs it, and so does a member that failed (rule 4.5)."""
+        self.size_bytes = size_bytes
+        self.length_after = length_after
+        """The ledger's length up to and including `last_entry_id`, for the closing metadata."""
+        self.callbacks = callbacks
+        self.acked = 0
+        """Bit set of the ensemble indices that stored the run."""
+        self.failed = 0
+        """Bit set of the ensemble indices that did not."""
+        self.is_sent = False
+        """Not so long as it waits for an ensemble change."""
+        self.is_released = False
+
+    def packets(self) -> list[bytes]:
+        return [self.content] if isinstance(self.content, bytes) else self.content.packets()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from magnetar.bookie.requests.request_batch import BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.errors import BookieProtocolError, BookieVersionError, WrongBookieError
 from magnetar.ledger.ports import Listener, Network
-from magnetar.ledger.turn_shares import TurnShares
+from magnetar.ledger.turns import TurnShares
 from magnetar.ledger.wire import RESPONSE, Frame, FrameDecoder, Op, Status, encode_frame
 from magnetar.ledger.wire_adds import count_of
 
@@ -185,7 +185,7 @@ class BookieConnection(asyncio.Protocol):
         self._is_paused = False
         self._is_write_paused = False
         self._is_resting = False
-        """The turn of the loop is used up; it waits for a later one (turn_shares.py)."""
+        """The turn of the loop is used up; it waits for a later one (`TurnShares`)."""
         self._held_bytes = 0
         """Received when the turn was used up already."""
         self._reads_bytes = 0

@@ -40,7 +40,7 @@ from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.security.composition import Security
 from magnetar.broker.security.peer_network import PeerNetwork
 from magnetar.broker.topic import Topic, looking_at
-from magnetar.broker.topic.publish_budget import PublishBudget
+from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.topics import Topics
 from magnetar.broker.topics.at_rest.walk import TopicsAtRest
 from magnetar.broker.topics.followed_lists import FollowedLists
@@ -50,7 +50,7 @@ from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
-from magnetar.ledger.turn_shares import TurnShares
+from magnetar.ledger.turns import TurnShares
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector

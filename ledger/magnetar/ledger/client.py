@@ -31,8 +31,8 @@ from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.under_replication import RepairQueue
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.ledger.writing.add_turn import AddTurn
-from magnetar.ledger.writing.bookie_health import BookieHealth
 from magnetar.ledger.writing.follow_up import WriteQuorumFollowUp
+from magnetar.ledger.writing.replacements import BookieHealth
 
 PASSWORD_BYTES = 16
 """Of a random password: nobody guesses it."""

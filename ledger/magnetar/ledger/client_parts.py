@@ -12,9 +12,8 @@ from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.under_replication import RepairQueue
 from magnetar.ledger.writing.add_turn import AddTurn
-from magnetar.ledger.writing.bookie_health import BookieHealth
 from magnetar.ledger.writing.follow_up import WriteQuorumFollowUp
-from magnetar.ledger.writing.replacements import Replacements
+from magnetar.ledger.writing.replacements import BookieHealth, Replacements
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from magnetar.ledger.ports import Buffer, File, Listener, Lock
-from magnetar.ledger.turn_transport import Opening, opening
+from magnetar.ledger.turns import Opening, opening
 
 T = TypeVar("T")
 

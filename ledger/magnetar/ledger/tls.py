@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Listener, Network
 from magnetar.ledger.system import SystemNetwork, listener_of
-from magnetar.ledger.turn_transport import Opening, opening
+from magnetar.ledger.turns import Opening, opening
 
 __all__ = ["ClientTls", "ServerTls", "TlsConfigError", "TlsFiles", "TlsNetwork"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.server import READ_COST_REQUESTS, REQUEST_COST_BYTES, BookieConnection
 from magnetar.bookie.settings import BookieSettings
-from magnetar.ledger.turn_shares import TurnShares
+from magnetar.ledger.turns import TurnShares
 from magnetar.ledger.wire import FRAME_BYTES_MAX, HEADER_BYTES, Frame, Op, encode_frame
 from magnetar.ledger.wire_adds import NO_ID, encode_count
 from tests.ledger_storage import turn_loop

@@ -18,14 +18,14 @@ from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.protocol.connection import COMMAND_COST_BYTES, Connection
 from magnetar.broker.security.composition import Security
 from magnetar.broker.topic import Topic
-from magnetar.broker.topic.publish_budget import PublishBudget
+from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.topics import Topics
 from magnetar.broker.topics.followed_lists import FollowedLists
 from magnetar.broker.topics.keeping import Keeping
 from magnetar.broker.topics.services import Services
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock, SystemNetwork
-from magnetar.ledger.turn_shares import TurnShares
+from magnetar.ledger.turns import TurnShares
 from magnetar.sdk.wire import (
     FRAME_BYTES_MAX,
     BaseCommand,

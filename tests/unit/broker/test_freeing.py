@@ -15,7 +15,7 @@ from magnetar.broker.protocol.connection import Connection
 from magnetar.broker.protocol.server import BinaryServer
 from magnetar.ledger.ports import Listener
 from magnetar.ledger.system import SystemNetwork
-from magnetar.ledger.turn_transport import Opening, opening
+from magnetar.ledger.turns import Opening, opening
 from magnetar.sdk.wire import BaseCommand, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, settle

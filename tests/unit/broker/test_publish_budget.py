@@ -1,6 +1,6 @@
 """The bound on unpersisted publishes of the whole broker."""
 
-from magnetar.broker.topic.publish_budget import PublishBudget
+from magnetar.broker.topic.publish_limits import PublishBudget
 
 
 class _Waiter:

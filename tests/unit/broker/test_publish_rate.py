@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.policies.effective import DEFAULTS, RateLimit
-from magnetar.broker.topic.publish_rate import PublishRate
+from magnetar.broker.topic.publish_limits import PublishRate
 from magnetar.sdk.wire import BaseCommand
 from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
 from tests.waiting import until

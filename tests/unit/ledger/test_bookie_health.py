@@ -1,6 +1,6 @@
 """Who is kept out of new ensembles, and for how long."""
 
-from magnetar.ledger.writing.bookie_health import BookieHealth
+from magnetar.ledger.writing.replacements import BookieHealth
 
 
 class ManualClock:

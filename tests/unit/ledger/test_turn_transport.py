@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from magnetar.ledger.system import SystemNetwork
-from magnetar.ledger.turn_transport import TurnTransport
+from magnetar.ledger.turns import TurnTransport
 from tests.ledger_storage import turn_loop
 
 HOST = "127.0.0.1"

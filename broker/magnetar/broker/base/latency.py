@@ -1,7 +1,8 @@
-"""Histograms with fixed buckets: plain counts, cheap enough for every publish batch."""
+"""The broker's own histograms: plain counts, cheap enough for every publish batch."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
+
+from magnetar.ledger.metric_fields import Histogram
 
 BOUNDS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Upper bounds of the buckets, seconds; one more takes everything above."""
@@ -10,22 +11,10 @@ SIZE_BOUNDS_BYTES = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
 """The same, bytes."""
 
 
-class FixedHistogram:
+class FixedHistogram(Histogram):
     """How often something had which size."""
 
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: the upper bounds of the buckets, ascending."""
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-        """The sum of what was observed."""
-
-    def observe(self, value: float, times: int = 1) -> None:
-        """Count `times` occurrences of that size each."""
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.total += value * times
+    __slots__ = ()
 
     def cumulative(self) -> list[tuple[str, float]]:
         """Prometheus' buckets: (upper bound, occurrences at or below it)."""

@@ -32,7 +32,7 @@ from magnetar.broker.topic import PublishBatch, Topic
 from magnetar.broker.topic.access import SHARED, Access
 from magnetar.broker.topic.admission import check_initial_subscription
 from magnetar.broker.topic.producer import Producer
-from magnetar.broker.topic.publish_rate import PublishRate
+from magnetar.broker.topic.publish_limits import PublishRate
 from magnetar.broker.topics.schema_admission import version_for_producer
 from magnetar.broker.topics.services import Services
 from magnetar.ledger.position import EARLIEST

@@ -29,7 +29,7 @@ from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.topic.feature import Feature, Gate, Listener
 from magnetar.broker.topic.message_checks import EncryptionCheck, SizeCheck
 from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
-from magnetar.broker.topic.publish_rate import PublishRate
+from magnetar.broker.topic.publish_limits import PublishRate
 from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topic.surroundings import InternalAppend, TopicLog

@@ -12,12 +12,12 @@ from magnetar.broker.features.transactions.coordinators import Coordinators
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.security import Authenticator, Authorizer
-from magnetar.broker.topic.publish_budget import PublishBudget
+from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.topics import Topics
 from magnetar.broker.topics.followed_lists import FollowedLists
 from magnetar.broker.topics.keeping import Keeping
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.turn_shares import TurnShares
+from magnetar.ledger.turns import TurnShares
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.features.transactions.own_address import OwnAddressNetwork
 from magnetar.broker.protocol.revoking import IsConcerned
 from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
-from magnetar.broker.topic.publish_budget import PublishBudget
+from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.websocket.access import Rights, rights_of
 from magnetar.broker.websocket.connection import WebSocketConnection
 from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession

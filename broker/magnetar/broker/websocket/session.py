@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from magnetar.broker.topic.publish_budget import PublishBudget
+from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.websocket.traffic import Traffic
 from magnetar.sdk.client import Client
 from magnetar.sdk.wire.topic_name import TopicName

@@ -10,7 +10,7 @@ import pytest
 
 from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.security.identity import NOBODY
-from magnetar.broker.topic.publish_budget import PublishBudget
+from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
 from magnetar.broker.websocket.endpoint import parse_target

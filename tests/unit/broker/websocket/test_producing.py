@@ -9,7 +9,7 @@ from typing import Any, cast
 from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.security import Authorizer
 from magnetar.broker.security.identity import NOBODY
-from magnetar.broker.topic.publish_budget import PublishBudget
+from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.endpoint import parse_target
 from magnetar.broker.websocket.parameters import ProducerParameters

@@ -1,16 +1,59 @@
-"""How fast a topic may be published to: connections that publish faster are not read for a while.
+"""What holds publishers up: the bound on unpersisted publishes, and the rates of topics.
 
-Producers have no credit in this protocol, so what has arrived is stored, however much it is; the
-topic is in debt then, and none of the connections that publish to it is read until time has paid
-for that. Others are not affected.
+Producers have no credit in this protocol, so what has arrived is stored, however much it is. The
+only brake is to stop reading their sockets:
+
+- Each connection has limits of its own (`protocol/publishing.py`). `PublishBudget` bounds what all
+  of them together may hold in memory.
+- A topic that was published to faster than its rate is in debt, and none of the connections that
+  publish to it is read until time has paid for that (`PublishRate`). Others are not affected.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from magnetar.broker.base.token_bucket import TokenBucket
 from magnetar.broker.policies.effective import UNLIMITED, RateLimit
-from magnetar.broker.topic.publish_budget import Pausable
+
+
+class Pausable(Protocol):
+    """A connection that can be told to go on reading."""
+
+    def resume_publishing(self) -> None: ...
+
+
+class PublishBudget:
+    """Counts unpersisted bytes; remembers who waits until half of the budget is free again."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.pending_bytes = 0
+        # A dict keeps the order of arrival; a set's order would differ from run to run.
+        self._waiting: dict[Pausable, None] = {}
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.pending_bytes >= self.bytes_max
+
+    def take(self, size_bytes: int) -> None:
+        self.pending_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Return bytes; at half of the budget everybody who waits goes on."""
+        self.pending_bytes -= size_bytes
+        assert self.pending_bytes >= 0
+        if self._waiting and self.pending_bytes * 2 <= self.bytes_max:
+            waiting, self._waiting = self._waiting, {}
+            for connection in waiting:
+                connection.resume_publishing()
+
+    def wait(self, connection: Pausable) -> None:
+        """Have the connection resumed when there is room."""
+        self._waiting[connection] = None
+
+    def forget(self, connection: Pausable) -> None:
+        self._waiting.pop(connection, None)
 
 
 class PublishRate:
@@ -21,6 +64,8 @@ class PublishRate:
         self.limited_times = 0
         """How often a connection was not read because of it."""
         self._now_s = now_s
+        self.is_limited = False
+        """Whether there is a rate at all; asked for every batch."""
         self._rate = UNLIMITED
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
@@ -28,15 +73,12 @@ class PublishRate:
         self._timer: asyncio.TimerHandle | None = None
         self.set(rate)
 
-    @property
-    def is_limited(self) -> bool:
-        return self._rate.is_limited
-
     def set(self, rate: RateLimit) -> None:
         """Another rate counts from now on; debts are forgotten."""
         if rate == self._rate:
             return
         self._rate = rate
+        self.is_limited = rate.is_limited
         self._messages = self._bucket(rate.messages, rate.period_s)
         self._bytes = self._bucket(rate.bytes, rate.period_s)
         self._go_on()

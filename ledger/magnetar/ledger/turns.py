@@ -1,16 +1,23 @@
-"""Transports that join what is written to them in one turn of the event loop.
+"""A turn of the event loop at sockets: its writes leave together, and what it reads is bounded.
 
-An event loop hands each write to the system at once: a call that takes longer than all that went
-before it, and at the other end a wake-up and a read. Servers and the channels between them write
-small pieces, many in one turn: a receipt here, a message there, adds of many ledgers for the same
-bookie. They are gathered until the turn is over, and leave in one call. What is large leaves at
-once. The protocol sees nothing of it; pauses and limits are those of the transport below, to which
-at most `_TURN_BYTES_MAX` have not come yet.
+`TurnTransport`: an event loop hands each write to the system at once: a call that takes longer than
+all that went before it, and at the other end a wake-up and a read. Servers and the channels between
+them write small pieces, many in one turn: a receipt here, a message there, adds of many ledgers for
+the same bookie. They are gathered until the turn is over, and leave in one call. What is large
+leaves at once. The protocol sees nothing of it; pauses and limits are those of the transport below,
+to which at most `_TURN_BYTES_MAX` have not come yet.
+
+`TurnShares`: an event loop reads a socket again and again in one turn while data keeps coming, and
+does so for each of them. The bound is one for all: thirty busy clients must not hold the loop
+thirty times as long as one does. Beyond it a connection waits, and is not read, until later turns
+have come round to it; who waits longest is first. A client that is alone and slower than that never
+waits: nothing is scheduled before the share is used up, and what was used in earlier turns only
+means that a rest comes a little early.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 _TURN_BYTES_MAX = 64 << 10
 """More than this does not wait for the end of the turn."""
@@ -18,6 +25,69 @@ _JOIN_BYTES_MAX = 16 << 10
 """Up to this one copy is cheaper than a list of buffers."""
 
 _Data = bytes | bytearray | memoryview
+
+
+class Sharer(Protocol):
+    """A connection."""
+
+    def go_on(self) -> None:
+        """Obey what waits, use the share for it, and be read again; it may wait once more."""
+        ...
+
+
+class TurnShares:
+    """The share of the current turn, and the connections that wait for a later one."""
+
+    def __init__(self, bytes_max: int, *, request_cost_bytes: int) -> None:
+        """`request_cost_bytes`: what a request counts beside its bytes; it takes some time however
+        small it is."""
+        self._bytes_max = bytes_max
+        self._request_cost_bytes = request_cost_bytes
+        self._used_bytes = 0
+        # A dict for a set that keeps its order.
+        self._waiting: dict[Sharer, None] = {}
+        self._is_scheduled = False
+
+    @property
+    def is_used_up(self) -> bool:
+        """Nothing more is to be done in this turn."""
+        return self._used_bytes >= self._bytes_max
+
+    @property
+    def requests_left(self) -> int:
+        """How many requests may be obeyed yet; one at least, so that it goes on in any case."""
+        return max(1, (self._bytes_max - self._used_bytes) // self._request_cost_bytes)
+
+    def use_bytes(self, count: int) -> None:
+        """Bytes were received, or obeyed that had been received in an earlier turn."""
+        self._used_bytes += count
+
+    def use_requests(self, count: int) -> None:
+        """Requests were obeyed."""
+        self._used_bytes += count * self._request_cost_bytes
+
+    def wait(self, connection: Sharer) -> None:
+        """Let it go on in a later turn."""
+        self._waiting[connection] = None
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._is_scheduled = False
+        self._used_bytes = 0
+        try:
+            for connection in list(self._waiting):
+                if self.is_used_up:
+                    break
+                del self._waiting[connection]  # it may wait again, behind all others
+                connection.go_on()
+        finally:
+            if self._waiting:
+                self._schedule()
 
 
 class TurnTransport(asyncio.Transport):

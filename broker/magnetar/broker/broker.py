@@ -32,9 +32,8 @@ from magnetar.broker.http.serving.http_connections import HttpBounds
 from magnetar.broker.http.serving.http_server import HttpServer
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.policies.registry import PolicyRegistry
-from magnetar.broker.protocol.connection import COMMAND_COST_BYTES
+from magnetar.broker.protocol.connection import COMMAND_COST_BYTES, BinaryServer
 from magnetar.broker.protocol.revoking import IsConcerned, Revoking
-from magnetar.broker.protocol.server import BinaryServer
 from magnetar.broker.schemas.ledgers import SchemaLedgers
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.security.composition import Security

@@ -11,8 +11,7 @@ from typing import cast
 
 import pytest
 
-from magnetar.broker.protocol.connection import Connection
-from magnetar.broker.protocol.server import BinaryServer
+from magnetar.broker.protocol.connection import BinaryServer, Connection
 from magnetar.ledger.ports import Listener
 from magnetar.ledger.system import SystemNetwork
 from magnetar.ledger.turns import Opening, opening

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.protocol.connection import IDS_PER_TURN
-from magnetar.broker.protocol.consuming.acknowledging import LongAcknowledgement
+from magnetar.broker.protocol.consuming import LongAcknowledgement
 from magnetar.broker.topic import last_message
 from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher
 from magnetar.ledger.position import Position

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.base.errors import NotAllowedError
-from magnetar.broker.protocol.topic_watch.pattern import TopicPattern
-from magnetar.broker.protocol.topic_watch.watched_list import Update, WatchedList
+from magnetar.broker.protocol.topic_watchers import TopicPattern, Update, WatchedList
 from magnetar.broker.topics.followed_lists import FollowedLists
 from magnetar.broker.topics.topic_lists import topics_hash
 from magnetar.ledger.metadata.store import WatchEvent

@@ -29,13 +29,12 @@ from magnetar.broker.base import replies
 from magnetar.broker.base.connection_places import ConnectionPlaces
 from magnetar.broker.base.errors import ListenError, ProtocolViolationError
 from magnetar.broker.base.token_bucket import TokenBucket
-from magnetar.broker.protocol.consuming import Consuming
-from magnetar.broker.protocol.consuming.acknowledging import LongAcknowledgement
+from magnetar.broker.protocol.consuming import Consuming, LongAcknowledgement
 from magnetar.broker.protocol.link import Link, LinkIO
 from magnetar.broker.protocol.login import Login
 from magnetar.broker.protocol.lookups import Lookups
 from magnetar.broker.protocol.publishing import Publishing
-from magnetar.broker.protocol.topic_watch.watchers import TopicWatchers
+from magnetar.broker.protocol.topic_watchers import TopicWatchers
 from magnetar.broker.protocol.transaction_commands import TransactionCommands
 from magnetar.broker.security.certificates import role_of
 from magnetar.broker.topics.services import Services

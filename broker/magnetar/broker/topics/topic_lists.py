@@ -1,7 +1,7 @@
 """What a client is told of the topics of a namespace: those of the mode it asks for, in one frame.
 
 The pattern that a client may send along with the question is not applied: clients do that
-themselves. Watchers (`topic_watch/`) have theirs applied here.
+themselves. Watchers (`protocol/topic_watchers.py`) have theirs applied here.
 """
 
 from collections.abc import Awaitable, Sequence

@@ -2,28 +2,147 @@
 
 A watcher hears of persistent topics, each partition by itself. A command with the id of a watcher
 that exists puts a new one in its place, which is how a client catches up. What happens while the
-client does not read is told in one piece when it does.
+client does not read is added up and told in one piece when it does, so that such a client costs no
+more than the names themselves.
+
+A pattern is matched against the whole of `tenant/namespace/name`: a scheme in the pattern is left
+out, and the partitions of a topic go by the topic's name. The engine is RE2, as Pulsar's: its time
+is linear in the text whatever the pattern is, so a client cannot stop the broker with one. Source:
+protocol sheet, section 13.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+
+import re2
 
 from magnetar.broker.base import naming, replies
 from magnetar.broker.base.errors import NotAllowedError, RequestError
 from magnetar.broker.protocol.link import Link
 from magnetar.broker.protocol.login import Login
-from magnetar.broker.protocol.topic_watch.pattern import TopicPattern
-from magnetar.broker.protocol.topic_watch.watched_list import WatchedList
 from magnetar.broker.security import Action, Namespace
 from magnetar.broker.topics import topic_lists
 from magnetar.broker.topics.followed_lists import FollowedList, difference
 from magnetar.broker.topics.services import Services
+from magnetar.broker.topics.topic_lists import NAME_BYTES, topics_hash
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.pulsar_pb2 import CommandWatchTopicList
 
+_PARTITION = re.compile(r"-partition-(?:0|[1-9][0-9]*)$")
+_MEMORY_BYTES_MAX = 1 << 20
+"""Of one compiled pattern. What needs more is refused, or matched slower, but in linear time."""
+
+
 _NAMES_PER_TURN = 2000
 """Names that are matched before others have their turn."""
+
+
+class TopicPattern:
+    """A compiled pattern."""
+
+    def __init__(self, pattern: str, *, length_max: int) -> None:
+        """
+        Raises:
+            NotAllowedError: it is too long, or none.
+        """
+        if len(pattern) > length_max:
+            raise NotAllowedError(
+                f"the pattern has {len(pattern)} characters, and may have {length_max}"
+            )
+        options = re2.Options()
+        options.max_mem = _MEMORY_BYTES_MAX
+        options.log_errors = False
+        try:
+            self._matches = re2.compile(pattern.rpartition("://")[2], options).fullmatch
+        except re2.error as error:
+            raise NotAllowedError(f"{pattern!r} is no pattern of RE2: {error}") from error
+
+    def matching(self, names: Iterable[str]) -> list[str]:
+        """Those of the full names that match, in the same order."""
+        matches = self._matches
+        return [each for each in names if matches(_PARTITION.sub("", each.partition("://")[2]))]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One WATCH_TOPIC_UPDATE: names, sorted, and the hash of the list that follows from it."""
+
+    new: Sequence[str]
+    deleted: Sequence[str]
+    topics_hash: str
+
+
+class WatchedList:
+    """What matches the pattern of one watcher."""
+
+    def __init__(self, pattern: TopicPattern, matching: Iterable[str]) -> None:
+        """`matching`: what the watcher is told at the beginning."""
+        self._pattern = pattern
+        self._names = set(matching)
+        self._new: set[str] = set()
+        self._deleted: set[str] = set()
+
+    @property
+    def names(self) -> list[str]:
+        """What matches now, sorted."""
+        return sorted(self._names)
+
+    def change(self, new: Sequence[str], deleted: Sequence[str]) -> None:
+        """The namespace has these topics now, and those no more."""
+        for name in self._pattern.matching(new):
+            if name not in self._names:
+                self._names.add(name)
+                _move(name, self._new, self._deleted)
+        for name in self._names.intersection(deleted):
+            self._names.discard(name)
+            _move(name, self._deleted, self._new)
+
+    @property
+    def has_news(self) -> bool:
+        """There is something to tell."""
+        return bool(self._new or self._deleted)
+
+    def take_updates(self, bytes_max: int) -> Iterator[Update]:
+        """What is to be told, in pieces whose names have at most about so many bytes.
+
+        After each piece the hash is that of the list as the client knows it by then: one that comes
+        back with it is told the rest.
+        """
+        told = (self._names - self._new) | self._deleted
+        for new, deleted in _cut(sorted(self._new), sorted(self._deleted), bytes_max):
+            told.update(new)
+            told.difference_update(deleted)
+            yield Update(new, deleted, topics_hash(sorted(told)))
+        self._new.clear()
+        self._deleted.clear()
+
+
+def _move(name: str, to: set[str], other: set[str]) -> None:
+    """A change to be told; one that takes back the other kind is not told at all."""
+    if name in other:
+        other.discard(name)
+    else:
+        to.add(name)
+
+
+def _cut(
+    new: Sequence[str], deleted: Sequence[str], bytes_max: int
+) -> Iterator[tuple[list[str], list[str]]]:
+    piece: tuple[list[str], list[str]] = ([], [])
+    room = bytes_max
+    for at, names in enumerate((new, deleted)):
+        for name in names:
+            size = len(name.encode()) + NAME_BYTES
+            if size > room and room < bytes_max:
+                yield piece
+                piece, room = ([], []), bytes_max
+            piece[at].append(name)
+            room -= size
+    if room < bytes_max:
+        yield piece
 
 
 class _Watcher:

@@ -3,13 +3,18 @@
 FLOW, ACK and redelivery are handled at once; what touches a cursor's place (SUBSCRIBE, UNSUBSCRIBE,
 SEEK) runs as a task. Commands for a consumer that is gone are normal (acknowledgements may arrive
 after an unsubscribe) and ignored, unless they are requests, which get an answer.
+
+A SUBSCRIBE loads the topic, creates the subscription if need be, and has a new one begin where the
+request says (`Attacher`). Clients collect acknowledgements, and most of them are consecutive: they
+are taken as ranges (`acknowledge`).
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
-from magnetar.broker.base import replies
+from magnetar.broker.base import naming, replies
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
     ConsumerNotFoundError,
@@ -20,21 +25,35 @@ from magnetar.broker.base.errors import (
     UnknownFailureError,
 )
 from magnetar.broker.cluster.ownership.protocol import Destination
+from magnetar.broker.features.compaction import Compaction
 from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.pending_acks import Ack
 from magnetar.broker.features.transactions.topic_transactions import transactions_of
-from magnetar.broker.protocol.consuming.acknowledging import acknowledge, transactional_acks
-from magnetar.broker.protocol.consuming.attaching import Attached, Attacher
-from magnetar.broker.protocol.consuming.questions import last_message_id, stats_of
 from magnetar.broker.protocol.link import Link
 from magnetar.broker.protocol.login import Login
-from magnetar.broker.topic.consumer import Consumer
+from magnetar.broker.security import Action
+from magnetar.broker.security import Subscription as SubscriptionResource
+from magnetar.broker.topic import OpenCursor, Topic
+from magnetar.broker.topic.consumer import (
+    EXCLUSIVE,
+    KEY_SHARED,
+    SHARED,
+    TYPE_NAMES,
+    Consumer,
+    HashRange,
+    KeySharedMode,
+    OnClosed,
+)
 from magnetar.broker.topic.positions import position_at_time, position_of
 from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topics.schema_admission import check_consumer, is_auto_consume
 from magnetar.broker.topics.services import Services
+from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LedgerError
-from magnetar.ledger.position import Position
+from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.sdk.wire import BaseCommand, SingleAck, TopicName
 from magnetar.sdk.wire.pulsar_pb2 import (
+    STICKY,
     CommandAck,
     CommandCloseConsumer,
     CommandConsumerStats,
@@ -49,6 +68,20 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 
 _LEAVING_PER_TURN = 25
 """Consumers of a lost connection that leave in one turn of the event loop."""
+
+# A range costs about as much as this many single acknowledgements.
+_RANGE_ENTRIES_MIN = 4
+
+
+class Attached:
+    """A consumer and the place it has."""
+
+    __slots__ = ("consumer", "subscription", "topic")
+
+    def __init__(self, consumer: Consumer, subscription: Subscription, topic: Topic) -> None:
+        self.consumer = consumer
+        self.subscription = subscription
+        self.topic = topic
 
 
 class _Pending:
@@ -338,3 +371,320 @@ def _leave(leaving: list[Attached]) -> None:
 
 def _refuse(request_id: int, error: RequestError) -> bytes:
     return replies.error(request_id, error.code, str(error))
+
+
+class Attacher:
+    """Takes consumers of one connection in."""
+
+    def __init__(
+        self, link: Link, services: Services, login: Login, *, on_closed: OnClosed
+    ) -> None:
+        self._link = link
+        self._services = services
+        self._login = login
+        self._on_closed = on_closed
+
+    async def attach(self, request: CommandSubscribe) -> Attached:
+        """Load the topic and join the subscription; a topic that closes meanwhile is loaded again,
+        and a cursor that cannot be opened now is tried again: an error would hang the official
+        client (trap 10).
+
+        Raises:
+            RequestError
+        """
+        topics = self._services.topics
+        name = naming.topic_of(request.topic)
+        naming.check_subscription(request.subscription)
+        naming.check_client_metadata(
+            request.consumer_name,
+            properties=(*request.subscription_properties, *request.metadata),
+            ranges=len(request.keySharedMeta.hashRanges),
+            bytes_max=self._services.settings.client_metadata_bytes_max,
+        )
+        wanted = SubscriptionResource(name, request.subscription)
+        await self._login.check(Action.CONSUME, wanted)
+        _check_subscribe(request)
+        deadline_s = (
+            self._services.clock.monotonic_s()
+            + self._services.settings.topic_load_timeout_ms / 1000
+        )
+        is_counted = False
+        while True:
+            topic = await topics.get(name, may_create=request.force_topic_creation)
+            await self._services.gate.enter()
+            topic.check_open_to_clients()
+            if not is_counted:
+                is_counted = True
+                self._check_rate(topic, request)
+            await check_consumer(self._services.schemas, topic, request)
+            consumer = Consumer(
+                self._link,
+                request.consumer_id,
+                name=request.consumer_name,
+                sub_type=request.subType,
+                priority=request.priority_level,
+                epoch=request.consumer_epoch if request.HasField("consumer_epoch") else -1,
+                connected_at_ms=self._services.clock.wall_ms(),
+                key_shared=_key_shared_mode(request),
+                hash_ranges=_hash_ranges(request),
+                reads_compacted=request.read_compacted,
+                is_auto_consume=is_auto_consume(request),
+                metadata={each.key: each.value for each in request.metadata},
+                on_closed=self._on_closed,
+            )
+            try:
+                subscription = await topic.subscriptions.join(
+                    request.subscription,
+                    consumer,
+                    is_durable=request.durable,
+                    open_cursor=self._cursor_opener(request, topic, consumer),
+                )
+            except ServiceNotReadyError:
+                if self._services.clock.monotonic_s() >= deadline_s:
+                    raise
+                if not topic.is_closed:
+                    await asyncio.sleep(self._services.settings.topic_load_retry_ms / 1000)
+            else:
+                break
+        try:
+            # It may have been taken away while the topic was loaded.
+            await self._login.check(Action.CONSUME, wanted)
+        except BaseException:
+            if not consumer.is_closed:
+                topic.subscriptions.left(subscription, consumer)
+            raise
+        return Attached(consumer, subscription, topic)
+
+    def _check_rate(self, topic: Topic, request: CommandSubscribe) -> None:
+        """
+        Raises:
+            NotAllowedError: this consumer subscribes too often.
+        """
+        host = self._link.address.rpartition(":")[0]
+        consumer = (host, request.subscription, request.consumer_name, request.consumer_id)
+        now_s = self._services.clock.monotonic_s()
+        topic.subscriptions.rate.check(str(topic.name), topic.policies, consumer, now_s)
+
+    def _cursor_opener(
+        self, request: CommandSubscribe, topic: Topic, consumer: Consumer
+    ) -> OpenCursor:
+        topics = self._services.topics
+
+        async def open_cursor() -> SubscriptionCursor:
+            initial, words = await self._initial_position(request, topic)
+            consumer.start = initial
+            if not request.durable:
+                return NonDurableCursor(
+                    topic.log, request.subscription, initial=initial, words=words
+                )
+            properties = {each.key: each.value for each in request.subscription_properties}
+            return await topics.open_cursor(
+                topic, topics.log_of(topic), request.subscription, initial, properties
+            )
+
+        return open_cursor
+
+    async def _initial_position(
+        self, request: CommandSubscribe, topic: Topic
+    ) -> tuple[Position, Sequence[int]]:
+        """The first entry that a new subscription delivers."""
+        rollback_s = request.start_message_rollback_duration_sec
+        if rollback_s > 0:
+            since_ms = max(0, self._services.clock.wall_ms() - rollback_s * 1000)
+            return await position_at_time(topic.log, since_ms), ()
+        if not request.durable and request.HasField("start_message_id"):
+            start = position_of(request.start_message_id)
+            # A start beyond the end names no message: the initial position decides, as without it.
+            if start <= topic.log.last_confirmed:
+                return start, ()
+        if request.initialPosition == CommandSubscribe.Earliest:
+            return EARLIEST, ()
+        return LATEST, ()
+
+
+def _key_shared_mode(request: CommandSubscribe) -> KeySharedMode:
+    meta = request.keySharedMeta
+    if request.subType != KEY_SHARED or not request.HasField("keySharedMeta"):
+        return KeySharedMode()
+    return KeySharedMode(
+        is_sticky=meta.keySharedMode == STICKY,
+        is_unordered=meta.allowOutOfOrderDelivery,
+    )
+
+
+def _hash_ranges(request: CommandSubscribe) -> Sequence[HashRange]:
+    """The hashes that the consumer asks for; they mean nothing with AUTO_SPLIT."""
+    if request.subType == EXCLUSIVE or _key_shared_mode(request).is_sticky:
+        return tuple(HashRange(each.start, each.end) for each in request.keySharedMeta.hashRanges)
+    return ()
+
+
+def _check_subscribe(request: CommandSubscribe) -> None:
+    """Refuse what is not built.
+
+    Raises:
+        NotAllowedError
+    """
+    if request.read_compacted and request.subType in (SHARED, KEY_SHARED):
+        raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
+
+
+def acknowledge(attached: Attached, ack: CommandAck) -> None:
+    """Have the subscription take what is acknowledged, as far as it exists."""
+    subscription = attached.subscription
+    last = attached.topic.log.last_confirmed
+    if ack.ack_type == CommandAck.Cumulative:
+        if len(ack.message_id) == 1:
+            message_id = ack.message_id[0]
+            position = position_of(message_id)
+            if position <= last:
+                subscription.acknowledge_through(
+                    attached.consumer, position, message_id.ack_set, message_id.batch_size
+                )
+        return
+    consumer = attached.consumer
+    # Plain attribute reads: ids of entries that exist are never negative.
+    singles: list[Position] = []
+    ledger_id = first = final = -1
+
+    def take_range() -> None:
+        if first == final:  # as nearly always, where several consumers share a topic
+            singles.append(Position(ledger_id, first))
+        elif final - first < _RANGE_ENTRIES_MIN:
+            singles.extend([Position(ledger_id, each) for each in range(first, final + 1)])
+        else:
+            subscription.acknowledge(consumer, ledger_id, first, final)
+
+    for message_id in ack.message_id:
+        entry_id = message_id.entryId
+        if message_id.ack_set:
+            position = Position(message_id.ledgerId, entry_id)
+            if position <= last:
+                subscription.acknowledge_indexes(
+                    consumer, position, message_id.ack_set, message_id.batch_size
+                )
+        elif entry_id == final + 1 and message_id.ledgerId == ledger_id:
+            final = entry_id
+        else:
+            if final >= 0:
+                take_range()
+            ledger_id, first, final = message_id.ledgerId, entry_id, entry_id
+    if final >= 0:
+        take_range()
+    if singles:
+        subscription.acknowledge_each(consumer, [each for each in singles if each <= last])
+
+
+class LongAcknowledgement:
+    """An acknowledgement of very many ids, which is handled in pieces.
+
+    The answer, if one is asked for, belongs to the last piece.
+    """
+
+    def __init__(self, command: BaseCommand) -> None:
+        self._command = command
+        self._taken = 0
+
+    @staticmethod
+    def is_one(command: BaseCommand, count: int) -> bool:
+        """Whether a command has more ids than that, and may be handled in pieces. What belongs to a
+        transaction stays whole: it is taken as a whole, or refused."""
+        ack = command.ack
+        if command.type != BaseCommand.ACK or len(ack.message_id) <= count:
+            return False
+        is_of_transaction = ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits")
+        return not is_of_transaction and ack.ack_type == CommandAck.Individual
+
+    @property
+    def is_done(self) -> bool:
+        """No ids are left."""
+        return self._taken >= len(self._command.ack.message_id)
+
+    def take(self, count: int) -> BaseCommand:
+        """The next piece, of at most so many ids."""
+        whole = self._command.ack
+        ids = whole.message_id[self._taken : self._taken + count]
+        self._taken += len(ids)
+        piece = BaseCommand(type=BaseCommand.ACK)
+        ack = piece.ack
+        ack.consumer_id, ack.ack_type = whole.consumer_id, whole.ack_type
+        ack.message_id.extend(ids)  # in their place: a message given to another one is copied
+        if self.is_done and whole.HasField("request_id"):
+            ack.request_id = whole.request_id
+        return piece
+
+
+def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], Ack | None]:
+    """What is acknowledged in a transaction: single entries, or everything up to one.
+
+    Raises:
+        BrokerMetadataError: there are no such entries, or several for a cumulative one.
+    """
+    last = attached.topic.visibility.last
+    acks: list[Ack] = []
+    for message_id in ack.message_id:
+        position = position_of(message_id)
+        if position > last or position.ledger_id < 0:
+            raise BrokerMetadataError(f"{attached.topic.name} has no message at {position}")
+        words = tuple(message_id.ack_set)
+        acks.append(Ack(position, words, max(message_id.batch_size, 0) if words else 0))
+    if ack.ack_type != CommandAck.Cumulative:
+        return acks, None
+    if len(acks) != 1:
+        raise BrokerMetadataError("a cumulative acknowledgement names one message")
+    return [], acks[0]
+
+
+async def last_message_id(request_id: int, attached: Attached) -> bytes:
+    """The frame that answers GET_LAST_MESSAGE_ID.
+
+    Raises:
+        ServiceNotReadyError: the topic has moved.
+        BrokerPersistenceError: the last entry could not be read.
+    """
+    topic = attached.topic
+    partition = topic.name.partition_index
+    last = None
+    compaction = topic.find(Compaction) if attached.consumer.reads_compacted else None
+    if compaction is not None:
+        last = await compaction.last_message()
+    position, batch_index = last if last is not None else await topic.last_message.find()
+    first_chunk = await topic.last_message.first_chunk(position)
+    if not topic.tenure.holds():
+        raise ServiceNotReadyError(f"{topic.name} has moved")  # and may have grown
+    mark_delete = attached.subscription.cursor.mark_delete
+    return replies.last_message_id(
+        request_id,
+        last=replies.message_id(
+            position, partition=partition, batch_index=batch_index, first_chunk=first_chunk
+        ),
+        mark_delete=(
+            replies.message_id(mark_delete, partition=partition)
+            if mark_delete.ledger_id >= 0
+            else None
+        ),
+    )
+
+
+def stats_of(request_id: int, attached: Attached, *, now_ms: int) -> CommandConsumerStatsResponse:
+    """The answer to CONSUMER_STATS."""
+    consumer = attached.consumer
+    rate_out, throughput_out, rate_again, rate_acked, _ = consumer.rates(now_ms)
+    rate_expired, _ = attached.subscription.rates(now_ms)
+    since = datetime.fromtimestamp(consumer.connected_at_ms / 1000, UTC)
+    return CommandConsumerStatsResponse(
+        request_id=request_id,
+        msgRateOut=rate_out,
+        msgThroughputOut=throughput_out,
+        msgRateRedeliver=rate_again,
+        consumerName=consumer.name,
+        availablePermits=max(0, consumer.permits),
+        unackedMessages=consumer.unacked_messages,
+        blockedConsumerOnUnackedMsgs=consumer.is_blocked,
+        address=consumer.peer.address,
+        connectedSince=since.isoformat(timespec="milliseconds"),
+        type=TYPE_NAMES[consumer.sub_type],
+        msgRateExpired=rate_expired,
+        msgBacklog=attached.subscription.cursor.backlog_entries,
+        messageAckRate=rate_acked,
+    )

@@ -70,7 +70,7 @@ class Footprints:
         try:
             yield
         finally:
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
 
     @contextmanager
     def listening(self) -> Iterator[None]:

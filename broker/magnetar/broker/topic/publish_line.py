@@ -14,7 +14,7 @@ feature says so (`update`); a batch under way keeps the checks that it began wit
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from magnetar.broker.base.errors import (
@@ -31,7 +31,7 @@ from magnetar.broker.topic.message_checks import EncryptionCheck, SizeCheck
 from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
 from magnetar.broker.topic.publish_limits import PublishRate
 from magnetar.broker.topic.run import Run
-from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topic.subscriptions import TopicSubscriptions
 from magnetar.broker.topic.surroundings import InternalAppend, TopicLog
 from magnetar.broker.topic.tail import Tail
 from magnetar.ledger.errors import LedgerError, LogClosedError
@@ -61,7 +61,7 @@ class PublishedTopic(Protocol):
     def tail(self) -> Tail: ...
 
     @property
-    def subscriptions(self) -> Mapping[str, Subscription]: ...
+    def subscriptions(self) -> TopicSubscriptions: ...
 
 
 class PublishLine:
@@ -75,7 +75,7 @@ class PublishLine:
         self.clock = topic.clock
         self._topic = topic
         self._tail = topic.tail
-        self._subscriptions = topic.subscriptions
+        self._subscriptions = topic.subscriptions.by_name
         self._features: tuple[Feature, ...] = ()
         self.checks: tuple[MessageCheck, ...] = ()
         self.gates: tuple[Gate, ...] = ()

@@ -189,17 +189,9 @@ class Outcome:
             if not any(each in self.refusal.lower() for each in _REMEDIES):
                 return f"{self.damage}: the refusal names no remedy: {self.refusal}"
             return ""
-        if self.missing and not self.told and not self._looks_never_written:
+        if self.missing and not self.told:
             return f"{self.damage}: {self.missing} messages are gone, and nothing was said"
         return ""
-
-    @property
-    def _looks_never_written(self) -> bool:
-        """Of a single copy: what the last journal lacks at its end after a kill looks like what
-        was never written, and no other file names a journal file before the next checkpoint."""
-        damage = self.damage
-        is_shorter = damage.act in ("cut", "empty", "remove")
-        return is_shorter and damage.end == "killed" and damage.file.endswith(".journal")
 
     @property
     def _names_the_file(self) -> bool:

@@ -19,7 +19,7 @@ from magnetar.bookie.cookie import Cookie, read_cookie, read_directory_cookie
 from magnetar.bookie.cookie_stamping import restamp_engine
 from magnetar.bookie.disks.directories import BookieDirectories
 from magnetar.bookie.entry_logs.log_names import log_ids, log_name
-from magnetar.bookie.errors import CookieError
+from magnetar.bookie.errors import CookieError, JournalError
 from magnetar.bookie.gc.dead_ledgers import Brake
 from magnetar.bookie.gc.garbage_collector import log_collector_options
 from magnetar.bookie.gc.gc_preview import (
@@ -35,7 +35,14 @@ from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.indexes.location_index import LocationIndex
 from magnetar.bookie.indexes.open_index import open_index_to_read
 from magnetar.bookie.indexes.rebuild import rebuild_index
-from magnetar.bookie.journaling.journal_format import decode_mark, file_ids, file_name, mark_name
+from magnetar.bookie.journaling.journal_files import NewestRecord
+from magnetar.bookie.journaling.journal_format import (
+    NO_MARK,
+    decode_mark,
+    file_ids,
+    file_name,
+    mark_name,
+)
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.tools.index_look import ledger_records, ledger_summaries
 from magnetar.bookie.tools.journal_look import (
@@ -120,14 +127,16 @@ class BookieTool:
                     self._say(fields)
 
     def journals(self) -> None:
-        """Print a line for each journal file."""
+        """Print a line for each journal file, and one for a newest file that is not there."""
         with explained(data=self._data):
             for directory in self._directories.journals:
+                newest = self._named_newest(directory)
                 for each in journal_files(self._disk, directory):
                     fields: dict[str, object] = {
                         "file": each.path,
                         "file_id": each.file_id,
                         "size_bytes": each.size_bytes,
+                        "is_named_newest": each.file_id == newest,
                     }
                     if each.header is None:
                         fields["problem"] = "the header is torn or damaged"
@@ -135,6 +144,16 @@ class BookieTool:
                         fields["previous_file_id"] = each.header.previous_file_id
                         fields["previous_length"] = each.header.previous_length
                     self._say(fields)
+
+    def _named_newest(self, directory: str) -> int | None:
+        """The id of the file that the record of a journal names; says what is wrong with it."""
+        record = NewestRecord(self._disk, directory)
+        try:
+            newest = record.check(NO_MARK)
+        except JournalError as error:
+            self._say({"file": record.path, "problem": str(error)})
+            return None
+        return None if newest is None else newest.file_id
 
     def journal(self, file: Path, *, ledger_id: int | None) -> None:
         """Print the records of a journal file.

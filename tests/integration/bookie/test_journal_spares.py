@@ -10,6 +10,7 @@ from magnetar.bookie.errors import JournalCorruptError, JournalFullError
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
+    NEWEST_NAME,
     NO_MARK,
     FileHeader,
     LastMark,
@@ -114,6 +115,7 @@ def test_a_crash_before_the_rename_leaves_a_spare_that_is_never_read(spare: Path
     old = (spare / spare_name(1)).read_bytes()
     header = encode_file_header(FileHeader(6, 5, FILE_HEADER_BYTES, OWNER))
     (spare / spare_name(1)).write_bytes(header + old[FILE_HEADER_BYTES:])
+    (spare / NEWEST_NAME).unlink()  # it names file 1: without a mark, a start would need that
     assert replay(spare) == []
     again = files_of(spare, LastMark(5, FILE_HEADER_BYTES))
     again.commit([record(b"again")])

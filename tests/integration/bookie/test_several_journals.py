@@ -20,6 +20,7 @@ from magnetar.bookie.errors import (
 )
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import (
+    NEWEST_NAME,
     NO_MARK,
     NewRecord,
     RecordType,
@@ -305,6 +306,20 @@ async def test_b06_b07_overlapping_checkpoints_leave_a_bookie_that_starts(
             assert len(packets_in(await read(client, ledger, 0, 39))) == 40
 
 
+async def test_the_newest_file_of_each_journal_is_missed(machine: Machine) -> None:
+    async with machine.killed_bookie() as (_, client):
+        for ledger in LEDGERS:
+            assert (await add(client, ledger, 0)).status == Status.OK
+    for number in (0, 1):
+        newest = max(machine.journal_files_of(number))
+        kept = newest.rename(machine.root / "kept")
+        assert str(newest) in await machine.refusal(JournalFileMissingError)
+        kept.rename(newest)
+    async with machine.bookie() as (_, client):
+        for ledger in LEDGERS:
+            assert len(packets_in(await read(client, ledger, 0, 0))) == 1
+
+
 async def test_journals_and_ledger_directories_may_be_added(machine: Machine) -> None:
     """A ledger's journal changes then, its directory does not; a crash in between loses nothing."""
     l0, l1 = machine.shard(0), machine.shard(1)
@@ -358,7 +373,8 @@ async def test_a_torn_tail_of_one_journal_is_none_of_the_others(machine: Machine
     (path,) = machine.journal_files_of(1)
     data = path.read_bytes()
     end = data.rindex(b"MJRC")  # the fence of ledger 5
-    path.write_bytes(data[: end + 9])
+    # The room that was taken ahead of it stays: a file that is shorter was cut.
+    path.write_bytes(data[: end + 9].ljust(len(data), b"\0"))
     async with machine.bookie() as (_, client):
         await check_all(client, (0, 10), (10, 10))
         assert (await add(client, 4, 20)).status == Status.FENCED
@@ -402,6 +418,10 @@ async def test_journals_that_changed_places_are_refused(machine: Machine) -> Non
         one.unlink()
         (machine.journal_of(0) / other.name).write_bytes(there)
         (machine.journal_of(1) / one.name).write_bytes(here)
+    records = [machine.journal_of(number) / NEWEST_NAME for number in (0, 1)]
+    contents = [record.read_bytes() for record in records]
+    for record, content in zip(records, reversed(contents), strict=True):
+        record.write_bytes(content)
     with pytest.raises(JournalCorruptError, match="journal directory"):
         await machine.make().start()
 

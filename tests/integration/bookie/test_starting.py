@@ -14,7 +14,7 @@ from magnetar.bookie.errors import (
     JournalFileMissingError,
     PortTakenError,
 )
-from magnetar.bookie.journaling.journal_format import file_ids, file_name
+from magnetar.bookie.journaling.journal_format import NEWEST_NAME, file_ids, file_name
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemDisk
 from magnetar.ledger.wire import Status
@@ -117,3 +117,33 @@ async def test_a_missing_journal_file_is_refused(machine: BookieMachine) -> None
     (file_id,) = file_ids(os.listdir(machine.journal))
     (machine.journal / file_name(file_id)).unlink()
     assert file_name(file_id) in await machine.refusal(JournalFileMissingError)
+
+
+@pytest.mark.parametrize("engine", ["db", "interleaved"])
+async def test_a_missing_newest_journal_file_is_refused(
+    machine: BookieMachine, engine: str
+) -> None:
+    """After a kill nothing else names it, and what was in it looked as if never written."""
+    machine.options["storage_engine"] = engine
+    await leave_to_replay(machine)
+    newest = max(machine.journal_files())
+    kept = newest.rename(machine.place / newest.name)
+    for _ in range(2):
+        text = await machine.refusal(JournalFileMissingError)
+        assert str(newest) in text
+        assert "put it back" in text
+    kept.rename(newest)
+    async with machine.bookie() as (_, client):
+        assert len(packets_in(await read(client, LEDGER, 0, 9))) == 10
+
+
+async def test_a_directory_without_a_record_of_its_newest_journal_file_starts(
+    machine: BookieMachine,
+) -> None:
+    """One of an older release; it gets the record at once."""
+    await leave_to_replay(machine)
+    record = machine.journal / NEWEST_NAME
+    record.unlink()
+    async with machine.bookie() as (_, client):
+        assert record.exists()
+        assert len(packets_in(await read(client, LEDGER, 0, 9))) == 10

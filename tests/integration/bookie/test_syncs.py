@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.bookie.journaling.journal_format import NEWEST_NAME
 from magnetar.ledger.wire import Status
 from tests.bookie_parts import BookieClient, add_request
 from tests.processes import ROOT, magnetar_environment
@@ -142,8 +143,13 @@ def _answers_before_syncs(trace: Path, directory: Path) -> Iterator[str]:
     disk, journal, answers = DiskState(), str(directory / "journal-0") + os.sep, 0
     written: set[str] = set()
     for call in calls_in(trace):
+        if is_write(call) and call.path.startswith(journal + NEWEST_NAME):
+            files = [each for each in disk.files if each.endswith(".journal")]
+            for what in disk.wet(files):
+                yield f"line {call.begun}: a journal file is named before the sync of {what}"
         disk.follow(call)
-        if is_write(call) and call.path.startswith(journal) and call.path.endswith(".journal"):
+        is_ours = call.path.endswith((".journal", NEWEST_NAME))
+        if is_write(call) and call.path.startswith(journal) and is_ours:
             written.add(call.path)
         if not is_answer(call):
             continue

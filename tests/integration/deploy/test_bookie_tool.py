@@ -128,6 +128,17 @@ def test_a_spoiled_journal_record_is_told(data: Path) -> None:
     ]
 
 
+def test_a_newest_journal_file_that_is_gone_is_told(data: Path) -> None:
+    journals = lines("journals", "--data", str(data))
+    assert [each["is_named_newest"] for each in journals] == [False] * (len(journals) - 1) + [True]
+    newest = Path(str(journals[-1]["file"]))
+    newest.unlink()
+    told, *_ = lines("journals", "--data", str(data))
+    assert str(newest) in str(told["problem"])
+    problems = lines("verify", "--data", str(data), status=11)[:-1]
+    assert any(str(newest) in str(each) for each in problems)
+
+
 def test_a_footer_is_written_anew_when_told_to(data: Path) -> None:
     log = log_file(data)
     (before,) = lines("logs", "--data", str(data))

@@ -16,6 +16,7 @@ from magnetar.bookie.journaling.journal_format import (
     NO_MARK,
     LastMark,
     NewRecord,
+    file_ids,
     file_name,
 )
 from magnetar.bookie.journaling.journal_replay import JournalReplay
@@ -123,7 +124,7 @@ def test_b20_a_changed_byte_before_the_last_group_refuses_the_start(
         files = open_files(directory)
         marks = write(files, [*written, [b"last"]])
         files.close()
-        names = sorted(os.listdir(directory))
+        names = [file_name(file_id) for file_id in file_ids(os.listdir(directory))]
         name = data.draw(st.sampled_from(names))
         last = marks[-2] if marks[-2].file_id == marks[-1].file_id else None
         path = Path(directory, name)

@@ -8,7 +8,7 @@ from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.engine.sharded_storage import ShardedStorage
 from magnetar.bookie.journaling import journal_files, journal_format, journal_replay
 from magnetar.bookie.journaling.checkpoint import Checkpointer
-from magnetar.bookie.journaling.journal_files import JournalFiles
+from magnetar.bookie.journaling.journal_files import JournalFiles, NewestRecord
 from magnetar.bookie.journaling.journal_replay import JournalReplay
 from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.journaling.replay import StorageReplay
@@ -75,6 +75,50 @@ MUTATIONS: list[Mutation] = [
         ),
     ),
     Mutation(
+        name="newest_journal_is_not_named",
+        rule="3.3",
+        defects=(),
+        description="the first group of a journal file is answered, and no record names the file",
+        apply=lambda: edited(
+            JournalFiles,
+            "_have_file",
+            ("    self._newest.name(NewestFile(self._file_id, self._allocated))\n", ""),
+        ),
+    ),
+    Mutation(
+        name="newest_journal_is_named_before_it_is_there",
+        rule="3.3",
+        defects=(),
+        description="the record names a journal file that is still to be made",
+        apply=lambda: edited(
+            JournalFiles,
+            "_create_next",
+            (
+                "    spares = spare_names",
+                "    self._newest.name(NewestFile(file_id, FILE_HEADER_BYTES))\n"
+                "    spares = spare_names",
+            ),
+        ),
+    ),
+    Mutation(
+        name="missing_newest_journal_is_passed_over",
+        rule="3.5 (1)",
+        defects=(),
+        description="a start does not look whether the newest journal file is there, and how long",
+        apply=lambda: edited(
+            NewestRecord,
+            "check",
+            ("if newest is None or newest.file_id < mark.file_id:", "if True:"),
+        ),
+    ),
+    Mutation(
+        name="newest_journal_may_be_shorter",
+        rule="3.5 (1)",
+        defects=(),
+        description="a start does not look how long the newest journal file is",
+        apply=lambda: edited(NewestRecord, "check", ("if size < newest.length:", "if False:")),
+    ),
+    Mutation(
         name="mark_written_in_place",
         rule="3.4",
         defects=("B17",),
@@ -109,7 +153,7 @@ MUTATIONS: list[Mutation] = [
         rule="3.4 (full disk)",
         defects=(),
         description="a group that found no room stays in its file, and the next is put behind it",
-        apply=lambda: edited(JournalFiles, "_refusal", ("    self._give_up_file()\n", "")),
+        apply=lambda: edited(JournalFiles, "append", ("        self._give_up_file()\n", "")),
     ),
     Mutation(
         name="replay_stops_at_damage",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.simulation.inode import Survival
 from tests.simulation.storing.client import ViolationError
-from tests.simulation.storing.cut import SURVIVALS, cut_twice, play, restart
+from tests.simulation.storing.cut import SURVIVALS, cut_twice, lose_newest, play, restart
 from tests.simulation.storing.lives import ALL_SHAPES, LivesPlan, draw_lives, live, shorten
 from tests.simulation.storing.machine import Shape
 from tests.simulation.storing.scripts import SCRIPTS
@@ -92,7 +92,7 @@ def _report(
 
 def _cut(task: tuple[str, Shape, bool]) -> tuple[int, list[tuple[int, str]]]:
     """One script on one shape: every step, in all ways to lose the power or in two, some starts cut
-    too; and calls of it fail, all of them or every eighth."""
+    too; newest journal files that are gone; and calls of it fail, all of them or every eighth."""
     name, shape, is_complete = task
     played = play(SCRIPTS[name], shape)
     restarts = 0
@@ -105,6 +105,8 @@ def _cut(task: tuple[str, Shape, bool]) -> tuple[int, list[tuple[int, str]]]:
                 restarts += 1
         restarts += cut_twice(played, played.cuts[::12])
         restarts += cut_twice(played, played.cuts[6::12], Survival.KILLED)
+        for cut in played.cuts[:: 1 if is_complete else 6]:
+            lose_newest(played, cut)
     except ViolationError as error:
         return restarts, [(-1, f"{name}: {error}")]
     for plan in troubled(name, shape, every=1 if is_complete else 8):

@@ -8,8 +8,11 @@ idempotent.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
+from magnetar.bookie.errors import JournalCorruptError, JournalFileMissingError
+from magnetar.bookie.journaling.journal_format import FILE_HEADER_BYTES, file_ids, file_name
 from magnetar.bookie.parts import BookieParts
 from tests.simulation.disk import DiskImage, SimDisk
 from tests.simulation.inode import Survival
@@ -105,14 +108,23 @@ class Restarted:
 
 
 def restart(
-    played: Played, cut: Cut, survival: Survival, *, seed: str, keeps_cuts: bool = False
+    played: Played,
+    cut: Cut,
+    survival: Survival,
+    *,
+    seed: str,
+    keeps_cuts: bool = False,
+    spoil: Callable[[SimDisk], None] = lambda disk: None,
 ) -> Restarted:
     """Lose the power at a moment, start again, and judge what is there.
+
+    `spoil` changes the disk before the start.
 
     Raises:
         ViolationError: something is not as it must be; the text says where the power was lost.
     """
     disk = SimDisk.of(cut.image, seed=seed, survival=survival)
+    spoil(disk)
     metadata = cut.metadata.copy()
     cuts: list[Cut] = []
     if keeps_cuts:
@@ -163,6 +175,42 @@ def lose_after_kill(played: Played, cut: Cut) -> None:
     again = restart(played, cut, Survival.KILLED, seed=f"{cut.step}", keeps_cuts=True)
     if again.cuts:
         restart(played, again.cuts[-1], Survival.NOTHING, seed=f"{cut.step}")
+
+
+def lose_newest(played: Played, cut: Cut) -> int:
+    """Kill the process at a moment; the newest file of a journal is then gone, or cut to its
+    header, of each journal in turn. Returns the number of starts that were refused.
+
+    Raises:
+        ViolationError: a start was not refused, or does not name the file, and something is
+            missing that the client was told of.
+    """
+    refused = 0
+    for number in range(played.shape.journals):
+        directory = f"/j{number}"
+        before = SimDisk.of(cut.image, seed="0", survival=Survival.KILLED)
+        if not before.exists(directory) or not (ids := file_ids(before.list(directory))):
+            continue
+        newest = f"{directory}/{file_name(ids[-1])}"
+        for spoil in (partial(_remove, newest), partial(_cut_to_its_header, newest)):
+            try:
+                restart(played, cut, Survival.KILLED, seed="0", spoil=spoil)
+            except ViolationError as error:
+                refusal = error.__cause__
+                if not isinstance(refusal, JournalFileMissingError | JournalCorruptError):
+                    raise
+                if newest not in str(refusal):
+                    raise
+                refused += 1
+    return refused
+
+
+def _remove(path: str, disk: SimDisk) -> None:
+    disk.remove(path)
+
+
+def _cut_to_its_header(path: str, disk: SimDisk) -> None:
+    disk.replace_file(path, disk.read_file(path)[:FILE_HEADER_BYTES])
 
 
 def _nothing(kind: str, number: int) -> None:

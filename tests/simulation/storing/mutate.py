@@ -38,6 +38,7 @@ from tests.simulation.storing.cut import (
     SURVIVALS,
     cut_everywhere,
     lose_after_kill,
+    lose_newest,
     play,
     restart,
 )
@@ -67,7 +68,7 @@ class Catch:
 
     name: str
     by: str = ""
-    """cut, killed, lives, flips; empty if only tests notice, or nothing."""
+    """cut, killed, lost, lives, flips; empty if only tests notice, or nothing."""
     script: str = ""
     shape: Shape = _SHAPES[0]
     step: int = -1
@@ -95,6 +96,9 @@ class Catch:
                 flip_some(played, played.cuts[at], per_file=_FLIPS_PER_FILE)
             elif self.by == "killed":
                 lose_after_kill(played, played.cuts[self.step])
+            elif self.by == "lost":
+                for cut in played.cuts if everywhere else played.cuts[self.step : self.step + 1]:
+                    lose_newest(played, cut)
             elif everywhere:
                 cut_everywhere(played)
             elif self.step >= 0:
@@ -123,6 +127,7 @@ def _attempts(found: Mutation) -> Iterator[Catch]:
         for script in sorted(SCRIPTS, key=lambda name: len(SCRIPTS[name])):
             yield from _cuts(found, script, shape)
     yield from _killed(found, "adds", _SHAPES[0])
+    yield from _lost(found, "adds", _SHAPES[0])
     kept = (LivesPlan.from_json(path.read_text()) for path in sorted(REGRESSIONS.glob("*.json")))
     plans = chain(kept, (draw_lives(seed) for seed in range(LIVES_MAX)))
     for plan in chain(plans, troubled("adds", _SHAPES[0], every=2), troubled("adds", _SHAPES[1])):
@@ -175,6 +180,21 @@ def _killed(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
                 lose_after_kill(played, cut)
             except AssertionError as error:
                 yield Catch(found.name, "killed", script, shape, at, reason=str(error))
+                return
+
+
+def _lost(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
+    """The process is killed, and the newest journal file is gone."""
+    with found.apply():
+        try:
+            played = play(SCRIPTS[script], shape)
+        except AssertionError:
+            return
+        for at, cut in enumerate(played.cuts):
+            try:
+                lose_newest(played, cut)
+            except AssertionError as error:
+                yield Catch(found.name, "lost", script, shape, at, reason=str(error))
                 return
 
 
@@ -319,6 +339,9 @@ def how(catch: Catch | None) -> str:
     if catch.by == "killed":
         where = f"step {catch.step} of `{catch.script}` ({catch.shape.label})"
         return f"killed at {where}, then the power is lost behind the next start"
+    if catch.by == "lost":
+        where = f"step {catch.step} of `{catch.script}` ({catch.shape.label})"
+        return f"killed at {where}, then the newest journal file is gone or cut"
     if catch.by == "lives":
         assert catch.plan is not None
         if len(catch.plan.lives) == 3 and catch.plan.lives[1] == catch.plan.lives[2]:

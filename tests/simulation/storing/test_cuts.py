@@ -3,7 +3,14 @@
 import pytest
 
 from tests.simulation.inode import Survival
-from tests.simulation.storing.cut import SURVIVALS, cut_everywhere, cut_twice, lose_after_kill, play
+from tests.simulation.storing.cut import (
+    SURVIVALS,
+    cut_everywhere,
+    cut_twice,
+    lose_after_kill,
+    lose_newest,
+    play,
+)
 from tests.simulation.storing.machine import Shape
 from tests.simulation.storing.scripts import SCRIPTS
 
@@ -36,6 +43,13 @@ def test_nothing_is_lost_if_a_kill_is_followed_by_a_power_loss(name: str, shape:
     played = play(SCRIPTS[name], shape)
     for cut in played.cuts[5::7]:
         lose_after_kill(played, cut)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_newest_journal_file_that_is_gone_or_cut_is_noticed(name: str, shape: Shape) -> None:
+    played = play(SCRIPTS[name], shape)
+    assert sum(lose_newest(played, cut) for cut in played.cuts[6::9]) > 0
 
 
 def test_a_workload_is_the_same_in_every_process() -> None:

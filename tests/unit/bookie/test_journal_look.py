@@ -8,6 +8,7 @@ from magnetar.bookie.journaling.journal_format import (
     NO_MARK,
     NewRecord,
     RecordType,
+    file_name,
 )
 from magnetar.bookie.tools.journal_look import (
     JournalGap,
@@ -39,8 +40,7 @@ def write(directory: Path, *groups: list[NewRecord], preallocate_bytes: int = 0)
     for group in groups:
         files.commit(group)
     files.close()
-    (path,) = directory.iterdir()
-    return path
+    return directory / file_name(9)
 
 
 def look(path: Path, stop: int | None = None) -> list[JournalRecord | JournalGap]:

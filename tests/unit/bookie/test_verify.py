@@ -64,7 +64,7 @@ async def test_what_cannot_be_read_is_told_and_everything_else_is_checked(tmp_pa
     logs = [str(path) for path in entry_logs(ledgers)]
     sizes = [path.stat().st_size for path in entry_logs(ledgers)]
     assert len(logs) >= 3
-    journals = sorted(str(path) for path in journal.iterdir())
+    journals = sorted(str(path) for path in journal.glob("*.journal"))
     disk.bad = {
         logs[0]: 0,
         logs[1]: sizes[1] - 1,

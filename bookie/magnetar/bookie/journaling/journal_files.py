@@ -9,21 +9,37 @@ Failures, by rule 3.6 of the storage sheet and its exception for a full disk:
   begins a new file, once there is room.
 - Any other error of a write, and every error of a sync, is final. A sync is never tried again: the
   kernel may have dropped the pages.
+
+A new file is begun in this order: header and blocks, sync, name in the directory, sync of the
+directory, then the record that names it as the newest (`NewestRecord`), and only then the first
+group. So the record never names a file that a power failure may take back, and no file holds an
+acknowledged entry before it is named.
 """
 
 import errno
 import posixpath
 from collections.abc import Callable, Sequence
 
-from magnetar.bookie.errors import JournalFailedError, JournalFullError
+from magnetar.bookie.errors import (
+    JournalCorruptError,
+    JournalFailedError,
+    JournalFileMissingError,
+    JournalFullError,
+)
 from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
+    NEWEST_NAME,
+    NEWEST_SLOT_BYTES,
     FileHeader,
     LastMark,
+    NewestFile,
     NewRecord,
+    decode_newest,
     encode_file_header,
     encode_group,
+    encode_newest,
     file_name,
+    newest_slot,
     records_bytes,
     spare_names,
 )
@@ -62,6 +78,9 @@ class JournalFiles:
         self._file_id = last_mark.file_id
         self._length = last_mark.offset
         self._first_file_id = first_file_id
+        self._newest = NewestRecord(disk, directory)
+        self._is_named = False
+        """The record names the open file as the newest."""
         self._file_bytes_max = file_bytes_max
         self._preallocate_bytes = preallocate_bytes
         self._allocated = 0
@@ -87,6 +106,8 @@ class JournalFiles:
     def make_room(self, size: int) -> bool:
         """Have a file open for a group of that size; whether one was begun for it.
 
+        A file that could not be named for want of room stays open, and is named the next time.
+
         Raises: as `commit`.
         """
         try:
@@ -105,6 +126,7 @@ class JournalFiles:
         try:
             self._append(self._file, buffers, size)
         except OSError as error:
+            self._give_up_file()
             raise self._refusal(error) from error
         self.after_append()
 
@@ -130,8 +152,7 @@ class JournalFiles:
         self._give_up_file()
 
     def _refusal(self, error: OSError) -> JournalFullError | JournalFailedError:
-        """What an error before the sync means. The file takes no more groups."""
-        self._give_up_file()
+        """What an error before the sync means."""
         if error.errno not in _FULL:
             return JournalFailedError(
                 f"journal file {file_name(self._file_id)} in {self._directory} could not be "
@@ -150,12 +171,15 @@ class JournalFiles:
             and self._length > FILE_HEADER_BYTES
         ):
             self._give_up_file()
-        is_new = self._file is None
+        if self._file is not None and self._is_named:
+            self._preallocate(self._file, self._length + size)
+            return False
+        self._check_room(size)
         if self._file is None:
-            self._check_room(size)
-            self._file = self._create_next()
-        self._preallocate(self._file, self._length + size)
-        return is_new
+            self._file = self._create_next(size)
+        self._newest.name(NewestFile(self._file_id, self._allocated))
+        self._is_named = True
+        return True
 
     def _check_room(self, size: int) -> None:
         if not self._was_full:
@@ -167,29 +191,28 @@ class JournalFiles:
                 raise OSError(errno.ENOSPC, f"{free} bytes free, {wanted} wanted")
         self._was_full = False
 
-    def _create_next(self) -> File:
+    def _create_next(self, size: int) -> File:
         file_id = self._file_id + 1 if self._file_id else self._first_file_id
         path = posixpath.join(self._directory, file_name(file_id))
         header = FileHeader(file_id, self._file_id, self._length, self._owner)
         spares = spare_names(self._disk.list(self._directory))
         if spares:
-            file = self._reuse(posixpath.join(self._directory, spares[0]), path, header)
+            file = self._reuse(posixpath.join(self._directory, spares[0]), path, header, size)
         else:
-            file = self._create(path, header)
+            file = self._create(path, header, size)
         self._file_id = file_id
         self._length = FILE_HEADER_BYTES
-        self._allocated = FILE_HEADER_BYTES
+        self._is_named = False
         return file
 
-    def _reuse(self, spare: str, path: str, header: FileHeader) -> File:
+    def _reuse(self, spare: str, path: str, header: FileHeader, size: int) -> File:
         """Write a spare file anew. Under its new name it has a valid header from the start.
 
         Its old records are invalid under the new id, which their CRCs are bound to.
         """
         file = self._disk.reuse(spare)
         try:
-            file.append([encode_file_header(header)])
-            file.datasync()
+            self._write_header(file, header, size)
             self._disk.rename(spare, path)
         except OSError:
             file.close()
@@ -197,16 +220,22 @@ class JournalFiles:
         self._sync_new_name(file, path)
         return file
 
-    def _create(self, path: str, header: FileHeader) -> File:
+    def _create(self, path: str, header: FileHeader, size: int) -> File:
         file = self._disk.create(path)
         try:
-            file.append([encode_file_header(header)])
-            file.datasync()
+            self._write_header(file, header, size)
         except OSError:
             self._drop(file, path)
             raise
         self._sync_new_name(file, path)
         return file
+
+    def _write_header(self, file: File, header: FileHeader, size: int) -> None:
+        """Durable on return, together with the blocks for a group of that size."""
+        file.append([encode_file_header(header)])
+        self._allocated = FILE_HEADER_BYTES
+        self._preallocate(file, FILE_HEADER_BYTES + size)
+        file.datasync()
 
     def _sync_new_name(self, file: File, path: str) -> None:
         try:
@@ -244,6 +273,98 @@ class JournalFiles:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+class NewestRecord:
+    """The file that names the newest file of a journal, so that a start notices when that is gone.
+
+    Until the next checkpoint nothing else on disk names it. The record has two slots, which are
+    written in turn and in place: a torn write leaves the name before, and a full disk that has a
+    spare journal file left needs no room for the record.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.path = posixpath.join(directory, NEWEST_NAME)
+
+    def read(self) -> NewestFile | None:
+        """What it says; None if there is no record, as in a directory of an older release.
+
+        Raises:
+            JournalCorruptError: neither slot is valid, which no crash explains.
+            OSError: it cannot be read.
+        """
+        data = self._content()
+        if data is None:
+            return None
+        newest = decode_newest(data)
+        if newest is None:
+            raise JournalCorruptError(
+                f"{self.path} is damaged: it names the newest journal file, so nobody knows "
+                f"whether that is missing. Bring it back from a copy; or, if 'magnetar bookie-tool "
+                f"journals' shows every file that was there, remove {self.path} and start again"
+            )
+        return newest
+
+    def check(self, mark: LastMark) -> NewestFile | None:
+        """What it says, after a look whether the file is there as it was when it was named.
+
+        Files before the last mark are not needed: a release that keeps no record may have deleted
+        what the record names.
+
+        Raises:
+            JournalFileMissingError: the file is not there.
+            JournalCorruptError: the file is shorter than it was, or the record is damaged.
+            OSError: the record or the file cannot be read.
+        """
+        newest = self.read()
+        if newest is None or newest.file_id < mark.file_id:
+            return newest
+        path = posixpath.join(self._directory, file_name(newest.file_id))
+        lost = "entries acknowledged since the last checkpoint may be lost: put it back"
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            raise JournalFileMissingError(
+                f"journal file {path} is missing; {self.path} names it as the newest, so {lost}. "
+                f"To start without them, where no other bookie has copies, remove {self.path}"
+            ) from None
+        try:
+            size = file.size
+        finally:
+            file.close()
+        if size < newest.length:
+            raise JournalCorruptError(
+                f"journal file {path} ends at {size}, and had at least {newest.length} bytes when "
+                f"{self.path} named it, so {lost}. To start with what is left of it, where no "
+                f"other bookie has copies, remove {self.path}"
+            )
+        return newest
+
+    def name(self, newest: NewestFile) -> None:
+        """Name this file, durably. It must be durable itself, its name included.
+
+        Raises:
+            OSError: the record names this file or the one before; a later call may succeed.
+        """
+        data = self._content()
+        slot = None if data is None else newest_slot(data)
+        if slot is None:
+            self._disk.replace_file(self.path, encode_newest(newest) * 2)
+            return
+        file = self._disk.update(self.path)
+        try:
+            file.write_at(encode_newest(newest), NEWEST_SLOT_BYTES * (1 - slot))
+            file.datasync()
+        finally:
+            file.close()
+
+    def _content(self) -> bytes | None:
+        try:
+            return self._disk.read_file(self.path)
+        except FileNotFoundError:
+            return None
 
 
 def _nothing() -> None:

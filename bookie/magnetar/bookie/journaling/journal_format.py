@@ -1,4 +1,4 @@
-"""The bytes of a journal: file header, records, last mark. No I/O.
+"""The bytes of a journal: file header, records, last mark, record of the newest file. No I/O.
 
 Layout: docs/formats/journal.md. Record types, magics and the version are stored on disk: never
 renumber them. A record's CRC covers its body, its head and its place (file id and offset), so that
@@ -25,6 +25,12 @@ RECORD_BODY_BYTES_MAX = 16 << 20
 
 MARK_MAGIC = b"MGNTMARK"
 
+NEWEST_NAME = "newest-journal"
+NEWEST_MAGIC = b"MGNTNEWJ"
+NEWEST_SLOT_BYTES = 4096
+"""A page: writing one slot cannot tear the other one."""
+_NEWEST_SLOTS = 2
+
 _FILE_HEADER = struct.Struct(">8sHH4xQQQ16s4x")
 _RECORD_TAIL = struct.Struct(">IIIq")
 _PLACE_AND_TAIL = struct.Struct(">QQIIIq")
@@ -32,6 +38,7 @@ _CRC = struct.Struct(">I")
 _CHECK_MASK = 0xFFFFFF
 """Of the word with a record's type: the low bits of the CRC of its head and place."""
 _MARK = struct.Struct(">8sQQ")
+_NEWEST = struct.Struct(">8sQQ")
 _NAME_SUFFIX = ".journal"
 _SPARE_SUFFIX = ".spare"
 
@@ -225,6 +232,42 @@ def find_record_starts(data: bytes, start: int, stop: int) -> Iterator[int]:
     while 0 <= at < stop:
         yield at
         at = data.find(RECORD_MAGIC, at + 1)
+
+
+class NewestFile(NamedTuple):
+    """What the record of a journal's newest file says. A larger file id is the newer one."""
+
+    file_id: int
+    length: int
+    """The file had at least so many bytes when it was named, blocks taken ahead included."""
+
+
+def encode_newest(newest: NewestFile) -> bytes:
+    """One slot of the record: 28 bytes, zeros up to `NEWEST_SLOT_BYTES`."""
+    data = _NEWEST.pack(NEWEST_MAGIC, *newest)
+    return (data + _CRC.pack(google_crc32c.value(data))).ljust(NEWEST_SLOT_BYTES, b"\0")
+
+
+def newest_slot(data: bytes) -> int | None:
+    """The slot that has the newest name; None if neither slot is valid."""
+    found = [(each, slot) for slot in range(_NEWEST_SLOTS) if (each := _newest_in(data, slot))]
+    return max(found)[1] if found else None
+
+
+def decode_newest(data: bytes) -> NewestFile | None:
+    """The newest of the names in both slots; None if neither slot is valid."""
+    slot = newest_slot(data)
+    return None if slot is None else _newest_in(data, slot)
+
+
+def _newest_in(data: bytes, slot: int) -> NewestFile | None:
+    at = slot * NEWEST_SLOT_BYTES
+    body = data[at : at + _NEWEST.size]
+    crc = data[at + _NEWEST.size : at + _NEWEST.size + _CRC.size]
+    if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != google_crc32c.value(body):
+        return None
+    magic, file_id, length = _NEWEST.unpack(body)
+    return NewestFile(file_id, length) if magic == NEWEST_MAGIC else None
 
 
 def mark_name(journal: int) -> str:

@@ -4,6 +4,8 @@ The rules are in docs/formats/journal.md, section "Reading". The reader yields r
 in which they were written and afterwards knows where the journal ends. It changes nothing, except
 that it removes a last file that was being created when the process died. Calls block.
 
+The newest file has no follower that names it: the record beside the files does (`NewestRecord`).
+
 A record that was synced is never skipped in silence: it may have been acknowledged, and a bookie
 that has lost it would deny an entry that it once confirmed (defects B20, D14).
 """
@@ -16,12 +18,14 @@ from magnetar.bookie.errors import (
     JournalFailedError,
     JournalFileMissingError,
 )
+from magnetar.bookie.journaling.journal_files import NewestRecord
 from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
     NO_MARK,
     RECORD_HEAD_BYTES,
     FileHeader,
     LastMark,
+    NewestFile,
     StoredRecord,
     decode_file_header,
     decode_record,
@@ -44,6 +48,9 @@ class JournalReplay:
         self._directory = directory
         self._mark = mark
         self._owner = owner
+        self._record = NewestRecord(disk, directory)
+        self._newest: NewestFile | None = None
+        """What the record names."""
         self.end = mark
         """Behind the last valid record; set when `records()` has ended."""
 
@@ -52,7 +59,8 @@ class JournalReplay:
 
         Raises:
             JournalFileMissingError: a file that is needed is not there.
-            JournalCorruptError: a record that had been synced is damaged.
+            JournalCorruptError: a record that had been synced is damaged, a file is shorter than
+                it was, or nobody knows which file is the newest.
             JournalFailedError: a file could not be read.
         """
         try:
@@ -75,6 +83,19 @@ class JournalReplay:
             finally:
                 file.close()
 
+    def name_newest(self) -> None:
+        """Have the record name the newest file, if it does not: a directory of an older release has
+        no record, and a crash may have come between a new file and its name.
+
+        `records()` has ended. What is named is durable: up to the end, the file was synced.
+
+        Raises:
+            OSError: the record could not be written; it stays as it was.
+        """
+        file_id, length = self.end
+        if file_id and (self._newest is None or self._newest.file_id < file_id):
+            self._record.name(NewestFile(file_id, length))
+
     def _headers(self) -> list[FileHeader]:
         """Headers of the files to read, oldest first, checked to follow one another."""
         ids = file_ids(self._disk.list(self._directory))
@@ -85,6 +106,7 @@ class JournalReplay:
                     f"journal file {self._path(self._mark.file_id)} is missing; replay must begin "
                     f"in it, so acknowledged entries would be lost: put it back"
                 )
+        self._newest = self._record.check(self._mark)
         headers: list[FileHeader] = []
         for file_id in ids:
             header = self._header(file_id, is_last=file_id == ids[-1])
@@ -105,7 +127,8 @@ class JournalReplay:
         file = self._disk.open(path)
         try:
             header = decode_file_header(file.pread(FILE_HEADER_BYTES, 0))
-            if header is None and is_last and file_id != self._mark.file_id:
+            named = self._newest.file_id if self._newest is not None else 0
+            if header is None and is_last and file_id not in (self._mark.file_id, named):
                 # The header is synced before the first record is written: no record, no header.
                 is_empty = self._later_group(file, file_id, -1) is None
             else:

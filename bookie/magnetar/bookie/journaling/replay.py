@@ -79,7 +79,7 @@ async def replay_journals(
         JournalError: a journal cannot be trusted; the bookie must not start.
         StorageFullError: there is no room on disk, and memory cannot take everything.
         StorageError: a flush failed.
-        OSError: a mark could not be persisted.
+        OSError: a mark, or the name of a newest journal file, could not be persisted.
     """
     marks = last_marks.load()
     replay = StorageReplay(storage)
@@ -87,6 +87,7 @@ async def replay_journals(
     for directory, mark, owner in zip(directories, marks, owners, strict=True):
         journal = JournalReplay(disk, directory, mark=mark, owner=owner)
         await replay.run(journal)
+        _name_newest(journal)
         ends += (journal.end,)
     late = frozenset(each for each in replay.without_key if storage.state(each) is not None)
     if late:
@@ -104,6 +105,15 @@ async def replay_journals(
         is_flushed = False
         _log.warning("replayed_into_memory_only", records=replay.records, error=str(error))
     return Replayed(ends, is_flushed, replay.records, replay.skipped)
+
+
+def _name_newest(journal: JournalReplay) -> None:
+    try:
+        journal.name_newest()
+    except OSError as error:
+        if not is_out_of_room(error):
+            raise
+        _log.warning("newest_journal_not_named", error=str(error))
 
 
 class StorageReplay:

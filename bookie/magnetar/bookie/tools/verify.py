@@ -1,9 +1,9 @@
 """Reads everything a bookie has on its disks, and tells what is wrong with it.
 
 Cookies: every directory has one, and they agree. Journals: every file follows the one before it,
-and every record that was synced is valid. Entry logs: every byte of every run matches its checksum,
-and nothing but runs, a footer and at most a torn end lies in them. Index: every record points to a
-run that holds the entries it stands for, and every state can be read.
+the newest is there, and every record that was synced is valid. Entry logs: every byte of every run
+matches its checksum, and nothing but runs, a footer and at most a torn end lies in them. Index:
+every record points to a run that holds the entries it stands for, and every state can be read.
 
 A file that cannot be read, as on a disk with bad sectors, is told like any other damage, and the
 rest is checked all the same. Nothing is changed. Beside a running bookie the journal's end and the
@@ -22,9 +22,10 @@ from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.entry_logs.entry_log import StoredRun
 from magnetar.bookie.entry_logs.log_names import log_ids
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
-from magnetar.bookie.errors import CookieError, StorageCorruptError, StorageError
+from magnetar.bookie.errors import CookieError, JournalError, StorageCorruptError, StorageError
 from magnetar.bookie.indexes.ledger_state import decode_state
 from magnetar.bookie.indexes.location_index import LocationIndex
+from magnetar.bookie.journaling.journal_files import NewestRecord
 from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
     NO_MARK,
@@ -140,13 +141,21 @@ class Verification:
             yield from _all_told(directory, self._journal(directory, mark))
 
     def _journal(self, directory: str, mark: LastMark) -> Iterator[Problem]:
+        record = NewestRecord(self.disk, directory)
+        newest = None
+        try:
+            newest = record.check(mark)
+        except JournalError as error:
+            yield Problem(record.path, str(error))
+        except OSError as error:
+            yield _unread(record.path, error)
         files = journal_files(self.disk, directory)
         for index, each in enumerate(files):
             self.counts.journal_files += 1
             follower = files[index + 1] if index + 1 < len(files) else None
             if each.header is None:
-                # The last one may have been about to be made.
-                if follower is not None:
+                # The last one may have been about to be made, unless it was named.
+                if follower is not None or (newest and newest.file_id == each.file_id):
                     yield Problem(each.path, "the header is damaged", offset=0)
                 continue
             stop = None

@@ -22,8 +22,8 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import proven
-from tests.command_server import commands
-from tests.processes import ROOT, fork_servers
+from tests.command_server import fork_servers_of_this_process
+from tests.processes import ROOT
 
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 6 << 30
@@ -62,9 +62,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
-fork_servers(
-    lambda arguments, environment, streams: commands().start(arguments, environment, streams)
-)
+fork_servers_of_this_process()
 
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
     # pytest reads it when a test first asks for a folder. A checkout has one of its own: what a

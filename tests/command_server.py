@@ -1,12 +1,14 @@
-"""Runs the `magnetar` command in processes of its own, without a new interpreter for each.
+"""Runs `python -m MODULE`, as the `magnetar` command, in processes of their own, without a new
+interpreter for each.
 
 A process that has imported everything forks a child per command; the child has its own arguments,
-environment, standard streams and exit status. A new interpreter spends a second of processor time
-on imports, and a run of all tests starts a thousand. Benchmarks do not use it: they measure what
-users start.
+environment, network, standard streams and exit status. A new interpreter spends a second of
+processor time on imports, and a run of all tests starts a thousand. Benchmarks do not use it: they
+measure what users start.
 """
 
 import atexit
+import ctypes
 import functools
 import gc
 import importlib
@@ -14,6 +16,7 @@ import json
 import os
 import pkgutil
 import resource
+import runpy
 import selectors
 import signal
 import socket
@@ -22,12 +25,15 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
-from tests.processes import ROOT, magnetar_environment
+from tests.processes import MAGNETAR, ROOT, Running, fork_servers, magnetar_environment
 
 _PRELOADED = tuple(f"magnetar.{each}" for each in ("ledger", "bookie", "broker", "sdk", "deploy"))
+_NOT_PRELOADED = "magnetar.sdk.spark"
+"""No server has it, and what it imports takes longer than all the rest."""
+_CLONE_NEWNET = 0x40000000
 _PACKET_BYTES_MAX = 1 << 17
 _STARTED_WITHIN_S = 120.0
 """How long the server may import, and fork."""
@@ -115,14 +121,16 @@ class Commands:
         self._reader.start()
 
     def start(
-        self, arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[IO[Any]]
+        self, running: Running, environment: Mapping[str, str], streams: Sequence[IO[Any]]
     ) -> Forked:
         """`streams`: standard input, output and error of the command."""
-        command = Forked(arguments)
+        command = Forked([running.module, *running.arguments])
         with self._lock:
             request = {
                 "id": len(self._commands),
-                "arguments": list(arguments),
+                "module": running.module,
+                "arguments": running.arguments,
+                "network": running.network,
                 "environment": dict(environment),
                 "files": resource.getrlimit(resource.RLIMIT_NOFILE),
             }
@@ -136,7 +144,7 @@ class Commands:
     def run(
         self, arguments: Sequence[str], *, stdin: str, environment: Mapping[str, str], wait_s: float
     ) -> Outcome:
-        """Run a command to its end.
+        """Run a `magnetar` command to its end.
 
         Raises:
             subprocess.TimeoutExpired: it has not ended in time; it is killed.
@@ -148,7 +156,8 @@ class Commands:
         ):
             source.write(stdin)
             source.seek(0)
-            command = self.start(arguments, environment, [source, out, err])
+            running = Running(MAGNETAR, list(arguments))
+            command = self.start(running, environment, [source, out, err])
             try:
                 status = command.wait(wait_s)
             except subprocess.TimeoutExpired:
@@ -188,6 +197,13 @@ def commands() -> Commands:
     return made
 
 
+def fork_servers_of_this_process() -> None:
+    """From now on what this process starts by tests/processes.py is forked, if it is Python."""
+    fork_servers(
+        lambda running, environment, streams: commands().start(running, environment, streams)
+    )
+
+
 # In the server
 
 
@@ -218,7 +234,7 @@ def serve(requests: socket.socket) -> None:
                 for descriptor in running:
                     os.close(descriptor)
                 resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
-                _run(request["arguments"], request["environment"], streams)
+                _run(request, streams)
             for descriptor in streams:
                 os.close(descriptor)
             requests.send(json.dumps([request["id"], "pid", pid]).encode())
@@ -231,28 +247,42 @@ def _preload() -> None:
     """Import whatever a command may import. What cannot be is the business of who needs it."""
     for package in _PRELOADED:
         found = importlib.import_module(package)
-        for module in pkgutil.walk_packages(found.__path__, f"{package}.", onerror=lambda _: None):
-            if not module.name.endswith("__main__"):
-                try:
-                    importlib.import_module(module.name)
-                except ImportError:
-                    continue
+        for name in _modules_below(found.__path__, f"{package}."):
+            try:
+                importlib.import_module(name)
+            except ImportError:
+                continue
     gc.freeze()
 
 
-def _run(arguments: list[str], environment: dict[str, str], streams: list[int]) -> None:
+def _modules_below(path: Iterable[str], prefix: str) -> Iterator[str]:
+    """Names of all modules but programs, and what is not preloaded; packages first."""
+    for module in pkgutil.iter_modules(path, prefix):
+        if module.name == _NOT_PRELOADED or module.name.endswith("__main__"):
+            continue
+        yield module.name
+        if module.ispkg and module.name in sys.modules:
+            yield from _modules_below(sys.modules[module.name].__path__, f"{module.name}.")
+
+
+def _run(request: dict[str, Any], streams: list[int]) -> None:
     """In the child: the command, and the end of the process."""
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(request["environment"])
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    sys.argv = ["magnetar", *arguments]
+    sys.argv = ["magnetar", *request["arguments"]]
     status = 1
     try:
-        from magnetar.deploy.cli import main
+        if request["network"]:
+            _enter_network(request["network"])
+        if request["module"] == MAGNETAR:
+            from magnetar.deploy.cli import main
 
-        main()
+            main()
+        else:
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as end:
         if isinstance(end.code, str):
@@ -268,6 +298,15 @@ def _run(arguments: list[str], environment: dict[str, str], streams: list[int]) 
             except (OSError, ValueError):
                 pass  # closed by the command, or by its reader
         os._exit(status)
+
+
+def _enter_network(path: str) -> None:
+    """Move this process, which has one thread, into a network namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(path) as namespace:
+        if libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"setns: {os.strerror(number)}")
 
 
 if __name__ == "__main__":

@@ -5,15 +5,18 @@ how fast the machine's disk is. Tests marked `disk` are about durability; their 
 the disk. Where no memory file system with enough room is mounted, all data lie on the disk.
 
 In a parallel run (`-n 3`) the tests of a module stay together, in their order,
-since they share its servers. The longest groups start first, so that no worker is left alone with
-one of them.
+since they share its servers. The groups that took longest in the last nightly run start first, so
+that no worker is left alone with one of them.
 """
 
+import gc
+import json
 import os
 import shutil
 import signal
 import tempfile
 import zlib
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -22,8 +25,8 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import proven
-from tests.command_server import commands
-from tests.processes import ROOT, fork_servers
+from tests.command_server import fork_servers_of_this_process
+from tests.processes import ROOT
 
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 6 << 30
@@ -33,18 +36,10 @@ _DISK = Path(tempfile.gettempdir())
 _SPARK = "tests/integration/spark/"
 _GROUPS = (_SPARK, "tests/integration/broker/console/")
 """Folders whose tests share one costly process: they run on one worker."""
-_LONGEST_FIRST = (
-    _SPARK,
-    "tests/chaos/",
-    "tests/integration/cluster/",
-    "tests/integration/pulsar_client/",
-    "tests/integration/deploy/",
-    "tests/fuzz/",
-    "tests/simulation/cluster/",
-    "tests/property/",
-    "tests/integration/",
-    "tests/",
-)
+_DURATIONS = Path(__file__).with_name("durations.json")
+"""Group -> seconds that its tests took in the last nightly run; groups of few seconds are left out.
+They only decide which group starts first."""
+_SHORTEST_KNOWN_S = 3.0
 
 # A time limit per example fails on a busy machine and says nothing about the code. CI judges
 # changes, so it draws the same examples each time; everywhere else, and in `make sim SEED=n`, new
@@ -62,9 +57,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
-fork_servers(
-    lambda arguments, environment, streams: commands().start(arguments, environment, streams)
-)
+fork_servers_of_this_process()
 
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
     # pytest reads it when a test first asks for a folder. A checkout has one of its own: what a
@@ -112,7 +105,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--record-proven",
         action="store_true",
-        help="if all tests pass, record that they did (tests/proven.json), for --changed",
+        help="if all tests pass, record that they did (tests/proven.json), for --changed, and how "
+        "long they took (tests/durations.json)",
     )
 
 
@@ -124,15 +118,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(left_out)]
         config.hook.pytest_deselected(items=left_out)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: _rank(item.nodeid))
+        durations: dict[str, float] = json.loads(_DURATIONS.read_text())
+        items.sort(key=lambda item: -durations.get(_group_of(item.nodeid), 0.0))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --changed, Spark's tests need not be imported to be left out."""
+    is_spark = collection_path == ROOT / _SPARK
+    return True if is_spark and config.getoption("changed") and _is_spark_proven() else None
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lives to the end: no collector needs to look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+_took_s: defaultdict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _took_s[_group_of(report.nodeid)] += report.duration
 
 
 class _Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """Keeps the tests of a group on one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return next((each for each in _GROUPS if path.startswith(each)), path)
+        return _group_of(nodeid)
+
+
+def _group_of(node_id: str) -> str:
+    path = node_id.partition("::")[0]
+    return next((each for each in _GROUPS if path.startswith(each)), path)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -142,9 +160,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Groups:
 
 def _is_proven(item: pytest.Item) -> bool:
     if item.nodeid.startswith(_SPARK):
-        return proven.is_proven(proven.SPARK)
+        return _is_spark_proven()
     replay = item.get_closest_marker("replay")
     return replay is not None and proven.is_proven(replay.args[0])
+
+
+def _is_spark_proven() -> bool:
+    return proven.is_proven(proven.SPARK)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -152,7 +174,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     is_controller = not hasattr(config, "workerinput")
     if is_controller and config.getoption("record_proven") and exitstatus == pytest.ExitCode.OK:
         proven.record()
-
-
-def _rank(node_id: str) -> int:
-    return next(at for at, each in enumerate(_LONGEST_FIRST) if node_id.startswith(each))
+        known = {
+            group: round(took_s) for group, took_s in _took_s.items() if took_s >= _SHORTEST_KNOWN_S
+        }
+        _DURATIONS.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n")

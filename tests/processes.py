@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from magnetar.deploy.cluster_plan import FIRST_PORTS
 from magnetar.deploy.cluster_ports import is_free
@@ -56,12 +56,17 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-_MAGNETAR = [sys.executable, "-m", "magnetar.deploy.cli"]
+MAGNETAR = "magnetar.deploy.cli"
 
 
 def magnetar_command(*arguments: str) -> list[str]:
     """The `magnetar` command of this working tree, run by this interpreter."""
-    return [*_MAGNETAR, *arguments]
+    return python_command(MAGNETAR, *arguments)
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """`python -m MODULE ARGUMENTS`."""
+    return [sys.executable, "-m", module, *arguments]
 
 
 def magnetar_environment() -> dict[str, str]:
@@ -85,12 +90,31 @@ class Process(Protocol):
     def send_signal(self, sig: int) -> None: ...
 
 
-Start = Callable[[Sequence[str], Mapping[str, str], Sequence[IO[Any]]], Process]
+class Running(NamedTuple):
+    """A command that runs a module of Python."""
+
+    module: str
+    arguments: list[str]
+    network: str = ""
+    """Path of the network namespace that it runs in; empty: that of who starts it."""
+
+    @classmethod
+    def of(cls, command: Sequence[str]) -> "Running | None":
+        """What such a command line says; None if it says something else."""
+        network = ""
+        if command[0] == "nsenter" and command[1].startswith("--net=") and command[2] == "--":
+            network, command = command[1].removeprefix("--net="), command[3:]
+        if list(command[:2]) != [sys.executable, "-m"]:
+            return None
+        return cls(command[2], list(command[3:]), network)
+
+
+Start = Callable[[Running, Mapping[str, str], Sequence[IO[Any]]], Process]
 _forks: list[Start] = []
 
 
 def fork_servers(start: Start) -> None:
-    """From now on start `magnetar` servers by this, with arguments, environment and standard
+    """From now on start whatever is a module of Python by this, with an environment and standard
     streams, and not by a new interpreter each (command_server.py)."""
     _forks[:] = [start]
 
@@ -160,9 +184,7 @@ class ServerProcess:
         self._tail: list[str] = []
         self._started_s = time.monotonic()
         self._ready_s = 0.0
-        self._process, self._output = _start(
-            self.command, environment if environment is not None else magnetar_environment()
-        )
+        self._process, self._output = start(self.command, environment, takes_errors=True)
         self._drain = threading.Thread(target=self._read_output, daemon=True)
         self._drain.start()
 
@@ -247,20 +269,31 @@ class ServerProcess:
         self._ready.set()  # End of output: nobody needs to wait any longer.
 
 
-def _start(command: list[str], environment: Mapping[str, str]) -> tuple[Process, IO[str]]:
-    """A running process, and what it says."""
-    is_magnetar = command[: len(_MAGNETAR)] == _MAGNETAR
-    if _forks and is_magnetar:
+def start(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    takes_errors: bool = False,
+) -> tuple[Process, IO[str]]:
+    """A running process, and what it says. A module of Python is forked (`fork_servers`).
+
+    Args:
+        takes_errors: its standard error is read, too, and not this process's.
+    """
+    if environment is None:
+        environment = magnetar_environment()
+    running = Running.of(command)
+    if _forks and running is not None:
         reading, writing = os.pipe()
         with open(os.devnull) as nothing, open(writing, "w") as output:
-            arguments = command[len(_MAGNETAR) :]
-            process = _forks[0](arguments, environment, [nothing, output, output])
+            errors = output if takes_errors else sys.__stderr__ or nothing
+            process = _forks[0](running, environment, [nothing, output, errors])
         return process, open(reading, errors="replace")
     popen = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.STDOUT if takes_errors else None,
         env=dict(environment),
         cwd=ROOT,
         text=True,

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.drill import Plan, run
+from tests.command_server import fork_servers_of_this_process
 
 
 def main() -> int:
@@ -29,6 +30,7 @@ def main() -> int:
     )
     parser.add_argument("--dir", type=Path, help="keep all files here (default: temporary)")
     arguments = parser.parse_args()
+    fork_servers_of_this_process()
     seed = random.SystemRandom().getrandbits(31) if arguments.seed is None else arguments.seed
     plan = Plan(
         seed=seed,

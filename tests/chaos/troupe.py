@@ -6,7 +6,6 @@ their data, as after a crash of the machine's power supply that spared the disks
 
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import Enum, auto
@@ -16,7 +15,7 @@ from tests.chaos.bookie_settings import settings_of
 from tests.chaos.disks import WRITER_BYTES_PER_S_MAX, BookieDisks
 from tests.chaos.journals import CLOSED, FAILED, OPENED, events_in
 from tests.chaos.player import READY
-from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
+from tests.processes import HOST, ServerProcess, free_ports, magnetar_command, python_command
 from tests.standalone import is_ready_line
 
 READY_TIMEOUT_S = 60.0
@@ -171,7 +170,7 @@ class ClientRole(Role):
         """`bytes_per_s_max`: what a writer may write; 0: as fast as it can."""
         name = f"{module}-{number}"
         command = [
-            *(sys.executable, "-m", f"tests.chaos.{module}"),
+            *python_command(f"tests.chaos.{module}"),
             *("--metadata", metadata_url),
             *("--directory", str(directory)),
             *("--bookie", bookie_id),

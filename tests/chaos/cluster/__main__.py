@@ -19,6 +19,7 @@ import structlog
 
 from tests.chaos.cluster.drill import Plan, run
 from tests.chaos.cluster.faults import FAULTS
+from tests.command_server import fork_servers_of_this_process
 
 _IN_USER_NAMESPACE = "MAGNETAR_CHAOS_IN_USER_NAMESPACE"
 
@@ -59,6 +60,7 @@ def main() -> int:
         autorecovery=arguments.autorecovery,
         network=arguments.network,
     )
+    fork_servers_of_this_process()
     # Whoever ends the drill ends all its processes.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
     # What the drill's own ledger client says is of no interest.

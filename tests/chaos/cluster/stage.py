@@ -15,7 +15,7 @@ from tests.chaos.cluster.lookups import NoOwnerError, owner_of
 from tests.chaos.cluster.player import READY, SHARED, SINGLE
 from tests.chaos.cluster.records import Recorder
 from tests.chaos.cluster.watch import Key, Watch
-from tests.processes import ServerProcess
+from tests.processes import ServerProcess, python_command
 from tests.real_cluster import RealCluster
 from tests.small_disk import SmallDisk
 
@@ -359,7 +359,7 @@ class Stage:
         client = ServerProcess(
             [
                 *self.field.place(CLIENTS).command_prefix,
-                *(sys.executable, "-m", f"tests.chaos.cluster.{module}"),
+                *python_command(f"tests.chaos.cluster.{module}"),
                 *("--url", self.service_url),
                 *("--directory", str(self.histories)),
                 *("--name", name),

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.transactions.drill import Plan, run
+from tests.command_server import fork_servers_of_this_process
 
 
 def main() -> int:
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
     parser.add_argument("--dir", type=Path, help="keep all files here (default: temporary)")
     arguments = parser.parse_args()
+    fork_servers_of_this_process()
     seed = random.SystemRandom().getrandbits(31) if arguments.seed is None else arguments.seed
     plan = Plan(seed=seed, kills=arguments.kills)
     sys.stderr.write(f"seed {seed}; once more: make chaos TXN=1 KILLS={plan.kills} SEED={seed}\n")

@@ -8,7 +8,6 @@ result, and nothing of an aborted transaction may be seen.
 
 import asyncio
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -27,7 +26,7 @@ from magnetar.sdk import (
 from magnetar.sdk.errors import SdkError
 from tests.chaos.transactions.transform import ABORTED, RESULTS, SOURCE, TIMEOUT_MS, name_of
 from tests.integration.broker.http.http_calls import request
-from tests.processes import magnetar_environment
+from tests.processes import ServerProcess, python_command
 from tests.real_cluster import RealCluster
 
 WORKERS = 2
@@ -71,29 +70,26 @@ class _Workers:
 
     def __init__(self, url: str, directory: Path, rng: random.Random) -> None:
         self._url, self._rng = url, rng
-        self._log = (directory / "workers.log").open("ab")
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._log_path = directory / "workers.log"
+        self._running: list[ServerProcess] = []
 
     def start(self) -> None:
         while len(self._running) < WORKERS:
-            arguments = [self._url, str(self._rng.getrandbits(31))]
+            module = "tests.chaos.transactions.transform"
             self._running.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "tests.chaos.transactions.transform", *arguments],
-                    env=magnetar_environment(),
-                    stdout=self._log,
-                    stderr=self._log,
+                ServerProcess(
+                    python_command(module, self._url, str(self._rng.getrandbits(31))),
+                    log_path=self._log_path,
+                    is_ready=lambda _line: False,
                 )
             )
 
     def kill_one(self) -> None:
-        process = self._running.pop(self._rng.randrange(len(self._running)))
-        process.kill()
-        process.wait()
+        self._running.pop(self._rng.randrange(len(self._running))).kill()
 
     def replace_dead(self) -> int:
         """Workers that ended by themselves, which none may."""
-        dead = [each for each in self._running if each.poll() is not None]
+        dead = [each for each in self._running if each.returncode is not None]
         self._running = [each for each in self._running if each not in dead]
         self.start()
         return len(dead)
@@ -101,7 +97,6 @@ class _Workers:
     def close(self) -> None:
         while self._running:
             self.kill_one()
-        self._log.close()
 
 
 def run(plan: Plan, directory: Path) -> dict[str, Any]:

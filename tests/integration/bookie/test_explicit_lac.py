@@ -41,7 +41,6 @@ async def test_an_explicit_lac_survives_kills_and_the_highest_wins(tmp_path: Pat
                 client.close()
             await write(port, last_add_confirmed)
             process.kill()
-            await process.wait()
         highest = max(highest, last_add_confirmed)
     async with bookie_process(tmp_path) as (_, port):
         assert await explicit_packet(port) == packet_codec(LEDGER).seal_lac(9)

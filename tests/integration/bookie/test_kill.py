@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +19,8 @@ from tests.bookie_parts import (
     read_request,
 )
 from tests.ledger_storage import ENGINES
-from tests.processes import ROOT, magnetar_environment
+from tests.processes import ServerProcess, python_command
+from tests.standalone import READY_TIMEOUT_S, is_ready_line
 
 pytestmark = pytest.mark.disk
 
@@ -32,27 +32,19 @@ PAYLOAD = b"x" * 700
 @asynccontextmanager
 async def bookie_process(
     directory: Path, engine: EngineKind = "db", disks: int = 1
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.integration.bookie.serve",
-        str(directory),
-        engine,
-        str(disks),
-        stdout=asyncio.subprocess.PIPE,
-        env=magnetar_environment(),
-        cwd=ROOT,
+) -> AsyncIterator[tuple[ServerProcess, int]]:
+    module = "tests.integration.bookie.serve"
+    process = ServerProcess(
+        python_command(module, str(directory), engine, str(disks)),
+        log_path=directory / "bookie.log",
+        is_ready=is_ready_line,
     )
     try:
-        assert process.stdout is not None
-        while not (line := await process.stdout.readline()).startswith(b"ready"):
-            assert line, "the bookie did not start"
-        yield process, int(line.split()[1])
+        await asyncio.to_thread(process.wait_ready, READY_TIMEOUT_S)
+        yield process, int(process.ready_line.split()[1])
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
 
 
 class History:
@@ -65,7 +57,7 @@ class History:
 
 
 async def write_until_killed(
-    process: asyncio.subprocess.Process,
+    process: ServerProcess,
     port: int,
     ledger_id: int,
     history: History,

@@ -2,47 +2,31 @@
 
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.integration.cursors.acknowledging import ack_order, open_cursor, open_log, positions_of
 from tests.integration.ledger.cluster import cluster_of
-from tests.processes import ROOT, magnetar_environment
+from tests.processes import python_command, start
 
 
 def acknowledge_until_killed(directory: Path, name: str, seed: int) -> int:
     """Run the process and kill it at a random moment; returns the last count that it printed."""
-    environment = magnetar_environment()
-    environment["PYTHONPATH"] += f":{ROOT}"
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "tests.integration.cursors.acknowledging",
-            str(directory),
-            name,
-            str(seed),
-        ],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
+    module = "tests.integration.cursors.acknowledging"
+    process, output = start(python_command(module, str(directory), name, str(seed)))
     saves_wanted = random.Random(seed).randint(1, 120)
     saved: list[int] = []
-    try:
-        while len(saved) < saves_wanted:
-            line = process.stdout.readline()
-            assert line, "the process ended by itself"
-            saved += saves_in(line)
-    finally:
-        process.kill()
-        process.wait()
-    saved += saves_in(process.stdout.read())
-    process.stdout.close()
+    with output:
+        try:
+            while len(saved) < saves_wanted:
+                line = output.readline()
+                assert line, "the process ended by itself"
+                saved += saves_in(line)
+        finally:
+            process.kill()
+            process.wait()
+        saved += saves_in(output.read())
     return saved[-1]
 
 

@@ -1,24 +1,30 @@
-"""`magnetar cluster` with real processes."""
+"""`magnetar cluster` with real processes.
+
+What costs is the start of a server. So tests share two clusters; who stops one comes last.
+"""
 
 import json
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
 
+from magnetar.ledger.errors import BookieSecretError
 from tests.integration.deploy.commands import magnetar
+from tests.integration.deploy.test_own_secret import answer_to_a_stranger, secret_in
 from tests.processes import ServerProcess, free_ports, magnetar_command
 from tests.real_cluster import RealCluster
 from tests.standalone import is_ready_line
 from tests.waiting import wait_until
 
 READY_TIMEOUT_S = 90.0
+ONE_BOOKIE = ("--bookies", "1", "--brokers", "0", "--autorecovery", "0")
 ANY_PORTS = ("--port", "0", "--http-port", "0", "--bookie-port", "0", "--zookeeper-port", "0")
 
 
@@ -27,21 +33,27 @@ class Command:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._stack = ExitStack()
-        self.process: ServerProcess | None = None
+        self._processes: list[ServerProcess] = []
+
+    @property
+    def process(self) -> ServerProcess:
+        """The last one."""
+        return self._processes[-1]
 
     def start(self, *arguments: str) -> ServerProcess:
-        process = self.process = ServerProcess(
+        process = ServerProcess(
             magnetar_command("cluster", "--data", str(self.directory), *ANY_PORTS, *arguments),
             log_path=self.directory.with_suffix(".log"),
             is_ready=is_ready_line,
         )
-        self._stack.callback(_kill_if_running, process)
+        self._processes.append(process)
         process.wait_ready(READY_TIMEOUT_S)
         return process
 
     def close(self) -> None:
-        self._stack.close()
+        for process in self._processes:
+            if process.returncode is None:
+                process.kill()
 
     def record(self) -> Any:
         return json.loads((self.directory / "cluster.json").read_text())
@@ -49,18 +61,6 @@ class Command:
     def server(self, name: str) -> Any:
         (server,) = [each for each in self.record()["servers"] if each["name"] == name]
         return server
-
-
-def _kill_if_running(process: ServerProcess) -> None:
-    if process.returncode is None:
-        process.kill()
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Iterator[Command]:
-    started = Command(tmp_path / "cluster")
-    yield started
-    started.close()
 
 
 def is_alive(pid: int) -> bool:
@@ -83,107 +83,151 @@ def publish_and_read(url: str, topic: str, count: int) -> list[bytes]:
         client.close()
 
 
-def test_a_cluster_serves_says_who_runs_and_stops_in_order(command: Command) -> None:
-    process = command.start("--bookies", "2", "--brokers", "1", "--autorecovery", "0")
-    record = command.record()
+# A whole cluster
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """Servers of every kind. At first one of its bookies cannot start, and is not needed."""
+    with closing(Command(tmp_path_factory.mktemp("whole") / "cluster")) as command:
+        command.directory.mkdir()
+        in_the_way(command).write_text("")
+        command.start(
+            *("--bookies", "3", "--quorum", "2,2,1", "--brokers", "1", "--autorecovery", "1")
+        )
+        yield command
+
+
+def in_the_way(command: Command) -> Path:
+    """Where the second bookie has its directory, if nothing else is there."""
+    return command.directory / "bookie-2"
+
+
+def make_way(command: Command) -> None:
+    if in_the_way(command).is_file():
+        in_the_way(command).unlink()
+
+
+def test_a_cluster_starts_with_the_servers_it_needs_and_the_rest_are_tried_again(
+    whole: Command,
+) -> None:
+    assert not whole.server("bookie-2")["running"]
+    log = whole.process.log_path.read_text()
+    (told,) = [json.loads(line) for line in log.splitlines() if '"server_left_out"' in line]
+    assert (told["server"], told["running"], told["needed"]) == ("bookie-2", 2, 2)
+    assert "status 7: " in told["error"]
+    port = whole.server("broker-1")["ports"]["native"]
+    assert publish_and_read(f"pulsar://127.0.0.1:{port}", "t", 1) == [b"0"]
+
+    make_way(whole)
+    wait_until(
+        lambda: whole.server("bookie-2")["running"], "the bookie joins", within_s=READY_TIMEOUT_S
+    )
+
+
+def test_the_record_of_a_cluster_says_who_runs_and_where(whole: Command) -> None:
+    record = whole.record()
     assert [each["name"] for each in record["servers"]] == [
-        *("zookeeper-1", "bookie-1", "bookie-2", "broker-1")
+        *("zookeeper-1", "bookie-1", "bookie-2", "bookie-3", "broker-1", "autorecovery-1")
     ]
     assert [each["kind"] for each in record["servers"]] == [
-        *("zookeeper", "bookie", "bookie", "broker")
+        *("zookeeper", "bookie", "bookie", "bookie", "broker", "autorecovery")
     ]
-    native, http = (command.server("broker-1")["ports"][name] for name in ("native", "http"))
-    assert process.ready_line.split() == [
+    native, http = (whole.server("broker-1")["ports"][name] for name in ("native", "http"))
+    assert whole.process.ready_line.split() == [
         *("ready", record["metadata"], f"pulsar://127.0.0.1:{native}", f"http://127.0.0.1:{http}")
     ]
-    sent = publish_and_read(f"pulsar://127.0.0.1:{native}", "kept", 3)
-    assert sent == [b"0", b"1", b"2"]
     events = [
         json.loads(line)
-        for line in (command.directory / "logs" / "broker-1.log").read_text().splitlines()
+        for line in (whole.directory / "logs" / "broker-1.log").read_text().splitlines()
     ]
     assert {event["server"] for event in events} == {"broker-1"}
 
+
+async def test_the_bookies_of_a_cluster_turn_strangers_away(whole: Command) -> None:
+    secret_in(whole.directory)
+    url = whole.record()["metadata"]
+    answer = await answer_to_a_stranger(url)
+    assert isinstance(answer, BookieSecretError), answer
+    service_url = whole.process.ready_line.split()[2]
+    assert publish_and_read(service_url, "secured", 3) == [b"0", b"1", b"2"]
+
+    perf = ("perf", "ledger", "--metadata", url, "--messages", "10", "--quorum", "1,1,1")
+    refused = magnetar(*perf)
+    assert refused.status != 0
+    assert "MAGNETAR_LEDGER_SHARED_SECRET_FILE" in refused.stderr
+    told = {"MAGNETAR_LEDGER_SHARED_SECRET_FILE": str(whole.directory / "shared-secret")}
+    done = magnetar(*perf, environment=told)
+    assert done.status == 0, done.stderr
+
+
+def test_a_cluster_stops_in_order_and_starts_with_what_it_had(whole: Command) -> None:
+    make_way(whole)
+    wait_until(lambda: whole.server("bookie-2")["running"], "all run", within_s=READY_TIMEOUT_S)
+    record, secret = whole.record(), secret_in(whole.directory)
+    url = f"pulsar://127.0.0.1:{whole.server('broker-1')['ports']['native']}"
+    sent = publish_and_read(url, "kept", 3)
+    assert sent == [b"0", b"1", b"2"]
+
     pids = [each["pid"] for each in record["servers"]]
-    assert process.terminate(90) == 0
+    assert whole.process.terminate(90) == 0
     assert not any(map(is_alive, pids))
-    assert not (command.directory / "cluster.json").exists()
-    for name in ("bookie-1", "broker-1"):
-        assert '"event": "stopped"' in (command.directory / "logs" / f"{name}.log").read_text()
+    assert not (whole.directory / "cluster.json").exists()
+    for name in ("bookie-1", "bookie-2", "bookie-3", "broker-1", "autorecovery-1"):
+        assert '"event": "stopped"' in (whole.directory / "logs" / f"{name}.log").read_text()
 
     # The same servers on the same ports and data, without a word about their number.
-    command.start()
-    assert command.record()["metadata"] == record["metadata"]
-    assert [each["ports"] for each in command.record()["servers"]] == [
+    whole.start()
+    assert whole.record()["metadata"] == record["metadata"]
+    assert [each["ports"] for each in whole.record()["servers"]] == [
         each["ports"] for each in record["servers"]
     ]
-    client = pulsar.Client(f"pulsar://127.0.0.1:{native}")
+    client = pulsar.Client(url)
     reader = client.create_reader("kept", pulsar.MessageId.earliest)
     assert [reader.read_next(10_000).data() for _ in range(3)] == sent
     client.close()
+    assert secret_in(whole.directory) == secret, "made once"
+    logs = [each.read_text() for each in (whole.directory / "logs").iterdir()]
+    assert not any(secret in text for text in logs)
+    whole.close()
 
 
-def test_a_killed_server_is_reported_and_started_again(command: Command) -> None:
-    process = command.start("--bookies", "1", "--brokers", "0", "--autorecovery", "0")
-    before = command.server("bookie-1")
+# A small one, which tests disturb one after another
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """ZooKeeper and a bookie, whose logs are rotated whenever somebody looks."""
+    with closing(Command(tmp_path_factory.mktemp("small") / "cluster")) as command:
+        command.start(*ONE_BOOKIE, "--log-file-bytes-max", "1", "--log-files-max", "2")
+        yield command
+
+
+def test_a_killed_server_is_reported_and_started_again(small: Command) -> None:
+    before = small.server("bookie-1")
     os.kill(before["pid"], signal.SIGKILL)
-    wait_until(lambda: command.server("bookie-1")["pid"] != before["pid"], "the bookie is back")
-    after = command.server("bookie-1")
+    wait_until(lambda: small.server("bookie-1")["pid"] != before["pid"], "the bookie is back")
+    after = small.server("bookie-1")
     assert after["running"]
     assert after["ports"] == before["ports"]
-    log = process.log_path.read_text()
+    log = small.process.log_path.read_text()
     assert '"server": "bookie-1", "status": "signal 9 (SIGKILL)"' in log
 
-    # One that was told to stop stays down.
-    os.kill(after["pid"], signal.SIGTERM)
-    wait_until(lambda: not command.server("bookie-1")["running"], "the bookie is dead")
-    # The record says so first.
-    wait_until(lambda: '"status": "status 0"' in process.log_path.read_text(), "it is reported")
-    assert process.terminate(90) == 0
 
-
-def test_a_killed_server_is_started_again_though_the_record_cannot_be_written(
-    command: Command,
-) -> None:
-    process = command.start("--bookies", "1", "--brokers", "0", "--autorecovery", "0")
-    in_the_way = command.directory / "cluster.json.new"
-    in_the_way.mkdir()  # As when the disk is full: no draft of the record can be made.
-    os.kill(command.server("bookie-1")["pid"], signal.SIGKILL)
-    wait_until(lambda: "server_restarted" in process.log_path.read_text(), "the bookie is back")
-    assert "cluster_record_not_written" in process.log_path.read_text()
-    in_the_way.rmdir()
-    assert process.terminate(90) == 0
-
-
-def test_kill_9_leaves_nothing_behind_and_the_next_start_knows(command: Command) -> None:
-    process = command.start("--bookies", "1", "--brokers", "0", "--autorecovery", "0")
-    record = command.record()
-    second = magnetar("cluster", "--data", str(command.directory))
-    assert second.status == 4
-    assert "a cluster runs in" in second.messages()[0]
-
-    process.kill()
-    wait_until(
-        lambda: not any(is_alive(each["pid"]) for each in record["servers"]), "all servers are gone"
-    )
-    assert command.record() == record, "the record of the killed cluster"
-    again = command.start()
-    assert "stale_cluster_record_removed" in again.log_path.read_text()
-    assert [each["ports"] for each in command.record()["servers"]] == [
-        each["ports"] for each in record["servers"]
-    ]
+def test_logs_of_a_cluster_are_rotated(small: Command) -> None:
+    former = small.directory / "logs" / "bookie-1.log.1"
+    wait_until(former.exists, "the log is rotated")
+    assert not (small.directory / "logs" / "bookie-1.log.3").exists()
 
 
 def test_a_server_that_cannot_start_ends_the_cluster_with_its_own_words(
-    command: Command, tmp_path: Path
+    small: Command, tmp_path: Path
 ) -> None:
-    command.start("--bookies", "1", "--brokers", "0", "--autorecovery", "0")
-    url = command.record()["metadata"]
-    other = tmp_path / "other"
+    url = small.record()["metadata"]
     # Another cluster on the same ZooKeeper path: its bookie-1 is a stranger there.
     ended = magnetar(
-        *("cluster", "--data", str(other), "--zookeeper", url, *ANY_PORTS),
-        *("--bookies", "1", "--brokers", "0", "--autorecovery", "0"),
+        *("cluster", "--data", str(tmp_path / "other"), "--zookeeper", url, *ANY_PORTS),
+        *ONE_BOOKIE,
     )
     assert ended.status == 5
     (message,) = ended.messages()
@@ -191,47 +235,68 @@ def test_a_server_that_cannot_start_ends_the_cluster_with_its_own_words(
     assert "cookie" in message
 
 
-def test_of_several_servers_the_one_that_cannot_start_is_named(tmp_path: Path) -> None:
+def test_of_several_servers_the_one_that_cannot_start_is_named(
+    small: Command, tmp_path: Path
+) -> None:
     data = tmp_path / "cluster"
     data.mkdir()
     (data / "bookie-2").write_text("")
-    ended = magnetar("cluster", "--data", str(data), *ANY_PORTS, "--bookies", "3", "--brokers", "0")
+    url = small.record()["metadata"] + "/several"
+    ended = magnetar(
+        *("cluster", "--data", str(data), "--zookeeper", url, *ANY_PORTS),
+        *("--bookies", "3", "--brokers", "0"),
+    )
     assert ended.status == 7
     (message,) = ended.messages()
     assert message.startswith("magnetar: bookie-2 ended at its start with status 7: ")
 
 
-def test_a_cluster_starts_with_the_servers_it_needs_and_the_rest_are_tried_again(
-    command: Command,
-) -> None:
-    data = command.directory
-    data.mkdir()
-    in_the_way = data / "bookie-2"
-    in_the_way.write_text("")
-    quorum = ("--bookies", "3", "--quorum", "2,2,1", "--brokers", "1", "--autorecovery", "0")
-    process = command.start(*quorum)
-    assert not command.server("bookie-2")["running"]
-    log = process.log_path.read_text()
-    (told,) = [json.loads(line) for line in log.splitlines() if '"server_left_out"' in line]
-    assert (told["server"], told["running"], told["needed"]) == ("bookie-2", 2, 2)
-    assert "status 7: " in told["error"]
-    port = command.server("broker-1")["ports"]["native"]
-    assert publish_and_read(f"pulsar://127.0.0.1:{port}", "t", 1) == [b"0"]
+def test_kill_9_leaves_nothing_behind_and_the_next_start_knows(small: Command) -> None:
+    record = small.record()
+    second = magnetar("cluster", "--data", str(small.directory))
+    assert second.status == 4
+    assert "a cluster runs in" in second.messages()[0]
 
-    in_the_way.unlink()
+    small.process.kill()
     wait_until(
-        lambda: command.server("bookie-2")["running"], "the bookie joins", within_s=READY_TIMEOUT_S
+        lambda: not any(is_alive(each["pid"]) for each in record["servers"]), "all servers are gone"
     )
-    assert process.terminate(90) == 0
+    assert small.record() == record, "the record of the killed cluster"
+    again = small.start()
+    assert "stale_cluster_record_removed" in again.log_path.read_text()
+    assert [each["ports"] for each in small.record()["servers"]] == [
+        each["ports"] for each in record["servers"]
+    ]
 
 
-def test_logs_of_a_cluster_are_rotated(command: Command) -> None:
-    arguments = ("--bookies", "1", "--brokers", "0", "--autorecovery", "0")
-    process = command.start(*arguments, "--log-file-bytes-max", "1", "--log-files-max", "2")
-    former = command.directory / "logs" / "bookie-1.log.1"
-    wait_until(former.exists, "the log is rotated")
-    assert process.terminate(90) == 0
-    assert not (command.directory / "logs" / "bookie-1.log.3").exists()
+def test_a_killed_server_is_started_again_though_the_record_cannot_be_written(
+    small: Command,
+) -> None:
+    draft = small.directory / "cluster.json.new"
+    draft.mkdir()  # As when the disk is full: no draft of the record can be made.
+    before = pid_of_the_bookie(small)
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: pid_of_the_bookie(small) not in (0, before), "the bookie is back")
+    assert "cluster_record_not_written" in small.process.log_path.read_text()
+    draft.rmdir()
+
+
+def pid_of_the_bookie(command: Command) -> int:
+    """Of its process that lives; 0 if none does. The record may be an old one."""
+    log = command.process.log_path.read_text()
+    restarts = [json.loads(each) for each in log.splitlines() if '"server_restarted"' in each]
+    known = {command.server("bookie-1")["pid"], *(each["pid"] for each in restarts)}
+    return max(filter(is_alive, known), default=0)
+
+
+def test_a_server_that_was_told_to_stop_stays_down(small: Command) -> None:
+    os.kill(pid_of_the_bookie(small), signal.SIGTERM)
+    wait_until(lambda: not small.server("bookie-1")["running"], "the bookie is dead")
+    # The record says so first.
+    wait_until(
+        lambda: '"status": "status 0"' in small.process.log_path.read_text(), "it is reported"
+    )
+    assert small.process.terminate(90) == 0
 
 
 @pytest.mark.parametrize(

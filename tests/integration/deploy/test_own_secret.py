@@ -1,4 +1,4 @@
-"""A standalone and a cluster have a shared secret of their own, and who may, finds it."""
+"""A standalone has a shared secret of its own, and who may, finds it."""
 
 import stat
 from pathlib import Path
@@ -16,7 +16,6 @@ from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemNetwork
 from magnetar.sdk.spark.source_options import SourceOptions
 from tests.integration.deploy.commands import magnetar
-from tests.integration.deploy.test_cluster import Command, publish_and_read
 from tests.integration.ledger.test_shared_secret import ask_bookie
 from tests.standalone import Standalone
 
@@ -117,30 +116,3 @@ def test_sparks_executors_find_it_as_well(tmp_path: Path) -> None:
     assert found == str(tmp_path / "shared-secret")
     options["bookieSharedSecretFile"] = "/mine"
     assert SourceOptions.read(options).settings.bookie_security.secret_file == "/mine"
-
-
-async def test_the_bookies_of_a_cluster_turn_strangers_away(tmp_path: Path) -> None:
-    command = Command(tmp_path / "cluster")
-    try:
-        process = command.start("--bookies", "2", "--brokers", "1", "--autorecovery", "1")
-        secret = secret_in(command.directory)
-        url = command.record()["metadata"]
-        answer = await answer_to_a_stranger(url)
-        assert isinstance(answer, BookieSecretError), answer
-        service_url = process.ready_line.split()[2]
-        assert publish_and_read(service_url, "t", 3) == [b"0", b"1", b"2"]
-
-        refused = magnetar("perf", "ledger", "--metadata", url, *PERF)
-        assert refused.status != 0
-        assert "MAGNETAR_LEDGER_SHARED_SECRET_FILE" in refused.stderr
-        told = {"MAGNETAR_LEDGER_SHARED_SECRET_FILE": str(command.directory / "shared-secret")}
-        done = magnetar("perf", "ledger", "--metadata", url, *PERF, environment=told)
-        assert done.status == 0, done.stderr
-
-        assert process.terminate(90) == 0
-        command.start()
-        assert secret_in(command.directory) == secret, "made once"
-        logs = [each.read_text() for each in (command.directory / "logs").iterdir()]
-        assert not any(secret in text for text in logs)
-    finally:
-        command.close()

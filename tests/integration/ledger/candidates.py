@@ -5,13 +5,9 @@ and prints who leads after each change: `NAME leads`, `NAME follows OTHER` or `N
 """
 
 import asyncio
-import os
 import random
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from magnetar.ledger.errors import UnknownOutcomeError
 from magnetar.ledger.metadata import (
@@ -23,8 +19,7 @@ from magnetar.ledger.metadata import (
 )
 from magnetar.ledger.metadata.election import Election
 from magnetar.ledger.metadata.store import SessionCallback, WatchCallback
-from tests.integration.ledger.metadata_stores import SETTINGS, WAIT_S
-from tests.processes import ROOT, magnetar_environment
+from tests.integration.ledger.metadata_stores import SETTINGS, WAIT_S, OtherProcess
 
 
 async def wait_until(election: Election, is_so: Callable[[], bool]) -> None:
@@ -103,39 +98,15 @@ class UnsureStore:
         await self._store.close()
 
 
-class CandidateProcess:
+class CandidateProcess(OtherProcess):
     """A candidate in a process of its own."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
+    def __init__(self, url: str, path: str, name: str) -> None:
+        super().__init__("tests.integration.ledger.candidates", url, path, name)
 
     def read_until(self, line: str) -> None:
-        assert self._process.stdout is not None
-        while (read := self._process.stdout.readline().strip()) != line:
+        while (read := self.read_line()) != line:
             assert read, f"the candidate ended before it said {line!r}"
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-
-
-@contextmanager
-def candidate_process(url: str, path: str, name: str) -> Iterator[CandidateProcess]:
-    environment = magnetar_environment()
-    environment["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
-    command = [sys.executable, "-m", "tests.integration.ledger.candidates", url, path, name]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        made = CandidateProcess(process)
-        try:
-            yield made
-        finally:
-            made.kill()
 
 
 async def _stand(url: str, path: str, name: str) -> None:

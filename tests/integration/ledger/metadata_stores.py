@@ -5,16 +5,15 @@ creates an ephemeral node and says so; then it prints each state of its session 
 """
 
 import asyncio
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from magnetar.ledger.metadata import MetadataSettings, MetadataStore, WatchEvent, open_store
 from magnetar.ledger.metadata.store import SessionState
-from tests.processes import ROOT, magnetar_environment
+from tests.processes import python_command, start
 
 SETTINGS = MetadataSettings(
     session_timeout_ms=4000, operation_timeout_s=20, embedded_poll_interval_ms=10
@@ -75,15 +74,22 @@ async def wait_deleted(store: MetadataStore, path: str) -> None:
     watch.close()
 
 
-class OwnerProcess:
-    """Another process that owns an ephemeral node."""
+class OtherProcess:
+    """A program that says lines."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._process, self._output = start(python_command(module, *arguments))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._output.close()
 
     def read_line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        """Without its end; empty: the program has ended."""
+        return self._output.readline().strip()
 
     def kill(self) -> None:
         self._process.kill()
@@ -97,18 +103,11 @@ class OwnerProcess:
 
 
 @contextmanager
-def owner_process(url: str, path: str) -> Iterator[OwnerProcess]:
+def owner_process(url: str, path: str) -> Iterator[OtherProcess]:
     """A process that holds an ephemeral node at the path."""
-    environment = magnetar_environment()
-    environment["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
-    command = [sys.executable, "-m", "tests.integration.ledger.metadata_stores", url, path]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        owner = OwnerProcess(process)
-        try:
-            assert owner.read_line() == "owner"
-            yield owner
-        finally:
-            owner.kill()
+    with OtherProcess("tests.integration.ledger.metadata_stores", url, path) as owner:
+        assert owner.read_line() == "owner"
+        yield owner
 
 
 async def _own(url: str, path: str) -> None:

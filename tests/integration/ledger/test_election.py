@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 from magnetar.ledger.metadata import MetadataStore
 from magnetar.ledger.metadata.election import Election, read_leader
 from tests.integration.ledger.candidates import (
+    CandidateProcess,
     UnsureStore,
     candidate,
-    candidate_process,
     wait_until,
 )
 from tests.integration.ledger.metadata_stores import Stores
@@ -134,7 +134,7 @@ async def test_the_end_of_the_leaders_session_makes_the_next_one_lead(
 async def test_a_leader_that_is_killed_is_followed_by_the_next(
     stores: Stores, candidates: Candidates
 ) -> None:
-    with candidate_process(stores.url, PATH, "one") as other:
+    with CandidateProcess(stores.url, PATH, "one") as other:
         await asyncio.to_thread(other.read_until, "one leads")
         second = await candidates.stand("two")
         assert second.leader() == "one"
@@ -145,7 +145,7 @@ async def test_a_leader_that_is_killed_is_followed_by_the_next(
 async def test_a_leader_that_was_paused_past_its_session_finds_itself_last(
     stores: Stores, candidates: Candidates
 ) -> None:
-    with candidate_process(stores.url, PATH, "one") as other:
+    with CandidateProcess(stores.url, PATH, "one") as other:
         await asyncio.to_thread(other.read_until, "one leads")
         second = await candidates.stand("two")
         other.pause()

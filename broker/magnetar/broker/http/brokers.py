@@ -15,6 +15,7 @@ from magnetar.broker.http.admin import KnownBroker
 from magnetar.broker.http.answers import done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
+from magnetar.broker.http.serving.late_routes import late_router
 
 
 class LeaderBrokerInfo(BaseModel):
@@ -66,7 +67,7 @@ def brokers_router(
     """The routes below /admin/v2/brokers, /admin/v2/broker-stats and
     /magnetar/v1/brokers. `status`: `ok` while clients are served, else why not; `health`:
     the same with a heartbeat. `request_stop`: have this process end in order."""
-    router = APIRouter(tags=["brokers"])
+    router = late_router(tags=["brokers"])
     started_ms = wall_ms()
 
     @router.get("/admin/v2/brokers/leaderBroker")

@@ -185,6 +185,7 @@ def _killed(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
 
 def _lost(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
     """The process is killed, and the newest journal file is gone."""
+    catch = None
     with found.apply():
         try:
             played = play(SCRIPTS[script], shape)
@@ -194,8 +195,10 @@ def _lost(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
             try:
                 lose_newest(played, cut)
             except AssertionError as error:
-                yield Catch(found.name, "lost", script, shape, at, reason=str(error))
-                return
+                catch = Catch(found.name, "lost", script, shape, at, reason=str(error))
+                break
+    if catch is not None:  # the rule is on again: the catch is played once more
+        yield catch
 
 
 # Tests of the defects

@@ -168,6 +168,7 @@ def _cuts(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
 
 def _killed(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
     """The process is killed in the middle of a write to the journal."""
+    catch = None
     with found.apply():
         try:
             played = play(SCRIPTS[script], shape)
@@ -179,12 +180,15 @@ def _killed(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
             try:
                 lose_after_kill(played, cut)
             except AssertionError as error:
-                yield Catch(found.name, "killed", script, shape, at, reason=str(error))
-                return
+                catch = Catch(found.name, "killed", script, shape, at, reason=str(error))
+                break
+    if catch is not None:  # the rule is on again: the catch is played once more
+        yield catch
 
 
 def _lost(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
     """The process is killed, and the newest journal file is gone."""
+    catch = None
     with found.apply():
         try:
             played = play(SCRIPTS[script], shape)
@@ -194,8 +198,10 @@ def _lost(found: Mutation, script: str, shape: Shape) -> Iterator[Catch]:
             try:
                 lose_newest(played, cut)
             except AssertionError as error:
-                yield Catch(found.name, "lost", script, shape, at, reason=str(error))
-                return
+                catch = Catch(found.name, "lost", script, shape, at, reason=str(error))
+                break
+    if catch is not None:  # the rule is on again: the catch is played once more
+        yield catch
 
 
 # Tests of the defects

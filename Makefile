@@ -73,6 +73,7 @@ types: $(VENV)/.stamp-test
 imports: $(VENV)/.stamp-test
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tests.structure
+	$(BIN)/python -m tests.words --report
 
 unit: $(VENV)/.stamp-test
 	$(BIN)/pytest $(PARALLEL) tests/unit $(ARGS)

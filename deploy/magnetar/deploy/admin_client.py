@@ -104,7 +104,7 @@ class AdminClient:
                 continue
             return self._exchange(connection, url, method, target, content)
         raise BrokerUnreachableError(
-            f"no broker takes connections: {'; '.join(refusals)}. "
+            f"no broker accepts connections: {'; '.join(refusals)}. "
             "Is it running, and is --admin-url its HTTP address?"
         )
 
@@ -154,7 +154,7 @@ class AdminClient:
             except (OSError, http.client.HTTPException) as error:
                 raise BrokerUnreachableError(
                     f"{url} did not answer {method} {target}: {error or type(error).__name__}; "
-                    "nobody knows whether it was done"
+                    "the outcome is unknown: look before you repeat it"
                 ) from error
             finally:
                 connection.close()
@@ -165,11 +165,15 @@ class AdminClient:
             url, target = _parted(location)
             if from_url.startswith("https:") and not url.startswith("https:"):
                 # What follows would show credentials to everybody on the way.
-                raise BrokerUnreachableError(f"{from_url} redirects to {url}, which has no TLS")
+                raise BrokerUnreachableError(
+                    f"{from_url} redirects to {url}, which is not TLS; the request was not sent"
+                )
             refusals: list[str] = []
             redirected = self._connect(url, refusals)
             if redirected is None:
-                raise BrokerUnreachableError(f"redirected to a broker that is away: {refusals[0]}")
+                raise BrokerUnreachableError(
+                    f"redirected to a broker that does not answer: {refusals[0]}"
+                )
             connection = redirected
         raise BrokerUnreachableError(f"the brokers redirect in circles, {REDIRECTS_MAX} times")
 
@@ -218,7 +222,7 @@ def _checked(url: str) -> str:
 def _parted(location: str) -> tuple[str, str]:
     parts = urlsplit(location)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BrokerUnreachableError(f"redirected to {location!r}, which is no http:// address")
+        raise BrokerUnreachableError(f"redirected to {location!r}, which is not an http:// address")
     return f"{parts.scheme}://{parts.netloc}", parts.path + (
         f"?{parts.query}" if parts.query else ""
     )

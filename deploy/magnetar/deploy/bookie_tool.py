@@ -377,7 +377,10 @@ class BookieTool:
         """
         cookie = read_cookie(self._disk, self._directories.data)
         if cookie is None:
-            raise CookieError(f"{self._data} has no cookie: it is no bookie's data directory")
+            raise CookieError(
+                f"{self._data} has no cookie: "
+                "it is not the data directory of a bookie; check --data"
+            )
         return cookie
 
     def _open_index(self, directory: str) -> LocationIndex:

@@ -116,7 +116,8 @@ class BookiesTools:
             say(", ".join(said) or "no ledger names them")
         if left := counts[Recovered.FAILED] + counts[Recovered.BUSY]:
             raise DeployError(
-                f"{left} ledgers still need {', '.join(bookies)}: see above, and run it again"
+                f"{left} ledgers still need {', '.join(bookies)}: see above, "
+                "then run the command again"
             )
         if deletes_cookies:
             for bookie_id in bookies:
@@ -131,8 +132,8 @@ class BookiesTools:
         controls = Controls(self._store, ROOT)
         if not await controls.is_enabled():
             raise DeployError(
-                "re-replication is switched off, so nobody makes the copies: "
-                "`magnetar admin recovery enable` switches it on"
+                "re-replication is disabled, so no worker makes the copies: "
+                "`magnetar admin recovery enable` enables it"
             )
 
         def on_left(left: int) -> None:
@@ -169,8 +170,8 @@ class BookiesTools:
         for bookie in await report_bookies(self._store, ROOT):
             if self._client.registry.resolve(bookie.bookie_id) is None:
                 raise DeployError(
-                    f"bookie {bookie.bookie_id} is {bookie.state}: nobody knows its release. Start "
-                    f"it, or take it out (`magnetar admin bookies decommission`)"
+                    f"bookie {bookie.bookie_id} is {bookie.state}: its release is unknown. Start "
+                    f"it, or remove it (`magnetar admin bookies decommission`)"
                 )
             await self._check_release(bookie.bookie_id)
         was_changed = await turn_passwords_on(self._store, ROOT)
@@ -186,8 +187,8 @@ class BookiesTools:
         check_status(frame, bookie_id)
         if json.loads(frame.body).get(READS_TAKE_KEYS) is not True:
             raise DeployError(
-                f"bookie {bookie_id} is of a release that takes no keys with reads: upgrade it, "
-                f"then try again"
+                f"bookie {bookie_id} runs a release that does not know ledger passwords: "
+                f"upgrade it, then try again"
             )
 
 

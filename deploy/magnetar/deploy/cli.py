@@ -41,10 +41,10 @@ _EPILOG = (
     "8 broker unreachable or refused; 9 a needed program is missing; "
     "10 unreadable metadata; 11 damaged files found."
 )
-_HOST_HELP = "Address to listen on. Loopback unless told otherwise."
-_BROKER_HOST_HELP = "Address to listen on. Other than loopback takes authentication, or --insecure."
+_HOST_HELP = "Address to listen on."
+_BROKER_HOST_HELP = "Address to listen on. Any but loopback needs authentication, or --insecure."
 _BOOKIE_HOST_HELP = (
-    "Address to listen on. Other than loopback takes a shared secret or TLS, or --insecure."
+    "Address to listen on. Any but loopback needs a shared secret or TLS, or --insecure."
 )
 _ADVERTISED_HELP = (
     "Host that clients are sent to; default: HOST, or this machine's name for 0.0.0.0."
@@ -90,7 +90,7 @@ def standalone(
             envvar="MAGNETAR_STANDALONE_DATA",
             parser=parse_data,
             metavar="PATH",
-            help="Directory of everything kept.",
+            help="Data directory.",
         ),
     ],
     host: Annotated[
@@ -117,7 +117,7 @@ def standalone(
             envvar="MAGNETAR_STANDALONE_BOOKIES",
             min=0,
             max=32,
-            help="Storage servers in this process; 0: as many as the directory holds, else one.",
+            help="Bookies in this process; 0: as many as the directory holds, else one.",
         ),
     ] = 0,
     quorum: Annotated[
@@ -133,8 +133,8 @@ def standalone(
         typer.Option(
             "--insecure",
             envvar="MAGNETAR_STANDALONE_INSECURE",
-            help="Listen on other addresses than loopback although nobody has to prove who they "
-            "are.",
+            help="Allow an address other than loopback without authentication, a shared secret "
+            "or TLS.",
         ),
     ] = False,
     config: ConfigOption = None,
@@ -182,7 +182,7 @@ def bookie(
             envvar="MAGNETAR_BOOKIE_DATA",
             parser=parse_data,
             metavar="PATH",
-            help="Directory of its journal and logs.",
+            help="Directory of its journal and entry logs.",
         ),
     ],
     host: Annotated[
@@ -202,7 +202,7 @@ def bookie(
         typer.Option(
             "--id",
             envvar="MAGNETAR_BOOKIE_ID",
-            help="Name in ledger metadata, for ever; default: HOST:PORT.",
+            help="Bookie id, permanent; default: HOST:PORT.",
         ),
     ] = "",
     rack: Annotated[
@@ -225,7 +225,7 @@ def bookie(
             envvar="MAGNETAR_BOOKIE_METRICS_PORT",
             min=0,
             max=65535,
-            help="HTTP port of /metrics and /health; 0: any free; default: none.",
+            help="HTTP port of /metrics and /health; 0: any free. Default: no HTTP server.",
         ),
     ] = None,
     autorecovery: Annotated[
@@ -242,8 +242,8 @@ def bookie(
         typer.Option(
             "--insecure",
             envvar="MAGNETAR_BOOKIE_INSECURE",
-            help="Listen on other addresses than loopback although nobody has to prove who they "
-            "are.",
+            help="Allow an address other than loopback without authentication, a shared secret "
+            "or TLS.",
         ),
     ] = False,
     config: ConfigOption = None,
@@ -317,7 +317,7 @@ def broker(
         str,
         typer.Option(
             envvar="MAGNETAR_BROKER_NAME",
-            help="Unique among the brokers of the cluster; default: HOST:PORT.",
+            help="Broker name, unique in the cluster; default: HOST:PORT.",
         ),
     ] = "",
     advertised_listeners: Annotated[
@@ -334,8 +334,8 @@ def broker(
         typer.Option(
             "--insecure",
             envvar="MAGNETAR_BROKER_INSECURE",
-            help="Listen on other addresses than loopback although nobody has to prove who they "
-            "are.",
+            help="Allow an address other than loopback without authentication, a shared secret "
+            "or TLS.",
         ),
     ] = False,
     config: ConfigOption = None,
@@ -374,7 +374,7 @@ def zookeeper(
             envvar="MAGNETAR_ZOOKEEPER_DATA",
             parser=parse_data,
             metavar="PATH",
-            help="Directory of its snapshots.",
+            help="Directory of its snapshots and transaction log.",
         ),
     ],
     host: Annotated[
@@ -409,8 +409,8 @@ def zookeeper(
 ) -> None:
     """Run a real ZooKeeper server, alone or as one of an ensemble, for development.
 
-    Needs a Java runtime, and the `spark` extra: its jars come with pyspark. Prints one line when it
-    serves: ready zk://HOST:PORT/.
+    It needs a Java runtime and the `spark` extra, because its jars come with pyspark. Prints one
+    line when it serves: ready zk://HOST:PORT/.
     """
     del config
     configure_logging(log_level, log_format, stream=sys.stderr)

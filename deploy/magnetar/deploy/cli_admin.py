@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 admin = typer.Typer(
     no_args_is_help=True, help="Manage brokers, namespaces, topics and re-replication."
 )
-brokers = typer.Typer(no_args_is_help=True, help="See which brokers there are and what they do.")
+brokers = typer.Typer(no_args_is_help=True, help="List and manage brokers.")
 namespaces = typer.Typer(
     cls=PolicyGroup,
     no_args_is_help=True,
-    help="Make namespaces, set their policies, see and move their bundles.",
+    help="Manage namespaces, their policies and bundles.",
 )
 add_to(namespaces)
 topic_policies = typer.Typer(
-    cls=TopicPolicyGroup, no_args_is_help=True, help="Policies of single topics."
+    cls=TopicPolicyGroup, no_args_is_help=True, help="Manage the policies of single topics."
 )
-topics = typer.Typer(no_args_is_help=True, help="List topics, look into them, and unload them.")
+topics = typer.Typer(no_args_is_help=True, help="Manage topics.")
 admin.add_typer(brokers, name="brokers")
 admin.add_typer(tenants, name="tenants")
 admin.add_typer(namespaces, name="namespaces")
@@ -58,17 +58,18 @@ UrlOption = Annotated[
         "--admin-url",
         envvar="MAGNETAR_ADMIN_URL",
         metavar="URL",
-        help="HTTP address of any broker, or of several, with commas between.",
+        help="HTTP address of one broker or, separated by commas, several.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 TopicArgument = Annotated[
     str, typer.Argument(help="Topic: a short name, or persistent://tenant/namespace/name.")
 ]
 NamespaceArgument = Annotated[str, typer.Argument(help="Namespace, as tenant/namespace.")]
 BundleOption = Annotated[
-    str, typer.Option("--bundle", metavar="RANGE", help="A bundle, as 0x00000000_0x40000000.")
+    str,
+    typer.Option("--bundle", metavar="RANGE", help="Only this bundle, as 0x00000000_0x40000000."),
 ]
 
 
@@ -76,12 +77,15 @@ BundleOption = Annotated[
 def lookup(
     topic: TopicArgument,
     listener: Annotated[
-        str, typer.Option("--listener", help="Which of the broker's addresses; default: its own.")
+        str,
+        typer.Option(
+            "--listener", help="Name of the advertised listener; default: the broker's own address."
+        ),
     ] = "",
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Print the broker that serves a topic. One is chosen if there is none; nothing is created."""
+    """Print the broker that serves a topic. If none does, assign one; the topic is not created."""
     from magnetar.deploy import admin_client
 
     path = f"/lookup/v2/topic/{admin_client.topic_path(admin_client.topic_argument(topic))}"
@@ -97,7 +101,7 @@ def lookup(
 
 @brokers.command("list")
 def list_brokers(as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """Print the registered brokers with their load, as they last told it."""
+    """Print the registered brokers with their last reported load."""
     found = _client(url).get("/magnetar/v1/brokers")
     if as_json:
         _print_json(found)
@@ -136,7 +140,7 @@ def _roles(broker: dict[str, Any]) -> Iterable[str]:
 
 @brokers.command()
 def leader(as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """Print the broker that decides who gets a bundle."""
+    """Print the leader, which assigns bundles to brokers."""
     found = _client(url).get("/admin/v2/brokers/leaderBroker")
     if as_json:
         _print_json(found)
@@ -148,7 +152,7 @@ def leader(as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL) -> N
 def bundles(
     namespace: NamespaceArgument, as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
-    """Print the bundles of a namespace: who has them, and what is in them."""
+    """Print the bundles of a namespace with their owners and load."""
     from magnetar.deploy import admin_client
 
     path = f"/magnetar/v1/namespaces/{admin_client.namespace_argument(namespace)}/bundles"
@@ -180,17 +184,17 @@ def unload_namespace(
     bundle: BundleOption = "",
     destination: Annotated[
         str,
-        typer.Option("--destination", help="Name of the broker that gets the bundle; default: any"),
+        typer.Option("--destination", help="Broker that takes the bundle; default: any."),
     ] = "",
     yes: YesOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Have brokers give up all bundles of a namespace, or one; its clients move along."""
+    """Unload all bundles of a namespace, or one. Clients reconnect to the new owner."""
     from magnetar.deploy import admin_client
 
     path = f"/admin/v2/namespaces/{admin_client.namespace_argument(namespace)}"
     if destination and not bundle:
-        raise SettingsError("--destination needs --bundle: one bundle goes to one broker")
+        raise SettingsError("--destination needs --bundle: it moves a single bundle")
     what = f"bundle {bundle} of {namespace}" if bundle else f"every bundle of {namespace}"
     _confirm(f"Unload {what}? Its clients are interrupted for a moment.", yes=yes)
     query = {"destinationBroker": destination} if destination else {}
@@ -205,20 +209,23 @@ def split_bundle(
         str,
         typer.Option(
             "--by",
-            help="range: halves of one width; topics: as many topics in each; load: as much load.",
+            help="range: equal hash ranges; topics: equal numbers of topics; load: equal load.",
         ),
     ] = "range",
     at: Annotated[
         list[str] | None,
-        typer.Option("--at", metavar="HASH", help="Split here instead; may be repeated."),
+        typer.Option("--at", metavar="HASH", help="Split at this hash instead; may be repeated."),
     ] = None,
     unload: Annotated[
-        bool, typer.Option("--unload", help="Give the parts up afterwards, so that they move.")
+        bool,
+        typer.Option(
+            "--unload", help="Unload the parts afterwards, so that other brokers can take them."
+        ),
     ] = False,
     yes: YesOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Split a bundle. No client notices, unless the parts are unloaded as well."""
+    """Split a bundle. Clients are interrupted only with --unload."""
     from magnetar.deploy import admin_client
 
     algorithms = {
@@ -271,7 +278,7 @@ def list_topics(
 def topic_stats(
     topic: TopicArgument, as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
-    """Print what a topic does, and why a subscription of it delivers nothing."""
+    """Print the statistics of a topic, and why a subscription delivers nothing."""
     from magnetar.deploy import admin_client
 
     name = admin_client.topic_path(admin_client.topic_argument(topic))
@@ -306,7 +313,7 @@ def topic_stats(
 
 @topics.command("compact")
 def compact_topic(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """Have the owner keep the newest message of each key for those who read what is compacted."""
+    """Start a compaction: readers of the compacted view get the newest message of each key."""
     from magnetar.deploy import admin_client
 
     name = admin_client.topic_path(admin_client.topic_argument(topic))
@@ -317,7 +324,7 @@ def compact_topic(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> N
 def compaction_status(
     topic: TopicArgument, as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
-    """Print what the last compaction of a topic has come to."""
+    """Print the state of the last compaction."""
     from magnetar.deploy import admin_client
 
     name = admin_client.topic_path(admin_client.topic_argument(topic))
@@ -332,7 +339,7 @@ def compaction_status(
 def unload_topic(
     topic: TopicArgument, yes: YesOption = False, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
-    """Have the owner close a topic; it is loaded anew when a client asks for it."""
+    """Unload a topic. It is loaded again when a client looks it up."""
     from magnetar.deploy import admin_client
 
     name = admin_client.topic_argument(topic)
@@ -355,7 +362,7 @@ def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise SettingsError(f"{question} Nobody is there to ask: give --yes")
+        raise SettingsError(f"{question} No terminal to ask on: give --yes")
     typer.confirm(question, abort=True)
 
 

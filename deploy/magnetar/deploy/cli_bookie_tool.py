@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 bookie_tool = typer.Typer(
     no_args_is_help=True,
-    help="Look into the files of a bookie, check them, mend them. Nothing is changed by a command "
-    "whose help does not say so; those that change files need the bookie stopped.",
+    help="Inspect, verify and repair the files of a bookie. A command that changes files says "
+    "so, and needs the bookie stopped.",
 )
 
 DataOption = Annotated[
@@ -23,13 +23,17 @@ DataOption = Annotated[
 ]
 JournalsOption = Annotated[
     list[Path] | None,
-    typer.Option("--journal-directory", metavar="DIR", help="As the bookie was told; repeatable."),
+    typer.Option(
+        "--journal-directory", metavar="DIR", help="As in the bookie's settings; may be repeated."
+    ),
 ]
 LedgersOption = Annotated[
     list[Path] | None,
-    typer.Option("--ledger-directory", metavar="DIR", help="As the bookie was told; repeatable."),
+    typer.Option(
+        "--ledger-directory", metavar="DIR", help="As in the bookie's settings; may be repeated."
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 
 @bookie_tool.command()
@@ -39,7 +43,7 @@ def cookie(
     ledger_directory: LedgersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the cookie in every directory: whose data it is, and which directory."""
+    """Print the cookie in each directory: bookie id, cluster, role of the directory."""
     _tool(data, journal_directory, ledger_directory, as_json).cookies()
 
 
@@ -50,7 +54,7 @@ def marks(
     ledger_directory: LedgersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the last marks: from where on each journal is replayed at a start."""
+    """Print the last marks: the position from which a start replays each journal."""
     _tool(data, journal_directory, ledger_directory, as_json).marks()
 
 
@@ -71,7 +75,7 @@ def journal(
     ledger: Annotated[int | None, typer.Option(help="Only records of this ledger.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the records of a journal file, and the bytes in it that are none."""
+    """Print the records of a journal file, and bytes that are not records."""
     _tool(file.parent, None, None, as_json).journal(file, ledger_id=ledger)
 
 
@@ -82,7 +86,7 @@ def logs(
     ledger_directory: LedgersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the entry logs: size, ledgers, how much of each is still pointed to."""
+    """List the entry logs: size, ledgers, bytes still in use."""
     _tool(data, journal_directory, ledger_directory, as_json).logs()
 
 
@@ -92,7 +96,7 @@ def log(
     ledger: Annotated[int | None, typer.Option(help="Only runs of this ledger.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the runs of an entry log, each checked to its last byte."""
+    """Print the runs of an entry log and verify each one."""
     _tool(file.parent, None, None, as_json).log(file, ledger_id=ledger)
 
 
@@ -105,7 +109,7 @@ def ledgers(
 ) -> None:
     """List the ledgers that the index knows: fenced, in limbo, LAC, highest entry.
 
-    What only the journal has yet is not shown; `journal` shows it.
+    Entries that are only in the journal are not shown; `journal` shows them.
     """
     _tool(data, journal_directory, ledger_directory, as_json).ledgers()
 
@@ -129,10 +133,10 @@ def verify(
     ledger_directory: LedgersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read everything and check it: cookies, marks, journals, index, every byte of the entry logs.
+    """Verify cookies, marks, journals, index, and every byte of the entry logs.
 
-    Prints what is wrong, with file, offset, ledger and entries, then the counts. Ends with 11 if
-    something is damaged.
+    Print each problem with file, offset, ledger and entries, then the counts. End with status 11
+    if files are damaged.
     """
     _tool(data, journal_directory, ledger_directory, as_json).verify()
 
@@ -144,10 +148,11 @@ def rebuild_index(
     ledger_directory: LedgersOption = None,
     as_json: JsonOption = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do it; without it, say what would be.")
+        bool,
+        typer.Option("--yes", help="Change the files; without it, only print what would change."),
     ] = False,
 ) -> None:
-    """CHANGES FILES: make a new index from the entry logs, when the old one is lost or damaged.
+    """CHANGES FILES: rebuild a lost or damaged index from the entry logs.
 
     Ledger states that the old index cannot tell any more are made safe: the ledger is fenced, and
     what is not found of it is not called absent until it was compared with the other bookies.
@@ -160,28 +165,37 @@ def rebuild_footer(
     file: Annotated[Path, typer.Argument(help="An entry log without a footer.")],
     as_json: JsonOption = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do it; without it, say what would be.")
+        bool,
+        typer.Option("--yes", help="Change the files; without it, only print what would change."),
     ] = False,
 ) -> None:
-    """CHANGES FILES: write the footer of an entry log that has none, so that it is not scanned."""
+    """CHANGES FILES: write the missing footer of an entry log, which saves scanning it."""
     _tool(file.parent, None, None, as_json).rebuild_footer(file, do=yes)
 
 
 @bookie_tool.command()
 def convert(
     data: DataOption,
-    to: Annotated[Literal["db", "interleaved"], typer.Option("--to", help="The engine wanted.")],
+    to: Annotated[
+        Literal["db", "interleaved"], typer.Option("--to", help="Storage engine to convert to.")
+    ],
     metadata: Annotated[
-        str, typer.Option("--metadata", metavar="URL", help="The cluster: its cookie says it too.")
+        str,
+        typer.Option(
+            "--metadata",
+            metavar="URL",
+            help="Metadata store of the cluster, to check the bookie's cookie there.",
+        ),
     ],
     journal_directory: JournalsOption = None,
     ledger_directory: LedgersOption = None,
     as_json: JsonOption = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do it; without it, say what would be.")
+        bool,
+        typer.Option("--yes", help="Change the files; without it, only print what would change."),
     ] = False,
 ) -> None:
-    """CHANGES FILES: give a bookie the other storage engine. The entry logs stay as they are."""
+    """CHANGES FILES: convert a bookie to the other storage engine. Entry logs stay unchanged."""
     _tool(data, journal_directory, ledger_directory, as_json).convert(to, metadata, do=yes)
 
 
@@ -189,13 +203,14 @@ def convert(
 def gc(
     data: DataOption,
     metadata: Annotated[
-        str, typer.Option("--metadata", metavar="URL", help="Which ledgers there are.")
+        str,
+        typer.Option("--metadata", metavar="URL", help="Metadata store, which lists the ledgers."),
     ],
     journal_directory: JournalsOption = None,
     ledger_directory: LedgersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what garbage collection would free. Nothing is freed."""
+    """Print what garbage collection would free; free nothing."""
     _tool(data, journal_directory, ledger_directory, as_json).gc(metadata)
 
 

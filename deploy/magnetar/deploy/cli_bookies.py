@@ -11,16 +11,16 @@ from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 
 bookies = typer.Typer(
     no_args_is_help=True,
-    help="See which bookies there are, and take out those that are gone for good. Talks to the "
-    "metadata store and the bookies.",
+    help="List bookies, recover lost ones, decommission stopped ones. Connects to the metadata "
+    "store and the bookies.",
 )
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @bookies.command("list")
 def list_(metadata: MetadataOption, as_json: JsonOption = False) -> None:
-    """Print every bookie: writable, readonly, or lost (it has a cookie and is not registered)."""
+    """Print each bookie: writable, readonly, or lost (has a cookie, is not registered)."""
     _configure_logging()
     from magnetar.deploy import bookies_tools
 
@@ -30,42 +30,40 @@ def list_(metadata: MetadataOption, as_json: JsonOption = False) -> None:
 @bookies.command()
 def recover(
     metadata: MetadataOption,
-    ids: Annotated[
-        list[str], typer.Argument(metavar="BOOKIE...", help="Bookies that are gone for good.")
-    ],
+    ids: Annotated[list[str], typer.Argument(metavar="BOOKIE...", help="Ids of lost bookies.")],
     ledger: Annotated[
         int | None, typer.Option("--ledger", min=0, help="Only this ledger; default: all.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the ledgers that name them.")
+        bool, typer.Option("--dry-run", help="Only list the ledgers that refer to these bookies.")
     ] = False,
     skip_open: Annotated[
         bool,
         typer.Option(
             "--skip-open",
-            help="Leave ledgers alone that are not closed; else they are fenced and closed first, "
-            "and their writers go on in new ones.",
+            help="Skip open ledgers. Without it they are fenced and closed first, and their "
+            "writers continue in new ledgers.",
         ),
     ] = False,
     delete_cookies: Annotated[
         bool,
         typer.Option(
             "--delete-cookies",
-            help="When no ledger needs them any more, have the cluster forget them. Their ids "
-            "must never come back with empty disks.",
+            help="Remove the cookies of these bookies when no ledger needs them. Never start "
+            "their ids again with empty disks.",
         ),
     ] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy what lost bookies held, from here and now, without the auditor.
+    """Restore the copies of lost bookies from this process, without the auditor.
 
-    Refused for bookies that are registered. Workers may run meanwhile.
+    Refused for registered bookies. Workers may run at the same time.
     """
     _configure_logging()
     if delete_cookies and (ledger is not None or skip_open or dry_run):
         raise SettingsError(
-            "--delete-cookies wants all ledgers recovered: give it without --ledger, --skip-open "
+            "--delete-cookies needs all ledgers recovered: give it without --ledger, --skip-open "
             "and --dry-run"
         )
     if not dry_run and not yes:
@@ -88,17 +86,17 @@ def recover(
 @bookies.command()
 def decommission(
     metadata: MetadataOption,
-    bookie_id: Annotated[str, typer.Argument(metavar="BOOKIE", help="A bookie that was stopped.")],
+    bookie_id: Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of a stopped bookie.")],
     yes: YesOption = False,
 ) -> None:
-    """Wait until no ledger needs a stopped bookie any more, and have the cluster forget it.
+    """Wait until no ledger needs a stopped bookie, then remove its cookie.
 
-    Needs auto-recovery running, which makes the copies. Refused while the bookie is registered.
-    Safe to break off, and to run again. The id must never come back with empty disks.
+    Auto-recovery must run: it makes the copies. Refused while the bookie is registered.
+    Safe to interrupt and to run again. Never start this id again with empty disks.
     """
     _configure_logging()
     if not yes:
-        typer.confirm(f"Take {bookie_id} out of the cluster for ever?", abort=True, err=True)
+        typer.confirm(f"Remove bookie {bookie_id} from the cluster for good?", abort=True, err=True)
     from magnetar.deploy import bookies_tools
 
     bookies_tools.run(metadata, lambda tools: tools.decommission(bookie_id))

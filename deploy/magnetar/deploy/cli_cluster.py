@@ -38,7 +38,7 @@ def cluster(
             envvar="MAGNETAR_CLUSTER_DATA",
             parser=parse_data,
             metavar="PATH",
-            help="Directory of everything kept.",
+            help="Data directory.",
         ),
     ],
     bookies: Annotated[
@@ -47,7 +47,7 @@ def cluster(
             envvar="MAGNETAR_CLUSTER_BOOKIES",
             min=1,
             max=32,
-            help="Storage servers; default: as last time, else 3.",
+            help="Number of bookies; default: as last time, else 3.",
         ),
     ] = None,
     brokers: Annotated[
@@ -56,7 +56,7 @@ def cluster(
             envvar="MAGNETAR_CLUSTER_BROKERS",
             min=0,
             max=32,
-            help="Brokers; default: as last time, else 2.",
+            help="Number of brokers; default: as last time, else 2.",
         ),
     ] = None,
     zookeepers: Annotated[
@@ -65,7 +65,7 @@ def cluster(
             envvar="MAGNETAR_CLUSTER_ZOOKEEPERS",
             min=1,
             max=7,
-            help="Metadata servers of its own, an odd number; default: as last time, else 1.",
+            help="Number of ZooKeeper servers, odd; default: as last time, else 1.",
         ),
     ] = None,
     zookeeper: Annotated[
@@ -83,7 +83,7 @@ def cluster(
             envvar="MAGNETAR_CLUSTER_AUTORECOVERY",
             min=0,
             max=32,
-            help="Servers that copy what lost bookies held; default: as last time, else 1.",
+            help="Number of auto-recovery servers; default: as last time, else 1.",
         ),
     ] = None,
     quorum: Annotated[
@@ -139,8 +139,8 @@ def cluster(
         Restart,
         typer.Option(
             envvar="MAGNETAR_CLUSTER_RESTART",
-            help="Whether a server that failed or was killed is started again; one that was "
-            "stopped with SIGTERM never is.",
+            help="Whether to restart a server that failed or was killed. A server stopped with "
+            "SIGTERM stays down.",
         ),
     ] = Restart.ON_FAILURE,
     log_file_bytes_max: Annotated[
@@ -158,7 +158,7 @@ def cluster(
             envvar="MAGNETAR_CLUSTER_LOG_FILES_MAX",
             min=0,
             max=1000,
-            help="Former logs of a server that are kept.",
+            help="Number of rotated logs kept per server.",
         ),
     ] = 4,
     config: ConfigOption = None,
@@ -167,10 +167,10 @@ def cluster(
 ) -> None:
     """Run ZooKeeper, bookies, brokers and auto-recovery as processes on one host.
 
-    Prints one line when they serve: ready zk://…, and the URLs of each broker. A server that cannot
-    start is left out if the others are enough (a majority of ZooKeeper's, the bookies of an
-    ensemble, one broker), and tried again. SIGTERM stops
-    them in order and ends with status 0; kill -9 takes all of them along.
+    Prints one line when the cluster serves: ready zk://…, and the URLs of each broker. It serves
+    with a majority of the ZooKeeper servers, the bookies of an ensemble and one broker; servers
+    that could not start are retried. SIGTERM stops all servers in order and ends with status 0.
+    kill -9 ends all servers, too.
     """
     configure_logging(log_level, log_format, stream=sys.stderr)
     from magnetar.deploy.cluster import Cluster, ClusterSettings

@@ -7,9 +7,7 @@ import typer
 
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 
-ledger = typer.Typer(
-    no_args_is_help=True, help="Look into ledgers, and sweep up those left behind."
-)
+ledger = typer.Typer(no_args_is_help=True, help="Inspect ledgers, and delete orphaned ones.")
 
 MetadataOption = Annotated[
     str,
@@ -20,12 +18,12 @@ MetadataOption = Annotated[
         help="zk://host:port[,host:port]/path or embedded:PATH.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 
 @ledger.command("list")
 def list_(metadata: MetadataOption, as_json: JsonOption = False) -> None:
-    """Print every ledger, in the order of their ids."""
+    """Print all ledgers, ordered by id."""
     _configure_logging()
     from magnetar.deploy import ledger_tools
 
@@ -49,15 +47,15 @@ def show(
 def orphans(
     metadata: MetadataOption,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them; without it they are only listed.")
+        bool, typer.Option("--delete", help="Delete the orphans; without it they are only listed.")
     ] = False,
-    grace_hours: Annotated[float, typer.Option(min=1, help="Younger ledgers are left alone.")] = 72,
+    grace_hours: Annotated[float, typer.Option(min=1, help="Keep ledgers younger than this.")] = 72,
     as_json: JsonOption = False,
 ) -> None:
-    """Find ledgers that neither a log nor a cursor names any more.
+    """Find ledgers that no log and no cursor refers to.
 
-    Whatever is in doubt is kept, and listed as undecided with the reason. With --delete an orphan
-    that is still open is sealed first; the next run deletes it, if it is an orphan then, too.
+    A ledger in doubt is kept and listed as undecided, with the reason. --delete closes an open
+    orphan first; the next run deletes it if it is still an orphan.
     """
     _configure_logging()
     from magnetar.deploy import ledger_tools
@@ -77,16 +75,16 @@ def passwords(
         bool,
         typer.Option(
             "--turn-on",
-            help="From now on. Refused while a bookie is of an older release, or away.",
+            help="Give new ledgers passwords, for good. Refused while a bookie is older or away.",
         ),
     ] = False,
 ) -> None:
-    """Print whether new ledgers have passwords, which every reader has to show.
+    """Print whether new ledgers have passwords, which readers must present.
 
-    They have in a cluster that was begun with them. One that was begun by an older release has none
-    until it is told: when bookies, auto-recovery, brokers, tools and Spark jobs are all of this
-    release. Older ones open no ledger that has one, and it cannot be undone. Ledgers that are there
-    stay as they are, and readable.
+    A new cluster has passwords. A cluster that an older release began has none until --turn-on.
+    Turn them on when bookies, auto-recovery, brokers, tools and Spark jobs all run this release:
+    older ones cannot open a ledger that has a password, and there is no way back. Existing ledgers
+    stay readable without one.
     """
     _configure_logging()
     from magnetar.deploy import bookies_tools

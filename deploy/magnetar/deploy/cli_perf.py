@@ -15,26 +15,36 @@ if TYPE_CHECKING:
     from magnetar.sdk.perf import PerfResult
 
 perf = typer.Typer(
-    no_args_is_help=True, help="Load with latencies; --json gives one JSON object at the end."
+    no_args_is_help=True,
+    help="Measure throughput and latency; --json prints one JSON object at the end.",
 )
 
-MessagesOption = Annotated[int, typer.Option("--messages", "-n", min=1, help="How many.")]
-SizeOption = Annotated[int, typer.Option("--size", "-s", min=0, help="Payload bytes of each.")]
+MessagesOption = Annotated[int, typer.Option("--messages", "-n", min=1, help="Number of entries.")]
+SizeOption = Annotated[int, typer.Option("--size", "-s", min=0, help="Payload bytes per message.")]
 InFlightOption = Annotated[
-    int, typer.Option("--in-flight", min=1, help="Outstanding at most; 1 measures latency.")
+    int,
+    typer.Option("--in-flight", min=1, help="Most entries without an answer; 1 measures latency."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-TopicArgument = Annotated[str, typer.Argument(help="Topic; made if it does not exist.")]
-SecondsOption = Annotated[float, typer.Option(min=0, help="Stop after so long; 0: no limit.")]
+TopicArgument = Annotated[str, typer.Argument(help="Topic; created if it does not exist.")]
+SecondsOption = Annotated[
+    float, typer.Option(min=0, help="Stop after this many seconds; 0: no limit.")
+]
 
 
 @perf.command()
 def produce(
     topic: TopicArgument = "perf",
     messages: Annotated[
-        int, typer.Option("--messages", "-n", min=0, help="How many; 0: 100 000, or by --seconds.")
+        int,
+        typer.Option(
+            "--messages",
+            "-n",
+            min=0,
+            help="Number of messages; 0: 100,000, or as many as --seconds allows.",
+        ),
     ] = 0,
     seconds: SecondsOption = 0,
     size: SizeOption = 1024,
@@ -43,20 +53,20 @@ def produce(
         typer.Option(
             "--in-flight",
             min=0,
-            help="Messages without receipt at most; 1 measures latency; 0: 1000, or 100 batches.",
+            help="Most messages without a receipt; 1 measures latency; 0: 1,000, or 100 batches.",
         ),
     ] = 0,
     batch: Annotated[
-        int, typer.Option("--batch", min=0, help="Messages in a batch; 0: each one its own entry.")
+        int, typer.Option("--batch", min=0, help="Messages per batch; 0: no batches.")
     ] = 0,
     rate: Annotated[
-        float, typer.Option(min=0, help="Messages a second; 0: as fast as receipts allow.")
+        float, typer.Option(min=0, help="Messages per second; 0: as fast as receipts allow.")
     ] = 0,
     compression: Annotated[str, typer.Option(help="none, lz4, zlib, zstd or snappy.")] = "none",
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
-    """Publish to a topic; latency is from the call to its receipt."""
+    """Measure publishing; latency is from the call to its receipt."""
     from magnetar.deploy import tools
     from magnetar.deploy.credentials import ClientCredentials
     from magnetar.sdk.perf import ProduceOptions
@@ -82,33 +92,41 @@ def produce(
 def consume(
     topic: TopicArgument = "perf",
     subscription: Annotated[
-        str, typer.Option("--subscription", "-s", help="Subscription; made if it does not exist.")
+        str,
+        typer.Option("--subscription", "-s", help="Subscription; created if it does not exist."),
     ] = "perf",
     kind: Annotated[
         str, typer.Option("--type", "-t", help="exclusive, failover, shared or key_shared.")
     ] = "exclusive",
-    consumers: Annotated[int, typer.Option(min=1, help="Each on its own connection.")] = 1,
+    consumers: Annotated[
+        int, typer.Option(min=1, help="Number of consumers, each on its own connection.")
+    ] = 1,
     messages: Annotated[
-        int, typer.Option("--messages", "-n", min=0, help="Stop then; 0: no limit.")
+        int,
+        typer.Option("--messages", "-n", min=0, help="Stop after this many messages; 0: no limit."),
     ] = 0,
     seconds: SecondsOption = 0,
     idle_seconds: Annotated[
-        float, typer.Option("--idle-seconds", min=0.01, help="Stop when nothing came for so long.")
+        float,
+        typer.Option(
+            "--idle-seconds", min=0.01, help="Stop after this many seconds without a message."
+        ),
     ] = 5.0,
     ack: Annotated[str, typer.Option(help="individual, cumulative or none.")] = "individual",
     receiver_queue: Annotated[
-        int, typer.Option("--receiver-queue", min=1, help="Messages sent ahead, per consumer.")
+        int, typer.Option("--receiver-queue", min=1, help="Receiver queue size per consumer.")
     ] = 20_000,
     decode: Annotated[
-        bool, typer.Option("--decode", help="Split batches, as an application does.")
+        bool, typer.Option("--decode", help="Decode batches into messages, as an application does.")
     ] = False,
     from_latest: Annotated[
-        bool, typer.Option("--from-latest", help="Begin a new subscription at the topic's end.")
+        bool,
+        typer.Option("--from-latest", help="Start a new subscription at the end of the topic."),
     ] = False,
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
-    """Consume from a subscription; latency is from publish time to arrival."""
+    """Measure consuming; latency is from the publish time to arrival."""
     from magnetar.deploy import tools
     from magnetar.deploy.credentials import ClientCredentials
     from magnetar.sdk.perf import AckMode, ConsumeOptions
@@ -154,7 +172,7 @@ def ledger(
     ] = "3,3,2",
     as_json: JsonOption = False,
 ) -> None:
-    """One ledger writer straight on the bookies of a cluster."""
+    """Measure one ledger writer, directly on the bookies of a cluster."""
     configure_logging(LogLevel.WARNING, LogFormat.AUTO, stream=sys.stderr)
     import uvloop
 
@@ -180,7 +198,7 @@ def ledger(
         except MetadataError:
             raise
         except LedgerError as error:
-            raise BrokerUnreachableError(f"the bookies could not take it: {error}") from error
+            raise BrokerUnreachableError(f"the bookies refused the load: {error}") from error
     _show_figures(result, as_json=as_json)
 
 

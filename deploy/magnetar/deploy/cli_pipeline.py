@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from magnetar.sdk.spark.pipeline.job import BrokerSettings
 
 pipeline = typer.Typer(
-    no_args_is_help=True, help="Data out of topics and back in, on Spark: archive, replay, rollup."
+    no_args_is_help=True, help="Run Spark jobs: archive topics, replay archives, roll up."
 )
 
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
@@ -30,41 +30,52 @@ MetadataOption = Annotated[
     str,
     typer.Option(
         "--metadata-url",
-        help="zk://host:port/path: executors then read straight from the bookies.",
+        help="zk://host:port/path: executors read directly from the bookies.",
     ),
 ]
 MasterOption = Annotated[
-    str, typer.Option("--master", help="Where Spark runs; default: this machine, all cores.")
+    str, typer.Option("--master", help="Spark master; default: this machine, all cores.")
 ]
 ContinuousOption = Annotated[
-    bool, typer.Option("--continuous", help="Go on until it is stopped; else end at the end.")
+    bool,
+    typer.Option(
+        "--continuous", help="Run until stopped; without it, end when everything is archived."
+    ),
 ]
 
 
 @pipeline.command()
 def archive(
     output: Annotated[str, typer.Option(help="Directory or URL of the archive.")],
-    topics: Annotated[str, typer.Option(help="Topics, with commas between.")] = "",
+    topics: Annotated[str, typer.Option(help="Topics, separated by commas.")] = "",
     topics_pattern: Annotated[str, typer.Option(help="tenant/namespace/expression.")] = "",
     continuous: ContinuousOption = False,
-    interval_s: Annotated[int, typer.Option(min=0, help="Between two batches.")] = 60,
-    entries_max: Annotated[int, typer.Option(min=0, help="Of a batch; 0: no limit.")] = 0,
+    interval_s: Annotated[int, typer.Option(min=0, help="Seconds between two batches.")] = 60,
+    entries_max: Annotated[
+        int, typer.Option(min=0, help="Most entries per batch; 0: no limit.")
+    ] = 0,
     mode: Annotated[
-        str, typer.Option(help="Of messages that cannot be read: FAILFAST or DROPMALFORMED.")
+        str,
+        typer.Option(
+            help="On unreadable messages: FAILFAST (end the job) or DROPMALFORMED (leave them out)."
+        ),
     ] = "FAILFAST",
-    checkpoint: Annotated[str, typer.Option(help="Default: in the archive.")] = "",
+    checkpoint: Annotated[
+        str, typer.Option(help="Checkpoint directory; default: in the archive.")
+    ] = "",
     file_bytes: Annotated[
-        int, typer.Option(min=1, help="Files up to half of this are put together.")
+        int, typer.Option(min=1, help="Target size; files up to half of it are merged.")
     ] = 128 * 1024 * 1024,
     files_min: Annotated[
-        int, typer.Option(min=2, help="So many small ones of a topic and day at least.")
+        int,
+        typer.Option(min=2, help="Merge when a topic and day has at least this many small files."),
     ] = 8,
     master: MasterOption = "",
     metadata_url: MetadataOption = "",
     url: UrlOption = DEFAULT_URL,
     admin_url: AdminUrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Topics to partitioned Parquet, each message once, small files put together."""
+    """Archive topics to partitioned Parquet files, each message once; merge small files."""
     brokers = _brokers(url, admin_url, metadata_url)
     from magnetar.sdk.spark.pipeline import archive as job
     from magnetar.sdk.spark.pipeline.compaction import CompactionSettings
@@ -88,11 +99,16 @@ def archive(
 @pipeline.command()
 def replay(
     archive: Annotated[str, typer.Option(help="Directory or URL of the archive.")],
-    to: Annotated[str, typer.Option(help="The topic that gets the messages.")],
-    topics: Annotated[str, typer.Option(help="Only these of the archive; default: all.")] = "",
-    name: Annotated[str, typer.Option(help="Of this replay: started again it goes on.")] = "",
+    to: Annotated[str, typer.Option(help="Topic to publish to.")],
+    topics: Annotated[
+        str, typer.Option(help="Only these topics of the archive; default: all.")
+    ] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of this replay. Starting it again continues it.")
+    ] = "",
     by_key: Annotated[
-        int, typer.Option(min=0, help="So many tasks share a topic, each with keys of its own.")
+        int,
+        typer.Option(min=0, help="Number of tasks per topic; each task publishes its own keys."),
     ] = 0,
     schema: Annotated[str, typer.Option(help="json or avro, for topics that had one.")] = "none",
     compression: Annotated[str, typer.Option(help="none, lz4, zlib, zstd or snappy.")] = "none",
@@ -100,7 +116,7 @@ def replay(
     url: UrlOption = DEFAULT_URL,
     admin_url: AdminUrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """An archive back into a topic, with original keys, times and properties, in order."""
+    """Publish an archive to a topic, in order, with original keys, times and properties."""
     brokers = _brokers(url, admin_url, "")
     from magnetar.sdk.spark.pipeline import replay as job
     from magnetar.sdk.spark.pipeline.job import Chosen, run_job
@@ -123,7 +139,7 @@ def rollup(
     flights: Annotated[str, typer.Option(help="Topic of flights, lines of CSV.")],
     weather: Annotated[str, typer.Option(help="Topic of hourly weather, lines of CSV.")],
     output: Annotated[str, typer.Option(help="Directory or URL for the result.")],
-    lateness: Annotated[str, typer.Option(help="How late a message may be.")] = "6 hours",
+    lateness: Annotated[str, typer.Option(help="How late a message may arrive.")] = "6 hours",
     continuous: ContinuousOption = False,
     plots: Annotated[str, typer.Option(help="Directory for PNG files; default: none.")] = "",
     master: MasterOption = "",
@@ -131,7 +147,7 @@ def rollup(
     url: UrlOption = DEFAULT_URL,
     admin_url: AdminUrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Delays per carrier and hour, joined with the weather at the origin."""
+    """Aggregate flight delays per carrier and hour, joined with the weather at the origin."""
     brokers = _brokers(url, admin_url, metadata_url)
     from magnetar.sdk.spark.pipeline import rollup as job
     from magnetar.sdk.spark.pipeline.job import Chosen, run_job

@@ -31,7 +31,7 @@ _Url = Annotated[
         "--admin-url",
         envvar="MAGNETAR_ADMIN_URL",
         metavar="URL",
-        help="HTTP address of any broker, or of several, with commas between.",
+        help="HTTP address of one broker or, separated by commas, several.",
     ),
 ]
 _Value = Annotated[str, typer.Argument(help="JSON, as in Pulsar's HTTP interface.")]

@@ -23,11 +23,11 @@ MetadataOption = Annotated[
         help="zk://host:port[,host:port]/path or embedded:PATH.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 recovery = typer.Typer(
     no_args_is_help=True,
-    help="See how re-replication stands, and tell it what to do. Talks to the metadata store.",
+    help="Show and control re-replication. Connects to the metadata store.",
 )
 
 
@@ -49,7 +49,7 @@ def autorecovery(
     host: Annotated[
         str,
         typer.Option(
-            envvar="MAGNETAR_AUTORECOVERY_HOST", help="Address of the HTTP port to listen on."
+            envvar="MAGNETAR_AUTORECOVERY_HOST", help="Address that the HTTP port listens on."
         ),
     ] = "127.0.0.1",
     advertised_host: Annotated[
@@ -65,7 +65,7 @@ def autorecovery(
         typer.Option(
             "--id",
             envvar="MAGNETAR_AUTORECOVERY_ID",
-            help="What others see of it, in locks and as the auditor; default: HOST:PID.",
+            help="Id in locks and as the auditor; default: HOST:PID.",
         ),
     ] = "",
     metrics_port: Annotated[
@@ -74,14 +74,14 @@ def autorecovery(
             envvar="MAGNETAR_AUTORECOVERY_METRICS_PORT",
             min=0,
             max=65535,
-            help="HTTP port of /metrics and /health; 0: any free; default: none.",
+            help="HTTP port of /metrics and /health; 0: any free. Default: no HTTP server.",
         ),
     ] = None,
     config: ConfigOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
 ) -> None:
-    """Re-replicate what lost bookies held.
+    """Restore the missing copies of lost bookies.
 
     Runs a worker, and stands for election as the auditor; one or more of these per cluster. Prints
     one line when it works: ready autorecovery://ID, and http://HOST:PORT if it has a metrics port.
@@ -106,7 +106,7 @@ def autorecovery(
 
 @recovery.command()
 def status(metadata: MetadataOption, as_json: JsonOption = False) -> None:
-    """How many ledgers wait for copies, how much, since when, and who works on it."""
+    """Print how many ledgers lack copies, since when, and which workers repair them."""
     _configure_logging()
     from magnetar.deploy import recovery_tools
 
@@ -117,11 +117,14 @@ def status(metadata: MetadataOption, as_json: JsonOption = False) -> None:
 def list_(
     metadata: MetadataOption,
     missing: Annotated[
-        str, typer.Option("--missing", metavar="BOOKIE", help="Only ledgers that lack this one.")
+        str,
+        typer.Option(
+            "--missing", metavar="BOOKIE", help="Only ledgers that lack the copy of this bookie."
+        ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Print every ledger that waits for copies: which bookies, how much, since when, who."""
+    """Print each ledger that lacks copies: bookies, bytes, since when, worker."""
     _configure_logging()
     from magnetar.deploy import recovery_tools
 
@@ -132,7 +135,7 @@ def list_(
 
 @recovery.command()
 def auditor(metadata: MetadataOption) -> None:
-    """Print the id of the process that is the auditor."""
+    """Print the id of the auditor process."""
     _configure_logging()
     from magnetar.deploy import recovery_tools
 
@@ -141,7 +144,7 @@ def auditor(metadata: MetadataOption) -> None:
 
 @recovery.command("trigger-audit")
 def trigger_audit(metadata: MetadataOption) -> None:
-    """Have all ledgers searched for lost bookies now, without any delay."""
+    """Audit all ledgers for lost bookies now, without the delay."""
     _configure_logging()
     from magnetar.deploy import recovery_tools
 
@@ -153,15 +156,17 @@ def delay(
     metadata: MetadataOption,
     seconds: Annotated[
         float | None,
-        typer.Argument(min=0, help="New delay; more than a restart takes. Default: show it."),
+        typer.Argument(
+            min=0, help="New delay; longer than a restart takes. Default: print the delay."
+        ),
     ] = None,
     unset: Annotated[
-        bool, typer.Option("--unset", help="Leave it to the auditor's settings.")
+        bool, typer.Option("--unset", help="Use the delay of the auditor's settings again.")
     ] = False,
 ) -> None:
-    """Show or set how long a single bookie may be away before it counts as lost.
+    """Show or set how long a bookie may be away before it counts as lost.
 
-    Setting the value that is set already has all ledgers searched at once.
+    Setting the current value again starts an audit at once.
     """
     _configure_logging()
     from magnetar.deploy import recovery_tools
@@ -174,7 +179,7 @@ def delay(
 
 @recovery.command()
 def enable(metadata: MetadataOption) -> None:
-    """Switch re-replication on again."""
+    """Enable re-replication."""
     _configure_logging()
     from magnetar.deploy import recovery_tools
 
@@ -183,7 +188,7 @@ def enable(metadata: MetadataOption) -> None:
 
 @recovery.command()
 def disable(metadata: MetadataOption) -> None:
-    """Switch re-replication off for the whole cluster; workers finish what they have."""
+    """Disable re-replication in the whole cluster. Workers finish their current ledgers."""
     _configure_logging()
     from magnetar.deploy import recovery_tools
 

@@ -17,7 +17,7 @@ import typer
 from magnetar.deploy.cli_topics import DEFAULT_ADMIN_URL, UrlOption, YesOption, confirm
 from magnetar.deploy.errors import SettingsError
 
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON as it came, for programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the JSON of the response.")]
 
 Kind = Literal["text", "number", "flag", "pairs", "names", "json"]
 

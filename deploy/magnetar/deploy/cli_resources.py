@@ -21,17 +21,19 @@ _SUBSCRIPTION = f"{_TOPIC}/subscription/{{subscription}}"
 _URLS = (
     Option("service-url", "HTTP address.", field="serviceUrl"),
     Option("broker-url", "Address of the binary protocol.", field="brokerServiceUrl"),
-    Option("peers", "Names of peers, with commas between.", "names", field="peerClusterNames"),
+    Option(
+        "peers", "Names of peer clusters, separated by commas.", "names", field="peerClusterNames"
+    ),
 )
 _ACTIONS = Option(
     "actions",
-    "produce, consume and others, with commas between.",
+    "produce, consume and others, separated by commas.",
     "names",
     field=".",
     is_required=True,
 )
 _PROPERTIES = Option("property", "key=value; may be repeated.", "pairs", field=".")
-_FORCE = Option("force", "Whoever uses it is sent away.", "flag", query="force")
+_FORCE = Option("force", "Also if it is in use: disconnect its consumers.", "flag", query="force")
 
 
 def _lines(command: tuple[str, str, str]) -> Command:
@@ -42,25 +44,31 @@ def _lines(command: tuple[str, str, str]) -> Command:
 
 CLUSTERS = (
     _lines(("list", "Print the names of all clusters.", f"{_A}/clusters")),
-    _lines(("get", "Print what is known of a cluster.", _CLUSTER)),
-    Command("create", "Make a cluster known.", "PUT", _CLUSTER, _URLS),
-    Command("update", "Replace what is known of a cluster.", "POST", _CLUSTER, _URLS),
-    Command("delete", "Forget a cluster.", "DELETE", _CLUSTER, asks="Forget cluster {cluster}?"),
+    _lines(("get", "Print a cluster.", _CLUSTER)),
+    Command("create", "Register a cluster.", "PUT", _CLUSTER, _URLS),
+    Command("update", "Update a cluster.", "POST", _CLUSTER, _URLS),
+    Command(
+        "delete",
+        "Delete a cluster from the list.",
+        "DELETE",
+        _CLUSTER,
+        asks="Delete cluster {cluster} from the list?",
+    ),
     _lines(("get-peer-clusters", "Print the peers of a cluster.", f"{_CLUSTER}/peers")),
     Command(
         "update-peer-clusters",
         "Set the peers of a cluster.",
         "POST",
         f"{_CLUSTER}/peers",
-        (Option("peers", "With commas between.", "names", field=".", is_required=True),),
+        (Option("peers", "Separated by commas.", "names", field=".", is_required=True),),
     ),
     _lines(("list-failure-domains", "Print the failure domains.", f"{_CLUSTER}/failureDomains")),
     Command(
         "create-failure-domain",
-        "Make or replace a failure domain.",
+        "Create or replace a failure domain.",
         "POST",
         f"{_CLUSTER}/failureDomains/{{domain}}",
-        (Option("brokers", "With commas between.", "names", field="brokers", is_required=True),),
+        (Option("brokers", "Separated by commas.", "names", field="brokers", is_required=True),),
     ),
     Command(
         "delete-failure-domain",
@@ -72,82 +80,94 @@ CLUSTERS = (
 )
 
 BROKERS = (
-    _lines(("version", "Print the version of the broker that is asked.", f"{_BROKERS}/version")),
+    _lines(("version", "Print the version of the broker at --admin-url.", f"{_BROKERS}/version")),
     Command(
         "healthcheck",
         "Print `ok` if a broker serves clients.",
         "GET",
         f"{_BROKERS}/health",
-        (Option("broker", "Id of the broker; default: the one that is asked.", query="brokerId"),),
+        (
+            Option(
+                "broker", "Id of the broker; default: the broker at --admin-url.", query="brokerId"
+            ),
+        ),
         shows=True,
     ),
     _lines(
         (
             "namespaces",
-            "Print the bundles of a broker.",
+            "Print the bundles that a broker owns.",
             f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces",
         )
     ),
     _lines(
         (
             "list-dynamic-config",
-            "Print the settings that can be changed while brokers run.",
+            "Print the names of dynamic settings.",
             f"{_BROKERS}/configuration",
         )
     ),
     _lines(
         (
             "get-all-dynamic-config",
-            "Print what was set while brokers ran.",
+            "Print the dynamic settings that have a value.",
             f"{_BROKERS}/configuration/values",
         )
     ),
     Command(
         "update-dynamic-config",
-        "Change a setting on all brokers, at once.",
+        "Change a dynamic setting on all brokers.",
         "POST",
         f"{_BROKERS}/configuration/{{setting}}/{{value}}",
     ),
     Command(
         "delete-dynamic-config",
-        "Go back to each broker's own setting.",
+        "Reset a dynamic setting to each broker's configured value.",
         "DELETE",
         f"{_BROKERS}/configuration/{{setting}}",
     ),
     _lines(
         (
             "get-runtime-config",
-            "Print all settings of the broker that is asked.",
+            "Print all settings of the broker at --admin-url.",
             f"{_BROKERS}/configuration/runtime",
         )
     ),
     _lines(
         (
             "get-internal-config",
-            "Print where the cluster keeps its metadata.",
+            "Print the metadata store of the cluster.",
             f"{_BROKERS}/internal-configuration",
         )
     ),
     Command(
         "backlog-quota-check",
-        "Check the quotas of the broker that is asked now.",
+        "Check backlog quotas on the broker at --admin-url now.",
         "GET",
         f"{_BROKERS}/backlog-quota-check",
     ),
     Command(
         "shutdown",
-        "Have the broker that is asked stop in order.",
+        "Shut down the broker at --admin-url.",
         "POST",
         f"{_BROKERS}/shutdown",
-        asks="Stop the broker at {url}?",
+        asks="Shut down the broker at {url}?",
     ),
 )
 
 BROKER_STATS = (
-    _lines(("metrics", "Print its metrics.", f"{_A}/broker-stats/metrics")),
-    _lines(("mbeans", "Print its process and garbage collector.", f"{_A}/broker-stats/mbeans")),
-    _lines(("topics", "Print the statistics of its topics.", f"{_A}/broker-stats/topics")),
-    _lines(("load-report", "Print its load.", f"{_A}/broker-stats/load-report")),
+    _lines(("metrics", "Print the metrics of the broker.", f"{_A}/broker-stats/metrics")),
+    _lines(
+        (
+            "mbeans",
+            "Print the process and garbage collector of the broker.",
+            f"{_A}/broker-stats/mbeans",
+        )
+    ),
+    _lines(("topics", "Print the statistics of the broker's topics.", f"{_A}/broker-stats/topics")),
+    _lines(
+        ("load-report", "Print the load report of the broker.", f"{_A}/broker-stats/load-report")
+    ),
 )
 
 RESOURCE_GROUPS = (
@@ -155,7 +175,7 @@ RESOURCE_GROUPS = (
     _lines(("get", "Print a resource group.", f"{_A}/resourcegroups/{{group}}")),
     Command(
         "create",
-        "Make or replace a resource group.",
+        "Create or replace a resource group.",
         "PUT",
         f"{_A}/resourcegroups/{{group}}",
         (
@@ -186,36 +206,36 @@ RESOURCE_GROUPS = (
 
 NAMESPACES = (
     _lines(("topics", "Print the topics of a namespace.", f"{_NAMESPACE}/topics")),
-    _lines(("permissions", "Print what each role may do.", f"{_NAMESPACE}/permissions")),
+    _lines(("permissions", "Print the permissions of each role.", f"{_NAMESPACE}/permissions")),
     Command(
         "grant-permission",
-        "Let a role do something in a namespace.",
+        "Grant a role permissions on a namespace.",
         "POST",
         f"{_NAMESPACE}/permissions/{{role}}",
         (_ACTIONS,),
     ),
     Command(
         "revoke-permission",
-        "Take all rights in a namespace from a role.",
+        "Revoke all permissions of a role on a namespace.",
         "DELETE",
         f"{_NAMESPACE}/permissions/{{role}}",
-        asks="Take all rights in {namespace} from {role}?",
+        asks="Revoke all permissions of {role} on {namespace}?",
     ),
     Command(
         "grant-subscription-permission",
-        "Let only some roles use a subscription.",
+        "Restrict a subscription to some roles.",
         "POST",
         f"{_NAMESPACE}/permissions/subscription/{{subscription}}",
-        (Option("roles", "With commas between.", "names", field=".", is_required=True),),
+        (Option("roles", "Separated by commas.", "names", field=".", is_required=True),),
     ),
     Command(
         "revoke-subscription-permission",
-        "Take that from a role.",
+        "Remove a role from those that may use a subscription.",
         "DELETE",
         f"{_NAMESPACE}/permissions/{{subscription}}/{{role}}",
-        asks="Take subscription {subscription} from {role}?",
+        asks="Remove {role} from those that may use subscription {subscription}?",
     ),
-    _lines(("get-properties", "Print what was written down about it.", f"{_NAMESPACE}/properties")),
+    _lines(("get-properties", "Print the properties of a topic.", f"{_NAMESPACE}/properties")),
     Command(
         "set-properties",
         "Write something down about a namespace.",
@@ -232,10 +252,10 @@ NAMESPACES = (
     ),
     Command(
         "clear-backlog",
-        "Forget the backlogs of all subscriptions of a namespace.",
+        "Skip the backlogs of all subscriptions of a namespace.",
         "POST",
         f"{_NAMESPACE}/clearBacklog",
-        asks="Forget what no subscription of {namespace} has received yet?",
+        asks="Skip the backlogs of all subscriptions of {namespace}?",
     ),
     Command(
         "unsubscribe",
@@ -248,7 +268,7 @@ NAMESPACES = (
 
 TOPICS = (
     _lines(("internal-stats", "Print how a topic is stored.", f"{_TOPIC}/internalStats")),
-    _lines(("info", "Print what is stored of it in the metadata.", f"{_TOPIC}/internal-info")),
+    _lines(("info", "Print the metadata of a topic.", f"{_TOPIC}/internal-info")),
     _lines(
         (
             "partitioned-stats",
@@ -289,53 +309,53 @@ TOPICS = (
         ),
         shows=True,
     ),
-    _lines(("permissions", "Print what each role may do.", f"{_TOPIC}/permissions")),
+    _lines(("permissions", "Print the permissions of each role.", f"{_TOPIC}/permissions")),
     Command(
         "grant-permission",
-        "Let a role do something with a topic.",
+        "Grant a role permissions on a topic.",
         "POST",
         f"{_TOPIC}/permissions/{{role}}",
         (_ACTIONS,),
     ),
     Command(
         "revoke-permission",
-        "Take from a role what it may do with a topic.",
+        "Revoke all permissions of a role on a topic.",
         "DELETE",
         f"{_TOPIC}/permissions/{{role}}",
-        asks="Take all rights on {topic} from {role}?",
+        asks="Revoke all permissions of {role} on {topic}?",
     ),
-    _lines(("get-properties", "Print what was written down about it.", f"{_TOPIC}/properties")),
+    _lines(("get-properties", "Print the properties of a topic.", f"{_TOPIC}/properties")),
     Command(
         "update-properties",
-        "Write something down about a topic.",
+        "Add or replace properties of a topic.",
         "PUT",
         f"{_TOPIC}/properties",
         (_PROPERTIES,),
     ),
     Command(
         "remove-property",
-        "Remove one property.",
+        "Remove a property of a topic.",
         "DELETE",
         f"{_TOPIC}/properties",
-        (Option("key", "Which one.", query="key", is_required=True),),
+        (Option("key", "Name of the property.", query="key", is_required=True),),
     ),
     Command(
         "truncate",
-        "Forget all backlogs, and delete the data.",
+        "Skip the backlogs of all subscriptions and delete the messages.",
         "DELETE",
         f"{_TOPIC}/truncate",
         asks="Delete all messages of {topic}?",
     ),
     Command(
         "trim",
-        "Have what is consumed and not retained go now.",
+        "Delete messages now that are consumed and not retained.",
         "POST",
         f"{_TOPIC}/trim",
-        asks="Delete what is consumed of {topic}?",
+        asks="Delete the consumed messages of {topic} that are not retained?",
     ),
     Command(
         "create-missed-partitions",
-        "Have all partitions of a topic.",
+        "Create the missing partitions of a topic.",
         "POST",
         f"{_TOPIC}/createMissedPartitions",
     ),
@@ -357,13 +377,13 @@ def _place(values: Mapping[str, Any]) -> object:
     return {"ledgerId": int(ledger), "entryId": int(entry)}
 
 
-_AT = Option("at", "A message, as ledger:entry; earliest; or latest.")
+_AT = Option("at", "Start position: LEDGER:ENTRY, earliest or latest.")
 
 SUBSCRIPTIONS = (
     _lines(("list", "Print the subscriptions of a topic.", f"{_TOPIC}/subscriptions")),
     Command(
         "create",
-        "Make a subscription, at the end if nothing else is said.",
+        "Create a subscription, by default at the end of the topic.",
         "PUT",
         _SUBSCRIPTION,
         (_AT,),
@@ -379,76 +399,78 @@ SUBSCRIPTIONS = (
     ),
     Command(
         "skip-unreadable",
-        "Forget exactly the entries that no bookie can serve.",
+        "Skip exactly the entries that no bookie can serve.",
         "POST",
         f"{_SUBSCRIPTION}/skipUnreadable",
-        asks="Forget what cannot be read now of {topic} for {subscription}? Bookies that are down "
+        asks="Skip the unreadable entries of {topic} for {subscription}? Bookies that are down "
         "come first",
     ),
     Command(
         "skip",
-        "Forget the oldest entries of a backlog.",
+        "Skip the oldest entries of a backlog.",
         "POST",
         f"{_SUBSCRIPTION}/skip/{{count}}",
-        asks="Forget {count} entries that {subscription} has not acknowledged?",
+        asks="Skip {count} unacknowledged entries of {subscription}?",
     ),
     Command(
         "clear-backlog",
-        "Forget the whole backlog.",
+        "Skip the whole backlog.",
         "POST",
         f"{_SUBSCRIPTION}/skip_all",
-        asks="Forget all that {subscription} of {topic} has not acknowledged?",
+        asks="Skip the whole backlog of {subscription} on {topic}?",
     ),
     Command(
         "expire",
-        "Forget what is older than some seconds.",
+        "Skip messages older than some seconds.",
         "POST",
         f"{_SUBSCRIPTION}/expireMessages/{{seconds}}",
-        asks="Forget what is older than {seconds} s and {subscription} has not acknowledged?",
+        asks="Skip unacknowledged messages older than {seconds} s of {subscription}?",
     ),
     Command(
         "expire-all",
-        "The same for all subscriptions of a topic.",
+        "Skip messages older than some seconds, on all subscriptions of a topic.",
         "POST",
         f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}",
-        asks="Forget what is older than {seconds} s and not acknowledged on {topic}?",
+        asks="Skip messages older than {seconds} s of all subscriptions of {topic}?",
     ),
     Command(
         "reset",
-        "Go on at a message; consumers are interrupted.",
+        "Reset a subscription to a message; its consumers reconnect.",
         "POST",
         f"{_SUBSCRIPTION}/resetcursor",
-        (Option("at", "A message, as ledger:entry; earliest; or latest.", is_required=True),),
-        asks="Have {subscription} of {topic} go on at {at}?",
+        (Option("at", "Start position: LEDGER:ENTRY, earliest or latest.", is_required=True),),
+        asks="Reset {subscription} of {topic} to {at}?",
         body=_place,
     ),
     Command(
         "reset-to-time",
-        "Go on at a time, in ms since 1970; consumers are interrupted.",
+        "Reset a subscription to a time, in ms since 1970; its consumers reconnect.",
         "POST",
         f"{_SUBSCRIPTION}/resetcursor/{{timestamp}}",
-        asks="Have {subscription} of {topic} go on at {timestamp} ms?",
+        asks="Reset {subscription} of {topic} to {timestamp} ms since 1970?",
     ),
     _lines(
         (
             "peek",
-            "Print the payload of the n-th message that is not acknowledged.",
+            "Print the payload of the n-th unacknowledged message.",
             f"{_SUBSCRIPTION}/position/{{number}}",
         )
     ),
     Command(
         "analyze-backlog",
-        "Read what is not acknowledged, and count it.",
+        "Count the messages of a backlog by reading it.",
         "POST",
         f"{_SUBSCRIPTION}/analyzeBacklog",
         (_AT,),
         shows=True,
         body=_place,
     ),
-    _lines(("get-properties", "Print its properties.", f"{_SUBSCRIPTION}/properties")),
+    _lines(
+        ("get-properties", "Print the properties of a subscription.", f"{_SUBSCRIPTION}/properties")
+    ),
     Command(
         "set-properties",
-        "Replace its properties.",
+        "Replace the properties of a subscription.",
         "PUT",
         f"{_SUBSCRIPTION}/properties",
         (_PROPERTIES,),
@@ -464,10 +486,10 @@ def add_resources(
     add(namespaces, NAMESPACES)
     add(topics, TOPICS)
     for name, text, commands in (
-        ("clusters", "Make clusters known, and see them.", CLUSTERS),
-        ("broker-stats", "See what a broker measures.", BROKER_STATS),
-        ("subscriptions", "Make subscriptions, move and delete them.", SUBSCRIPTIONS),
-        ("resourcegroups", "Make and see resource groups.", RESOURCE_GROUPS),
+        ("clusters", "Manage the list of clusters.", CLUSTERS),
+        ("broker-stats", "Print measurements of a broker.", BROKER_STATS),
+        ("subscriptions", "Create, reset, skip and delete subscriptions.", SUBSCRIPTIONS),
+        ("resourcegroups", "Create, list and delete resource groups.", RESOURCE_GROUPS),
     ):
         group = typer.Typer(no_args_is_help=True, help=text)
         add(group, commands)

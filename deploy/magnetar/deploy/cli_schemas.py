@@ -16,11 +16,9 @@ from magnetar.deploy.cli_topics import (
 )
 from magnetar.deploy.errors import SettingsError
 
-schemas = typer.Typer(
-    no_args_is_help=True, help="See the schemas of topics, register and delete them."
-)
+schemas = typer.Typer(no_args_is_help=True, help="Show, register and delete schemas of topics.")
 
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 FileOption = Annotated[
     typer.FileText,
     typer.Option(
@@ -36,7 +34,7 @@ FileOption = Annotated[
 def get_schema(
     topic: TopicArgument,
     version: Annotated[
-        int, typer.Option("--version", min=-1, help="Which version; -1: the one that counts.")
+        int, typer.Option("--version", min=-1, help="Version; -1: the current one.")
     ] = -1,
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
@@ -70,19 +68,19 @@ def list_schemas(
 
 @schemas.command("metadata")
 def metadata(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """Print, as JSON, in which ledger each version is."""
+    """Print the ledger of each version as JSON."""
     _print_json(_ask(url, "GET", topic, "metadata"))
 
 
 @schemas.command("upload")
 def upload(topic: TopicArgument, file: FileOption, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """Give a topic a schema, and print its version. It has to fit those before it."""
+    """Register a schema and print its version. It must be compatible with earlier versions."""
     _say(str(_ask(url, "POST", topic, "schema", _read(file))["version"]["version"]))
 
 
 @schemas.command("version")
 def version_of(topic: TopicArgument, file: FileOption, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """Print which version of a topic's schema a schema is."""
+    """Print the version that a schema has on a topic."""
     _say(str(_ask(url, "POST", topic, "version", _read(file))["version"]))
 
 
@@ -93,7 +91,7 @@ def compatibility(
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Print whether a schema could be registered; ends with status 1 if it could not."""
+    """Print whether a schema is compatible; end with status 1 if not."""
     found = _ask(url, "POST", topic, "compatibility", _read(file))
     if as_json:
         _print_json(found)
@@ -109,12 +107,12 @@ def delete(
     topic: TopicArgument,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Old versions go, too: their messages cannot be read."),
+        typer.Option("--force", help="Delete all versions: their messages become unreadable."),
     ] = False,
     yes: YesOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Have a topic have no schema; what is published with it can still be read."""
+    """Delete the schema of a topic. Messages published with it stay readable."""
     what = "with all versions, so that messages cannot be read any more?" if force else "?"
     confirm(f"Delete the schema of {topic}{' ' if force else ''}{what}", yes=yes)
     found = _ask(url, "DELETE", topic, "schema?force=true" if force else "schema")
@@ -137,9 +135,11 @@ def _read(file: typer.FileText) -> object:
     try:
         found = json.loads(file.read())
     except ValueError as error:
-        raise SettingsError(f"{file.name} is no JSON: {error}") from error
+        raise SettingsError(f"{file.name} is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise SettingsError(f'{file.name} is no JSON object: give {{"type": ..., "schema": ...}}')
+        raise SettingsError(
+            f'{file.name} is not a JSON object: give {{"type": ..., "schema": ...}}'
+        )
     return found
 
 

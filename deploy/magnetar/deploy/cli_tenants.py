@@ -8,19 +8,19 @@ import typer
 
 from magnetar.deploy.cli_topics import DEFAULT_ADMIN_URL, UrlOption, YesOption, confirm
 
-tenants = typer.Typer(no_args_is_help=True, help="Make and see tenants.")
+tenants = typer.Typer(no_args_is_help=True, help="Create, list and delete tenants.")
 
 TenantArgument = Annotated[str, typer.Argument(help="Name of the tenant.")]
 NamespaceArgument = Annotated[str, typer.Argument(help="Namespace, as tenant/namespace.")]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="With all that is in it, if the brokers allow that.")
+    bool, typer.Option("--force", help="Delete everything in it, too, if the brokers allow that.")
 ]
 RolesOption = Annotated[
-    str, typer.Option("--admin-roles", metavar="ROLES", help="With commas between.")
+    str, typer.Option("--admin-roles", metavar="ROLES", help="Separated by commas.")
 ]
 ClustersOption = Annotated[
     str,
-    typer.Option("--allowed-clusters", metavar="NAMES", help="With commas between; default: all."),
+    typer.Option("--allowed-clusters", metavar="NAMES", help="Separated by commas; default: all."),
 ]
 
 
@@ -43,7 +43,7 @@ def create_tenant(
     clusters: ClustersOption = "",
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Make a tenant."""
+    """Create a tenant."""
     _put_tenant("PUT", tenant, roles, clusters, url)
 
 
@@ -54,7 +54,7 @@ def update_tenant(
     clusters: ClustersOption = "",
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Replace the roles and clusters of a tenant."""
+    """Replace the admin roles and clusters of a tenant."""
     _put_tenant("POST", tenant, roles, clusters, url)
 
 
@@ -72,7 +72,7 @@ def delete_tenant(
     yes: YesOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Take a tenant away; it must have no namespaces."""
+    """Delete a tenant; it must have no namespaces."""
     confirm(f"Delete tenant {tenant}{' with all its topics' if force else ''}?", yes=yes)
     _client(url).change("DELETE", f"/admin/v2/tenants/{_quoted(tenant)}", _force(force))
 
@@ -83,18 +83,18 @@ def list_namespaces(tenant: TenantArgument, url: UrlOption = DEFAULT_ADMIN_URL) 
 
 
 def show_policies(namespace: NamespaceArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """Print all that is set for a namespace, as JSON."""
+    """Print the policies of a namespace as JSON."""
     _print_json(_client(url).get(_namespace_path(namespace)))
 
 
 def create_namespace(
     namespace: NamespaceArgument,
     bundles: Annotated[
-        int, typer.Option("--bundles", min=0, help="Parts to cut it into; 0: as usual.")
+        int, typer.Option("--bundles", min=0, help="Number of bundles; 0: the default.")
     ] = 0,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Make a namespace."""
+    """Create a namespace."""
     body = {"bundles": {"numBundles": bundles}} if bundles else None
     _client(url).change("PUT", _namespace_path(namespace), body=body)
 
@@ -105,7 +105,7 @@ def delete_namespace(
     yes: YesOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Take a namespace away; it must be empty."""
+    """Delete a namespace; it must be empty."""
     confirm(f"Delete namespace {namespace}{' with all its topics' if force else ''}?", yes=yes)
     _client(url).change("DELETE", _namespace_path(namespace), _force(force))
 

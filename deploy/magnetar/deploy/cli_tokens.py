@@ -8,13 +8,17 @@ import typer
 
 from magnetar.deploy.errors import SettingsError
 
-tokens = typer.Typer(no_args_is_help=True, help="Make keys and tokens, and look at tokens.")
+tokens = typer.Typer(no_args_is_help=True, help="Create keys and tokens; validate and show tokens.")
 
 SecretKeyOption = Annotated[
     str, typer.Option("--secret-key", "-sk", metavar="KEY", help="file:///path or data:;base64,….")
 ]
 TokenArgument = Annotated[
-    str, typer.Argument(help="The token; better by --stdin or --token-file.", show_default=False)
+    str,
+    typer.Argument(
+        help="The token. --stdin and --token-file keep it out of the process list.",
+        show_default=False,
+    ),
 ]
 StdinOption = Annotated[bool, typer.Option("--stdin", "-i", help="Read the token from stdin.")]
 TokenFileOption = Annotated[
@@ -25,16 +29,17 @@ TokenFileOption = Annotated[
 @tokens.command("create-secret-key")
 def create_secret_key(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to make; default: stdout.")
+        Path | None,
+        typer.Option("--output", "-o", help="File to write; it must not exist. Default: stdout."),
     ] = None,
     algorithm: Annotated[
         str, typer.Option("--signature-algorithm", "-a", help="HS256, HS384 or HS512.")
     ] = "HS256",
     as_base64: Annotated[
-        bool, typer.Option("--base64", "-b", help="As base64, for data:;base64,… settings.")
+        bool, typer.Option("--base64", "-b", help="Print base64, for data:;base64,… settings.")
     ] = False,
 ) -> None:
-    """Make a secret key, by which tokens are signed and checked."""
+    """Create a secret key, which signs and validates tokens."""
     from magnetar.deploy import token_tools
 
     key = token_tools.new_secret_key(algorithm, as_base64=as_base64)
@@ -48,14 +53,18 @@ def create_secret_key(
 
 @tokens.command("create-key-pair")
 def create_key_pair(
-    private_key: Annotated[Path, typer.Option("--output-private-key", help="File to make.")],
-    public_key: Annotated[Path, typer.Option("--output-public-key", help="File to make.")],
+    private_key: Annotated[
+        Path, typer.Option("--output-private-key", help="File to write; it must not exist.")
+    ],
+    public_key: Annotated[
+        Path, typer.Option("--output-public-key", help="File to write; it must not exist.")
+    ],
     algorithm: Annotated[
         str,
         typer.Option("--signature-algorithm", "-a", help="RS256 to RS512, or ES256 to ES512."),
     ] = "RS256",
 ) -> None:
-    """Make a pair of keys: the private one signs tokens, brokers need the public one only."""
+    """Create a key pair. The private key signs tokens; brokers need only the public key."""
     from magnetar.deploy import token_tools
 
     private, public = token_tools.new_key_pair(algorithm)
@@ -65,26 +74,37 @@ def create_key_pair(
 
 @tokens.command()
 def create(
-    subject: Annotated[str, typer.Option("--subject", "-s", help="The role that it stands for.")],
+    subject: Annotated[str, typer.Option("--subject", "-s", help="Role of the token's holder.")],
     secret_key: SecretKeyOption = "",
     private_key: Annotated[
-        str, typer.Option("--private-key", "-pk", metavar="KEY", help="Of a key pair.")
+        str,
+        typer.Option(
+            "--private-key",
+            "-pk",
+            metavar="KEY",
+            help="Key of a key pair: file:///path or data:;base64,….",
+        ),
     ] = "",
     expiry: Annotated[
         str,
         typer.Option(
-            "--expiry-time", "-e", metavar="TIME", help="As 90s, 10m, 8h, 30d, 1y; default: never."
+            "--expiry-time",
+            "-e",
+            metavar="TIME",
+            help="Lifetime, as 90s, 10m, 8h, 30d, 1y; default: no expiry.",
         ),
     ] = "",
     algorithm: Annotated[
         str,
         typer.Option(
-            "--signature-algorithm", "-a", help="Default: HS256, or what fits the private key."
+            "--signature-algorithm",
+            "-a",
+            help="Default: HS256, or the algorithm of the private key.",
         ),
     ] = "",
-    audience: Annotated[str, typer.Option("--audience", help="Whom it is for.")] = "",
+    audience: Annotated[str, typer.Option("--audience", help="Audience of the token.")] = "",
 ) -> None:
-    """Make a token."""
+    """Create a token."""
     from magnetar.deploy import token_tools
 
     sys.stdout.write(
@@ -107,10 +127,16 @@ def validate(
     token_file: TokenFileOption = None,
     secret_key: SecretKeyOption = "",
     public_key: Annotated[
-        str, typer.Option("--public-key", "-pk", metavar="KEY", help="Of a key pair.")
+        str,
+        typer.Option(
+            "--public-key",
+            "-pk",
+            metavar="KEY",
+            help="Key of a key pair: file:///path or data:;base64,….",
+        ),
     ] = "",
 ) -> None:
-    """Check a token as brokers do; prints its role, or says what is wrong (status 2)."""
+    """Validate a token as brokers do: print its role, or the error (status 2)."""
     from magnetar.deploy import token_tools
 
     found = _token(token, stdin=stdin, file=token_file)
@@ -124,7 +150,7 @@ def show(
     stdin: StdinOption = False,
     token_file: TokenFileOption = None,
 ) -> None:
-    """Print the header and the claims of a token, unchecked."""
+    """Print the header and the claims of a token without validating it."""
     from magnetar.deploy import token_tools
 
     for part in token_tools.parts_of(_token(token, stdin=stdin, file=token_file)):

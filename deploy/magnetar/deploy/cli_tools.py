@@ -18,7 +18,8 @@ TopicArgument = Annotated[
     str, typer.Argument(help="Topic: a short name, or persistent://tenant/namespace/name.")
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="One JSON object a line: id, key, properties, payload.")
+    bool,
+    typer.Option("--json", help="Print one JSON object per line: id, key, properties, payload."),
 ]
 
 
@@ -27,7 +28,7 @@ def produce(
     messages: Annotated[
         list[str] | None,
         typer.Option(
-            "--message", "-m", help="Payload, as often as wanted; default: each line of stdin."
+            "--message", "-m", help="Payload; may be repeated. Default: each line of stdin."
         ),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every message.")] = None,
@@ -37,13 +38,17 @@ def produce(
     ] = None,
     as_is: Annotated[
         bool,
-        typer.Option("--as-is", help="Do not encode payloads by the schema that the topic has."),
+        typer.Option(
+            "--as-is", help="Send payloads unchanged, without encoding by the topic's schema."
+        ),
     ] = False,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
-    """Publish messages; ends when all of them are durable.
+    """Publish messages; end when all of them are stored.
 
-    Where the topic has a schema, payloads are encoded by it: JSON for AVRO, JSON and numbers."""
+    If the topic has a schema, each payload is encoded by it. Give JSON for AVRO, JSON and number
+    schemas.
+    """
     from magnetar.deploy import tools
 
     tools.run(
@@ -61,14 +66,18 @@ def produce(
 def consume(
     topic: TopicArgument,
     subscription: Annotated[
-        str, typer.Option("--subscription", "-s", help="Subscription; made if it does not exist.")
+        str,
+        typer.Option("--subscription", "-s", help="Subscription; created if it does not exist."),
     ],
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Stop then; 0: never.")] = 0,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, help="Stop after this many messages; 0: never.")
+    ] = 0,
     kind: Annotated[
         str, typer.Option("--type", "-t", help="exclusive, failover, shared or key_shared.")
     ] = "exclusive",
     initial: Annotated[
-        str, typer.Option("--initial", help="Where a new subscription starts: earliest or latest.")
+        str,
+        typer.Option("--initial", help="Start position of a new subscription: earliest or latest."),
     ] = "latest",
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_URL,
@@ -92,11 +101,13 @@ def consume(
 def read(
     topic: TopicArgument,
     start: Annotated[
-        str, typer.Option("--start", help="earliest, latest, or LEDGER:ENTRY to begin with.")
+        str, typer.Option("--start", help="Start position: earliest, latest or LEDGER:ENTRY.")
     ] = "earliest",
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Stop then; 0: never.")] = 0,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, help="Stop after this many messages; 0: never.")
+    ] = 0,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more at the end of the topic.")
+        bool, typer.Option("--follow", "-f", help="Wait for new messages at the end of the topic.")
     ] = False,
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_URL,

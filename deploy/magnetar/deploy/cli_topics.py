@@ -15,10 +15,10 @@ UrlOption = Annotated[
         "--admin-url",
         envvar="MAGNETAR_ADMIN_URL",
         metavar="URL",
-        help="HTTP address of any broker, or of several, with commas between.",
+        help="HTTP address of one broker or, separated by commas, several.",
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 TopicArgument = Annotated[
     str, typer.Argument(help="Topic: a short name, or persistent://tenant/namespace/name.")
 ]
@@ -35,7 +35,7 @@ def add_commands(topics: typer.Typer) -> None:
 def create(
     topic: TopicArgument,
     count: Annotated[
-        int, typer.Option("--partitions", min=0, help="How many partitions; 0: a plain topic.")
+        int, typer.Option("--partitions", min=0, help="Number of partitions; 0: not partitioned.")
     ] = 0,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
@@ -50,11 +50,14 @@ def create(
 def partitions(
     topic: TopicArgument,
     grow: Annotated[
-        int, typer.Option("--grow", metavar="COUNT", min=0, help="Have so many from now on.")
+        int,
+        typer.Option(
+            "--grow", metavar="COUNT", min=0, help="Raise the number of partitions to this."
+        ),
     ] = 0,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Print how many partitions a topic has (0: it stands for itself), or have more."""
+    """Print the number of partitions (0: not partitioned), or raise it."""
     from magnetar.deploy.admin_client import AdminClient
 
     path = f"{_path_of(topic)}/partitions"
@@ -66,12 +69,12 @@ def partitions(
 def delete(
     topic: TopicArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Also one that is used: its clients are sent away.")
+        bool, typer.Option("--force", help="Also if it is in use: disconnect its clients.")
     ] = False,
     yes: YesOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Delete a topic with everything in it; of a partitioned one, all partitions."""
+    """Delete a topic with its messages, and all of its partitions."""
     confirm(f"Delete {topic} and all its messages?", yes=yes)
     path = _path_of(topic)
     if _partitions_of(url, path):
@@ -82,7 +85,7 @@ def delete(
 def terminate(
     topic: TopicArgument, yes: YesOption = False, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
-    """End a topic for good: it takes no more messages, and can be read to its end."""
+    """Terminate a topic: publishes are rejected, consumers can read to its end."""
     confirm(f"Terminate {topic}? That cannot be undone.", yes=yes)
     path = _path_of(topic)
     end = "terminate/partitions" if _partitions_of(url, path) else "terminate"
@@ -118,5 +121,5 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise SettingsError(f"{question} Nobody is there to ask: give --yes")
+        raise SettingsError(f"{question} No terminal to ask on: give --yes")
     typer.confirm(question, abort=True)

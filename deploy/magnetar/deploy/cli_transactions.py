@@ -16,10 +16,10 @@ from magnetar.deploy.cli_topics import (
 )
 
 transactions = typer.Typer(
-    no_args_is_help=True, help="See coordinators and transactions, and abort one."
+    no_args_is_help=True, help="Show coordinators and transactions; abort a transaction."
 )
 
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON as it came, for programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the JSON of the response.")]
 MostArgument = Annotated[int, typer.Argument(min=0, help="Most significant bits: its coordinator.")]
 LeastArgument = Annotated[int, typer.Argument(min=0, help="Least significant bits: its number.")]
 
@@ -28,7 +28,7 @@ _PREFIX = "/admin/v3/transactions"
 
 @transactions.command("coordinators")
 def coordinators(as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """List the coordinators: where each is, and how many transactions it has."""
+    """List the transaction coordinators with broker and number of transactions."""
     found = _ask(url, "GET", "coordinators")
     if as_json:
         _print_json(found)
@@ -46,12 +46,15 @@ def coordinators(as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
 @transactions.command("slow")
 def slow(
     older_than_s: Annotated[
-        float, typer.Option("--older-than", metavar="S", min=0, help="Open for so many seconds.")
+        float,
+        typer.Option(
+            "--older-than", metavar="S", min=0, help="Open for at least this many seconds."
+        ),
     ] = 60.0,
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """List transactions that are open for long."""
+    """List transactions that have been open for long."""
     found = _ask(url, "GET", f"slowTransactions/{round(older_than_s * 1000)}")
     if as_json:
         _print_json(found)
@@ -67,13 +70,13 @@ def slow(
 
 @transactions.command("show")
 def show(most: MostArgument, least: LeastArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """Print a transaction that has not ended, as JSON."""
+    """Print an open transaction as JSON."""
     _print_json(_ask(url, "GET", f"transactionMetadata/{most}/{least}"))
 
 
 @transactions.command("topic")
 def of_topic(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """Print, as JSON, what transactions do on a topic."""
+    """Print the transactions of a topic as JSON."""
     from magnetar.deploy import admin_client
 
     name = admin_client.topic_path(admin_client.topic_argument(topic)).partition("/")[2]
@@ -87,7 +90,7 @@ def abort(
     yes: YesOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Abort a transaction: nobody sees its messages, and what it acknowledged comes again."""
+    """Abort a transaction: drop its messages, and deliver again what it acknowledged."""
     confirm(f"Abort transaction ({most},{least})?", yes=yes)
     _ask(url, "POST", f"abortTransaction/{most}/{least}")
     _say(f"transaction ({most},{least}) is aborted")

@@ -71,7 +71,7 @@ class ClusterSettings:
     log_file_bytes_max: int = 32 << 20
     """A server's log that is larger is rotated; 0: never."""
     log_files_max: int = 4
-    """Former logs of a server that are kept."""
+    """Number of rotated logs kept per server."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     """Of all servers."""
     tables: Mapping[str, Table] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Cluster:
                 parse_zookeeper_url(_checked_scheme(settings.zookeeper_url))
             if settings.zookeepers:
                 raise SettingsError(
-                    "give --zookeeper URL to use an ensemble that is there, or --zookeepers to run "
+                    "give --zookeeper URL to use an existing ensemble, or --zookeepers to run "
                     "one; not both"
                 )
         self._settings = settings
@@ -237,8 +237,8 @@ class Cluster:
         ):
             was = before.zookeeper_url or f"--zookeepers {before.zookeepers}"
             raise SettingsError(
-                f"the cluster in {self._files.directory} was made with {was}, and its metadata is "
-                f"there; start it so, or choose another --data"
+                f"the cluster in {self._files.directory} was created with {was}, which holds "
+                f"its metadata; start it with that, or choose another --data"
             )
 
         def chosen(given: int | None, otherwise: int) -> int:

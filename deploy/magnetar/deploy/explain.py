@@ -52,13 +52,13 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.tls import TlsConfigError
 
 _JOURNAL_ADVICE = (
-    "'magnetar bookie-tool verify' shows all of it; if it cannot be put back, move the journal "
-    "directory away and start with integrity_stamp_missing_cookies=true: what was lost with it is "
+    "'magnetar bookie-tool verify' lists the damage. Restore the files. If you cannot, move the "
+    "journal directory away and start with integrity_stamp_missing_cookies=true: lost entries are "
     "copied from the other bookies"
 )
 _STORAGE_ADVICE = (
-    "'magnetar bookie-tool verify' shows all of it, 'magnetar bookie-tool rebuild-index' makes a "
-    "damaged index anew from the entry logs"
+    "'magnetar bookie-tool verify' lists the damage; 'magnetar bookie-tool rebuild-index' rebuilds "
+    "a damaged index from the entry logs"
 )
 _ADDRESS_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
@@ -116,7 +116,7 @@ def explain(
         case MetadataError():
             is_file = metadata_url is not None and metadata_url.startswith("embedded:")
             # SQLite says "disk I/O error", too, where a full disk is all that is wrong.
-            question = "is its disk full, or not to be written?" if is_file else "is it running?"
+            question = "is its disk full or read-only?" if is_file else "is it running?"
             return MetadataUnreachableError(
                 f"cannot use the metadata store {metadata_url}: {text}; {question}"
             )

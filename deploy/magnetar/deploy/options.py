@@ -202,18 +202,19 @@ ConfigOption = Annotated[
         envvar="MAGNETAR_CONFIG",
         callback=_on_config,
         is_eager=True,
-        help="TOML file with settings: a table per command and per component.",
+        help="TOML file with settings; one table per command and component.",
     ),
 ]
 LogLevelOption = Annotated[
-    LogLevel, typer.Option("--log-level", envvar="MAGNETAR_LOG_LEVEL", help="Least severe events.")
+    LogLevel,
+    typer.Option("--log-level", envvar="MAGNETAR_LOG_LEVEL", help="Lowest severity to log."),
 ]
 LogFormatOption = Annotated[
     LogFormat,
     typer.Option(
         "--log-format",
         envvar="MAGNETAR_LOG_FORMAT",
-        help="auto: human on a terminal, JSON otherwise.",
+        help="auto: human-readable on a terminal, else JSON.",
     ),
 ]
 UrlOption = Annotated[

@@ -62,14 +62,14 @@ def assign_ids(
         kept = [place for place in on_disk if on_disk[place] is None and has_files(place)]
         if kept:
             raise DataDirectoryError(
-                f"{', '.join(kept)} in --data has files but no cookie, which says whose they are; "
+                f"{', '.join(kept)} in --data has files but no cookie, which names their bookie; "
                 f"put the file 'cookie' back, from a backup of that directory. Keep all other "
                 f"files: the messages are in them"
             )
         raise DataDirectoryError(
-            f"the files of {', '.join(lost)} are gone and this quorum can do without {losses_max}; "
-            f"put them back from a backup. Only if every message may be lost: begin with an empty "
-            f"--data directory"
+            f"the files of {', '.join(lost)} are gone, and this quorum tolerates the loss of "
+            f"{losses_max}; put them back from a backup. Only if every message may be lost: begin "
+            f"with an empty --data directory"
         )
     return Assignment(ids, tuple(lost))
 

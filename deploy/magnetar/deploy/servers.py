@@ -266,7 +266,7 @@ async def wait_for_cluster(store: MetadataStore, url: str, *, timeout_s: float) 
     while await registry.find_instance_id() is None:
         if clock.monotonic_s() >= until_s:
             raise SettingsError(
-                f"{url} holds no cluster, no bookie was ever started there; check the path, or "
+                f"{url} holds no cluster: no bookie was ever started with it. Check the path, or "
                 f"start a bookie first"
             )
         await asyncio.sleep(_CLUSTER_POLL_S)
@@ -291,8 +291,8 @@ def fitting(ledger: LedgerSettings, broker: BrokerSettings) -> LedgerSettings:
         if getattr(ledger, name) < needed:
             raise SettingsError(
                 f"message_bytes_max is {broker.message_bytes_max}, and {name} of the ledger client "
-                f"is {getattr(ledger, name)}: such a message could never be stored. Set {name} to "
-                f"{needed} or more, or lower message_bytes_max"
+                f"is {getattr(ledger, name)}: the largest message could never be stored. Set "
+                f"{name} to {needed} or more, or lower message_bytes_max"
             )
     return ledger
 
@@ -360,7 +360,7 @@ def make_bookie(
 def _end_process(error: BaseException) -> None:
     """End at once, without any orderly step that could answer a client: replay tells the truth."""
     status = DataDirectoryError.exit_status
-    sys.stderr.write(f"magnetar: the bookie cannot go on, ending with status {status}: {error}\n")
+    sys.stderr.write(f"magnetar: the bookie stops with status {status}: {error}\n")
     sys.stderr.flush()
     os._exit(status)
 

@@ -107,7 +107,7 @@ def new_token(
         key = _secret(secret_key)
         algorithm = algorithm or "HS256"
         if algorithm not in key.algorithms:
-            raise SettingsError(f"--secret-key is no key for {algorithm}")
+            raise SettingsError(f"--secret-key is not a key for {algorithm}")
         return jwt.encode(claims, _bytes(key), algorithm=algorithm)
     return _signed(claims, private_key, algorithm)
 
@@ -121,14 +121,14 @@ def _signed(claims: dict[str, Any], where: str, algorithm: str) -> str:
             else serialization.load_der_private_key(data, None)
         )
     except (SecurityConfigError, ValueError, TypeError) as error:
-        raise SettingsError(f"--private-key: no usable private key: {error}") from error
+        raise SettingsError(f"--private-key: not a usable private key: {error}") from error
     fitting: tuple[str, ...] = ()
     if isinstance(key, rsa.RSAPrivateKey):
         fitting = _RSA
     elif isinstance(key, ec.EllipticCurvePrivateKey):
         fitting = tuple(n for n, curve in _CURVES.items() if curve.name == key.curve.name)
     if not fitting or (algorithm and algorithm not in fitting):
-        raise SettingsError(f"--private-key is no key for {algorithm or 'tokens'}")
+        raise SettingsError(f"--private-key is not a key for {algorithm or 'tokens'}")
     assert isinstance(key, (rsa.RSAPrivateKey, ec.EllipticCurvePrivateKey))
     return jwt.encode(claims, key, algorithm=algorithm or fitting[0])
 

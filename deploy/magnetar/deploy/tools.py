@@ -147,7 +147,7 @@ async def produce(
             if count % _FLUSH_EVERY == 0:
                 await producer.flush()
         await producer.flush()
-        sys.stderr.write(f"{count} messages are durable\n")
+        sys.stderr.write(f"{count} messages stored\n")
 
 
 async def consume(

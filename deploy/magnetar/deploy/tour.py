@@ -77,9 +77,7 @@ app = typer.Typer(
 
 @app.command()
 def tour(
-    data: Annotated[
-        Path, typer.Option(parser=parse_data, metavar="PATH", help="Directory of everything kept.")
-    ],
+    data: Annotated[Path, typer.Option(parser=parse_data, metavar="PATH", help="Data directory.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Pulsar port; 0: any free.")] = 6650,
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP port; 0: any.")] = 8080,
     exit_after_tour: Annotated[

@@ -80,7 +80,8 @@ def find_jars() -> list[Path]:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise MissingProgramError(
-            "ZooKeeper's jars come with pyspark: pip install 'magnetar[spark]'"
+            "ZooKeeper's jars come with PySpark (some 400 MB): pip install 'pyspark>=4.1,<5' in "
+            "this environment, or use --metadata with an ensemble that runs"
         )
     folder = Path(spec.origin).parent / "jars"
     found = []
@@ -150,7 +151,7 @@ class ZooKeeperServer:
         """
         if members and not 1 <= server_id <= len(members):
             raise SettingsError(
-                f"--server-id {server_id} is none of the {len(members)} that --servers names"
+                f"--server-id {server_id} is not among the {len(members)} servers of --servers"
             )
         self._data = data
         self._server_id = server_id
@@ -242,7 +243,7 @@ class ZooKeeperServer:
             if process.returncode is not None:
                 raise DeployError(
                     f"ZooKeeper ended at once with status {process.returncode}; "
-                    f"is {self._data} used by another one?"
+                    f"does another ZooKeeper use {self._data}?"
                 )
             if "Mode:" in await four_letter_word(self._host, self._port, "srvr"):
                 return

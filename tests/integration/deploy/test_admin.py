@@ -77,7 +77,7 @@ def test_schemas_are_registered_compared_shown_and_deleted(
     assert "has none" in admin(server, "schemas", "get", topic).stderr
     (tmp_path / "list").write_text("[]")
     odd = admin(server, "schemas", "upload", topic, "-f", str(tmp_path / "list"))
-    assert "no JSON object" in odd.stderr
+    assert "not a JSON object" in odd.stderr
 
 
 def test_the_brokers_are_a_table_for_people_and_json_for_programs(server: Standalone) -> None:

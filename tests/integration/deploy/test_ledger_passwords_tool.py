@@ -115,7 +115,7 @@ async def test_it_waits_for_the_last_bookie_that_is_of_an_older_release(tmp_path
     async with cluster_with_a_bookie_that_says(tmp_path) as url:
         refused = await asyncio.to_thread(passwords, url, "--turn-on")
         assert refused.status == 1, refused.stdout
-        assert "bookie old is of a release that takes no keys with reads" in refused.stderr
+        assert "bookie old runs a release that does not know ledger passwords" in refused.stderr
         assert (await asyncio.to_thread(passwords, url)).stdout.startswith("off:")
 
 

@@ -34,7 +34,7 @@ def run(server: Standalone, *arguments: str, stdin: str = "") -> Ended:
 def test_what_is_produced_from_stdin_is_read_line_by_line(server: Standalone) -> None:
     lines = [f"line {number}" for number in range(12_345)]
     ended = run(server, "produce", "lines", stdin="\n".join(lines))
-    assert "12345 messages are durable" in ended.stderr
+    assert "12345 messages stored" in ended.stderr
     assert run(server, "read", "lines").stdout.splitlines() == lines
 
 

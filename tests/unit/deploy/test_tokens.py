@@ -60,8 +60,8 @@ def test_a_token_of_another_key_is_refused_with_the_reason() -> None:
         ({}, "one of them"),
         ({"secret_key": "data:;base64,c2hvcnQ="}, "too short"),
         ({"secret_key": f"data:;base64,{'a' * 44}", "expiry": "soon"}, "--expiry-time"),
-        ({"secret_key": f"data:;base64,{'a' * 44}", "algorithm": "HS512"}, "no key for HS512"),
-        ({"private_key": "data:;base64,c2hvcnQ="}, "no usable private key"),
+        ({"secret_key": f"data:;base64,{'a' * 44}", "algorithm": "HS512"}, "not a key for HS512"),
+        ({"private_key": "data:;base64,c2hvcnQ="}, "not a usable private key"),
     ],
 )
 def test_what_cannot_be_a_token_is_one_line(options: dict[str, str], reason: str) -> None:

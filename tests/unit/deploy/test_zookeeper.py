@@ -21,5 +21,5 @@ def test_other_members_are_refused_with_an_example(text: str) -> None:
 
 def test_a_server_must_be_one_of_its_ensemble() -> None:
     members = parse_members("a:1:2:3,b:1:2:3,c:1:2:3")
-    with pytest.raises(SettingsError, match="--server-id 4 is none of the 3"):
+    with pytest.raises(SettingsError, match="--server-id 4 is not among the 3"):
         ZooKeeperServer(data=Path("/data"), host="", port=0, server_id=4, members=members)

@@ -44,7 +44,6 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.ports import Clock
 
-
 _log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 5

@@ -67,7 +67,7 @@ def archive(
     """Topics to partitioned Parquet, each message once, small files put together."""
     brokers = _brokers(url, admin_url, metadata_url)
     from magnetar.sdk.spark.pipeline import archive as job
-    from magnetar.sdk.spark.pipeline.compaction import CompactionSettings
+    from magnetar.sdk.spark.pipeline.archive import CompactionSettings
     from magnetar.sdk.spark.pipeline.job import Chosen, run_job
 
     settings = job.ArchiveSettings(

@@ -17,8 +17,8 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 from magnetar.sdk.spark.sink.lane import TaskIdentity
 from magnetar.sdk.spark.sink.options import SinkOptions
 from magnetar.sdk.spark.sink.rows import plan_rows
-from magnetar.sdk.spark.sink.task import SinkPlan, write_task
 from magnetar.sdk.spark.sink.topics import ReadyTopic
+from magnetar.sdk.spark.sink.writer import SinkPlan, write_task
 from tests.standalone import Standalone
 
 _BATCHES = 100

@@ -23,12 +23,17 @@ from magnetar.cursors.errors import (
     NoSuchCursorError,
     UnsupportedCursorRecordError,
 )
-from magnetar.cursors.ledgers import CursorLedgers, CursorLog
-from magnetar.cursors.node import StoredCursor, cursor_path, list_cursors, read_stored
-from magnetar.cursors.non_durable import NonDurableCursor
+from magnetar.cursors.node import (
+    StoredCursor,
+    copy_cursor,
+    cursor_path,
+    delete_unopened,
+    list_cursors,
+    read_stored,
+)
+from magnetar.cursors.saver import CursorLedgers, CursorLog
 from magnetar.cursors.settings import CursorSettings
-from magnetar.cursors.subscription_cursor import SubscriptionCursor
-from magnetar.cursors.unopened import copy_cursor, delete_unopened
+from magnetar.cursors.subscription_cursor import NonDurableCursor, SubscriptionCursor
 
 __all__ = [
     "AckRange",

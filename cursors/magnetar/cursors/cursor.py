@@ -24,11 +24,15 @@ from magnetar.cursors.errors import (
     CursorFencedError,
     CursorUnavailableError,
 )
-from magnetar.cursors.ledgers import CursorLedgers, CursorLog
 from magnetar.cursors.node import NO_LEDGER, CursorNode, OwnedNode, cursor_path
 from magnetar.cursors.record import CursorRecord, fit_record
-from magnetar.cursors.recovery import get_or_create_node, recover_state
-from magnetar.cursors.saver import CursorSaver
+from magnetar.cursors.saver import (
+    CursorLedgers,
+    CursorLog,
+    CursorSaver,
+    get_or_create_node,
+    recover_state,
+)
 from magnetar.cursors.settings import CursorSettings
 from magnetar.cursors.subscription_cursor import SubscriptionCursor
 from magnetar.ledger.errors import LedgerError, LogFencedError

@@ -3,9 +3,13 @@
 The value is JSON that `zkCli` shows as it is. Format: docs/formats/cursor-record.md. Opening a
 cursor raises the node's `epoch` by compare-and-set; from then on the owner before gets BADVERSION,
 and that is how it learns that it is fenced.
+
+Below are the operations on the nodes of cursors that nobody has open: they are copied to a log that
+is not served yet, deleted with their log, and asked whether they still name a ledger.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,13 +22,24 @@ from magnetar.cursors.ack_state import (
     words_from_bits,
 )
 from magnetar.cursors.errors import (
+    CursorError,
     CursorFencedError,
     InvalidCursorNameError,
     InvalidCursorNodeError,
 )
-from magnetar.ledger.errors import BadVersionError, MetadataError, NoNodeError, UnknownOutcomeError
+from magnetar.ledger.errors import (
+    BadVersionError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    NoSuchLedgerError,
+    OwnerUnclearError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.metadata.store import MetadataStore, Versioned
-from magnetar.ledger.position import Position
+from magnetar.ledger.orphans import IsReferred
+from magnetar.ledger.position import EARLIEST, Position
 
 # Stored in metadata, never renumber.
 FORMAT = 1
@@ -253,3 +268,89 @@ class OwnedNode:
 
     def _fenced(self) -> CursorFencedError:
         return CursorFencedError(f"cursor {self._path}: another owner wrote or deleted its node")
+
+
+class DeletesLedgers(Protocol):
+    """What of the ledger client is needed."""
+
+    async def delete(self, ledger_id: int) -> None: ...
+
+
+async def copy_cursor(
+    store: MetadataStore, from_log_path: str, to_log_path: str, name: str
+) -> None:
+    """Have a cursor of the same name and properties at the beginning of another log.
+
+    One that is there already stays as it is; the one to copy may be gone.
+
+    Raises:
+        InvalidCursorNodeError, MetadataError
+    """
+    path = cursor_path(from_log_path, name)
+    try:
+        node = decode_node((await store.get(path)).value, path=path)
+    except NoNodeError:
+        return
+    copy = CursorNode(
+        epoch=1,
+        mark_delete=(EARLIEST.ledger_id, EARLIEST.entry_id),
+        properties=node.properties,
+        last_active_ms=node.last_active_ms,
+    )
+    while True:
+        try:
+            await store.create(cursor_path(to_log_path, name), encode_node(copy))
+        except NodeExistsError:
+            return
+        except UnknownOutcomeError:
+            continue
+        return
+
+
+async def delete_unopened(
+    client: DeletesLedgers, store: MetadataStore, log_path: str, name: str
+) -> None:
+    """Delete a cursor whose log is being deleted: its node first, then its ledger.
+
+    Who still has it open is fenced by that. Safe to call again.
+
+    Raises:
+        InvalidCursorNodeError, LedgerError
+    """
+    path = cursor_path(log_path, name)
+    while True:
+        try:
+            found = await store.get(path)
+            node = decode_node(found.value, path=path)
+            await store.delete(path, version=found.version)
+        except NoNodeError:
+            return
+        except (BadVersionError, UnknownOutcomeError):
+            continue  # Saved once more meanwhile, or nobody knows: look again.
+        break
+    if node.cursor_ledger_id >= 0:
+        try:
+            await client.delete(node.cursor_ledger_id)
+        except NoSuchLedgerError:
+            pass
+
+
+def cursor_refers(store: MetadataStore) -> IsReferred:
+    """Asks the cursor that the ledger was made for (component "cursor")."""
+
+    async def is_referred(metadata: LedgerMetadata) -> bool:
+        log, cursor = (metadata.custom_metadata.get(name) for name in ("log", "cursor"))
+        if log is None or cursor is None:
+            raise OwnerUnclearError(
+                f"ledger {metadata.ledger_id} does not say which cursor of which log it is of"
+            )
+        try:
+            path = cursor_path(log, cursor)
+            node = decode_node((await store.get(path)).value, path=path)
+        except NoNodeError:
+            return False  # The cursor was deleted.
+        except CursorError as error:
+            raise OwnerUnclearError(f"cursor {cursor} of {log}: {error}") from error
+        return node.cursor_ledger_id == metadata.ledger_id
+
+    return is_referred

@@ -1,32 +1,108 @@
-"""Writes the state of one durable cursor to its cursor ledger and its node.
+"""The stored state of one durable cursor: written by its owner, found again by the next one.
 
 One entry of the cursor ledger is the complete state. The ledger is created at the first save and
 replaced when it is full, old or broken: new ledger, state into it, node to its id, old ledger
 deleted, in this order, so that a crash in between leaves an unused ledger and never a lost position
 (managed ledger, section 5.2). Without bookies the state goes into the node.
 
+The next owner finds the state in the node, or in the last record of the cursor ledger that the node
+names (section 5.3). Only if that ledger is gone for good - no metadata, no entries, certainly lost,
+or damaged - the older snapshot in the node is used: messages come again, none is lost. Whatever may
+pass by itself is an error, because rolling back then would forget acknowledgements for nothing.
+Nothing here ever moves a cursor forward.
+
 One caller at a time; when to save is decided by `cursor.py`.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import structlog
 
-from magnetar.cursors.ack_state import AckSnapshot
-from magnetar.cursors.errors import CursorFencedError, CursorStateTooLargeError
-from magnetar.cursors.ledgers import CursorLedgers, RecordWriter
+from magnetar.cursors.ack_state import AckSnapshot, LogShape
+from magnetar.cursors.errors import (
+    CorruptCursorRecordError,
+    CursorFencedError,
+    CursorStateTooLargeError,
+    NoSuchCursorError,
+)
 from magnetar.cursors.node import NO_LEDGER, CursorNode, OwnedNode, encode_node
-from magnetar.cursors.record import CursorRecord, encode_record
+from magnetar.cursors.record import CursorRecord, decode_record, encode_record
 from magnetar.cursors.settings import CursorSettings
 from magnetar.ledger.errors import (
     LedgerError,
     LedgerFencedError,
     MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    NoSuchEntryError,
     NoSuchLedgerError,
+    NoSuchLedgerOnBookieError,
+    UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.ports import Clock
 
 _log = structlog.get_logger(__name__)
+
+_ATTEMPTS = 5
+
+
+class CursorLog(LogShape, Protocol):
+    """The log that a cursor moves on."""
+
+    @property
+    def path(self) -> str:
+        """Node of the log in the metadata store; cursors are its children."""
+        ...
+
+    async def check_owned(self) -> None:
+        """Look at the store whether the log is still ours.
+
+        Raises:
+            LogFencedError: another owner has taken it over.
+            MetadataError: that cannot be told now.
+        """
+        ...
+
+
+class RecordWriter(Protocol):
+    """An open cursor ledger."""
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    async def add(self, payload: bytes) -> int: ...
+
+    async def close(self) -> object: ...
+
+
+class RecordReader(Protocol):
+    """A closed cursor ledger."""
+
+    @property
+    def last_add_confirmed(self) -> int: ...
+
+    async def read(self, first: int, last: int) -> list[bytes]: ...
+
+
+class CursorLedgers(Protocol):
+    """Creates, recovers and deletes cursor ledgers; errors are those of the ledger component."""
+
+    async def create(
+        self,
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        password: bytes | None = None,
+        custom_metadata: dict[str, str] | None = None,
+    ) -> RecordWriter: ...
+
+    async def open_and_recover(self, ledger_id: int) -> RecordReader: ...
+
+    async def delete(self, ledger_id: int) -> None: ...
 
 
 class CursorSaver:
@@ -301,3 +377,72 @@ class CursorSaver:
 
     def _names(self) -> dict[str, str]:
         return {"topic": self._log_path, "subscription": self._name}
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredState:
+    """State of a cursor as it was saved, not yet fitted to the log."""
+
+    snapshot: AckSnapshot
+    position_properties: Mapping[str, int]
+
+
+async def get_or_create_node(
+    store: MetadataStore, path: str, initial: CursorNode | None
+) -> tuple[Versioned, bool]:
+    """The stored node, and whether it was made by this call from `initial`.
+
+    Raises:
+        NoSuchCursorError: there is none, and `initial` is None.
+        MetadataError: the store cannot be reached.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            return await store.get(path), False
+        except NoNodeError as exc:
+            if initial is None:
+                raise NoSuchCursorError(f"there is no cursor at {path}") from exc
+        value = encode_node(initial)
+        try:
+            await store.create(path, value)
+            stored = await store.get(path)
+        except (NodeExistsError, NoNodeError, UnknownOutcomeError):
+            continue  # somebody else is at it, or it may be there: look again
+        return stored, stored.value == value
+    raise UnknownOutcomeError(f"{path}: could neither be read nor created")
+
+
+async def recover_state(ledgers: CursorLedgers, node: CursorNode, path: str) -> RecoveredState:
+    """The newest state that the node leads to.
+
+    Raises:
+        LedgerError: bookies or metadata cannot tell now; try again.
+        UnsupportedCursorRecordError: written by a newer release.
+    """
+    in_node = RecoveredState(node.snapshot(), node.position_properties)
+    ledger_id = node.cursor_ledger_id
+    if ledger_id == NO_LEDGER:
+        return in_node
+    try:
+        reader = await ledgers.open_and_recover(ledger_id)
+        last_entry_id = reader.last_add_confirmed
+        if last_entry_id >= 0:
+            (payload,) = await reader.read(last_entry_id, last_entry_id)
+            record = decode_record(payload)
+            return RecoveredState(record.snapshot, record.position_properties)
+        reason = "it has no entries"
+    except (
+        NoSuchLedgerError,
+        NoSuchEntryError,
+        NoSuchLedgerOnBookieError,
+        CorruptCursorRecordError,
+    ) as error:
+        reason = f"{type(error).__name__}: {error}"
+    _log.error(
+        "cursor_rolled_back",
+        cursor=path,
+        ledger_id=ledger_id,
+        mark_delete=str(in_node.snapshot.mark_delete),
+        reason=reason,
+    )
+    return in_node

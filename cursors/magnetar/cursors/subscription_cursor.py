@@ -1,15 +1,15 @@
-"""The face of every cursor: acknowledgements come in, questions of dispatchers are answered.
+"""The face of every cursor, and the cursor that is kept in memory only.
 
-`Cursor` keeps them durably, `NonDurableCursor` in memory. The methods here are plain synchronous
-calls on the pure `AckState`; whatever has to be written is written later, in the background, by the
-durable kind. A broker calls them once per ack command.
+`Cursor` keeps its progress durably, `NonDurableCursor` in memory. The methods here are plain
+synchronous calls on the pure `AckState`; whatever has to be written is written later, in the
+background, by the durable kind. A broker calls them once per ack command.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from magnetar.cursors.ack_state import AckRange, AckState
-from magnetar.ledger.position import Position
+from magnetar.cursors.ack_state import AckRange, AckState, LogShape
+from magnetar.ledger.position import EARLIEST, Position
 
 
 class SubscriptionCursor(ABC):
@@ -159,3 +159,38 @@ class SubscriptionCursor(ABC):
     @abstractmethod
     def _changed(self) -> None:
         """The state has changed and is to be saved some time."""
+
+
+class NonDurableCursor(SubscriptionCursor):
+    """A `SubscriptionCursor` that is never saved."""
+
+    def __init__(
+        self, log: LogShape, name: str, *, initial: Position, words: Sequence[int] = ()
+    ) -> None:
+        """Start so that `initial` is the first entry to deliver, as with `reset`."""
+        state = AckState(log, EARLIEST)
+        state.reset(initial, words)
+        super().__init__(name, state)
+
+    @property
+    def is_durable(self) -> bool:
+        return False
+
+    @property
+    def persisted_mark_delete(self) -> Position | None:
+        return None
+
+    async def persist(self) -> None:
+        """Nothing to do."""
+
+    async def reset(self, position: Position, words: Sequence[int] = ()) -> None:
+        self._state.reset(position, words)
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+    async def delete(self) -> None:
+        """Nothing to do."""
+
+    def _changed(self) -> None:
+        pass

@@ -78,7 +78,7 @@ def archive(
     """Archive topics to partitioned Parquet files, each message once; merge small files."""
     brokers = _brokers(url, admin_url, metadata_url)
     from magnetar.sdk.spark.pipeline import archive as job
-    from magnetar.sdk.spark.pipeline.compaction import CompactionSettings
+    from magnetar.sdk.spark.pipeline.archive import CompactionSettings
     from magnetar.sdk.spark.pipeline.job import Chosen, run_job
 
     settings = job.ArchiveSettings(

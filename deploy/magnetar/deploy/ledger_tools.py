@@ -12,7 +12,7 @@ from magnetar.broker.features.compaction.orphans import compaction_refers
 from magnetar.broker.features.delayed.bucket_list import COMPONENT
 from magnetar.broker.features.delayed.orphans import delayed_index_refers
 from magnetar.broker.schemas.orphans import schema_refers
-from magnetar.cursors.orphans import cursor_refers
+from magnetar.cursors.node import cursor_refers
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources
 from magnetar.ledger.errors import InvalidLedgerMetadataError, NoSuchLedgerError

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from magnetar.sdk.batch import MessageBatch
     from magnetar.sdk.client import Client
     from magnetar.sdk.consumer import Consumer
-    from magnetar.sdk.consuming.interceptors import ConsumerInterceptor
     from magnetar.sdk.encryption import FileKeyReader
     from magnetar.sdk.errors import SdkError
+    from magnetar.sdk.interceptors import ConsumerInterceptor, ProducerInterceptor
     from magnetar.sdk.message import Message
     from magnetar.sdk.message_id import MessageId
     from magnetar.sdk.producer import Producer
-    from magnetar.sdk.producing.interceptors import ProducerInterceptor
     from magnetar.sdk.producing.outgoing import OutgoingMessage
     from magnetar.sdk.producing.routing import Hashing, RoutingMode
     from magnetar.sdk.reader import Reader

@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from magnetar.sdk.ack_grouping import ALL_MESSAGES, AckGrouping, ack_frame
 from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.connection import Connection
-from magnetar.sdk.consuming.ack_timeouts import AckTimeouts
-from magnetar.sdk.consuming.interceptors import Interceptors
 from magnetar.sdk.errors import BrokerUnavailableError, service_error
+from magnetar.sdk.interceptors import Interceptors
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.receiver_queue import ReceiverQueue
-from magnetar.sdk.redelivery import NackDelay, Redelivery
+from magnetar.sdk.redelivery import AckTimeouts, NackDelay, Redelivery
 from magnetar.sdk.settings import ConsumerSettings
 from magnetar.sdk.wire.pulsar_pb2 import (
     BaseCommand,

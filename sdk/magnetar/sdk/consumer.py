@@ -1,30 +1,129 @@
 """The consumer as applications see it: of one topic, or of several.
 
 Its parts: a queue, where entries lie until they are taken; an acknowledger, which sends
-acknowledgements; an attachment, which keeps it subscribed. `TopicConsumer` has those of one topic,
-`TopicsConsumer` those of several; `Client.consumer` looks which of them is needed.
+acknowledgements; an attachment, which keeps it subscribed. `TopicConsumer` has those of one topic
+(`ReceiverQueue`, `Acknowledger`, `ConsumerAttachment`), `TopicsConsumer` those of several;
+`Client.consumer` looks which of them is needed.
+
+Calls that wait for messages are woken one by one, in turn. Whoever takes a message and leaves
+others wakes the next; so one message wakes one, not all.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, overload
+from typing import Protocol, Self, overload
 
 from magnetar.sdk.acknowledger import Acknowledgeable
 from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.consuming.dead_letters import DeadLetters
-from magnetar.sdk.consuming.interceptors import Interceptors
-from magnetar.sdk.consuming.parts import Acknowledging, Attaching, MessageQueue
-from magnetar.sdk.consuming.stats import BrokerStats, ConsumerStats
-from magnetar.sdk.consuming.waiters import Waiters
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import CorruptMessageError, NotSupportedError
+from magnetar.sdk.interceptors import Interceptors
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.schema import Schema
 from magnetar.sdk.settings import ConsumerSettings
+from magnetar.sdk.stats import BrokerStats, ConsumerStats
 from magnetar.sdk.transaction import Transaction
+
+
+class MessageQueue(Protocol):
+    """Messages that wait for the application; see `ReceiverQueue`."""
+
+    @property
+    def received_messages(self) -> int: ...
+    @property
+    def received_bytes(self) -> int: ...
+    @property
+    def has_some(self) -> bool: ...
+    @property
+    def has_entries(self) -> bool: ...
+    @property
+    def last_taken(self) -> MessageId | None: ...
+    def has_message(self) -> bool: ...
+    def take(self) -> Message | None: ...
+    def take_more(self, messages: list[Message], messages_max: int) -> None: ...
+    def take_batches(self, entries_max: int) -> list[MessageBatch]: ...
+    def is_current(self, what: Message | MessageBatch) -> bool: ...
+    def put_back(self, messages: Sequence[Message]) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def clear(self) -> None: ...
+
+
+class Acknowledging(Protocol):
+    """What the application says of messages; see `Acknowledger`."""
+
+    @property
+    def acknowledged(self) -> int: ...
+    @property
+    def negatively_acknowledged(self) -> int: ...
+    @property
+    def timed_out(self) -> int: ...
+    @property
+    def watches_timeouts(self) -> bool: ...
+    def add(self, what: Acknowledgeable) -> None: ...
+    def add_many(self, what: Iterable[Acknowledgeable]) -> None: ...
+    def add_cumulative(self, what: Acknowledgeable) -> None: ...
+    def add_negative(self, what: Acknowledgeable) -> None: ...
+    def redeliver(self, what: Iterable[Acknowledgeable]) -> None: ...
+    def redeliver_all(self) -> None: ...
+    def track(self, messages: Iterable[Message | MessageBatch]) -> None: ...
+    def flush(self) -> None: ...
+    async def confirm(self, what: Iterable[Acknowledgeable] = ()) -> None: ...
+    def close(self) -> None: ...
+
+
+class Attaching(Protocol):
+    """The consumer at its brokers; see `ConsumerAttachment`."""
+
+    is_closing: bool
+
+    @property
+    def is_attached(self) -> bool: ...
+    def check_usable(self) -> None: ...
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+    async def seek(self, message_id: MessageId) -> None: ...
+    async def seek_to_time(self, publish_time_ms: int) -> None: ...
+    async def unsubscribe(self, *, force: bool) -> None: ...
+
+
+class Waiters:
+    """Of one consumer."""
+
+    def __init__(self) -> None:
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiters)
+
+    async def wait(self) -> None:
+        """Wait to be woken; who was looks again whether there is something."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            # We may have been woken already: the message is for the next one who waits.
+            if future.done() and not future.cancelled():
+                self.wake()
+            raise
+
+    def wake(self) -> None:
+        """Wake one."""
+        while self._waiters:
+            future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    def wake_all(self) -> None:
+        while self._waiters:
+            self.wake()
 
 
 class Consumer(ABC):

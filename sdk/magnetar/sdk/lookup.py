@@ -1,7 +1,6 @@
 """Finding the broker that serves a topic."""
 
-from magnetar.sdk.connection import Connection
-from magnetar.sdk.connection_pool import ConnectionPool
+from magnetar.sdk.connection import Connection, ConnectionPool
 from magnetar.sdk.errors import BrokerUnavailableError, SdkError, service_error
 from magnetar.sdk.service_url import Address, ServiceUrl
 from magnetar.sdk.wire.pulsar_pb2 import (

@@ -11,9 +11,9 @@ from typing import Generic, Self
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.pending_sends import OnSent, PendingSend
 from magnetar.sdk.producing.outgoing import OutgoingMessage
-from magnetar.sdk.producing.producer_stats import ProducerStats
 from magnetar.sdk.producing.value_encoder import ValueEncoder
 from magnetar.sdk.schema import T
+from magnetar.sdk.stats import ProducerStats
 from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 

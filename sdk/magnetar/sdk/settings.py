@@ -1,4 +1,4 @@
-"""Settings of the client, its producers, consumers and readers.
+"""Settings of the client, its producers, consumers and readers, and the policies in them.
 
 Frozen values with the unit last in each name; a value out of bounds raises ValueError at once.
 """
@@ -8,13 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
-from magnetar.sdk.consuming.interceptors import ConsumerInterceptor
-from magnetar.sdk.consuming.policies import (
-    BatchReceivePolicy,
-    DeadLetterPolicy,
-    KeySharedPolicy,
-)
 from magnetar.sdk.errors import CredentialsError, IssuerUnavailableError, SdkError
+from magnetar.sdk.interceptors import ConsumerInterceptor
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.producing.routing import Hashing, Router, RoutingMode
@@ -29,7 +24,8 @@ if TYPE_CHECKING:
         MessageDecryptor,
         MessageEncryptor,
     )
-    from magnetar.sdk.producing.interceptors import ProducerInterceptor
+    from magnetar.sdk.interceptors import ProducerInterceptor
+
 
 __all__ = [
     "AccessMode",
@@ -43,7 +39,6 @@ __all__ = [
     "ReaderSettings",
     "SubscriptionType",
 ]
-
 
 SettingsT = TypeVar("SettingsT")
 
@@ -131,6 +126,63 @@ def check_settings(settings: object, kind: type[SettingsT]) -> SettingsT:
     if not isinstance(settings, kind):
         raise TypeError(f"settings are a {kind.__name__}(…), not {type(settings).__name__}")
     return settings
+
+
+HASHES = 65_536
+"""Key hashes are 0 to 65535 (Murmur3, modulo this)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySharedPolicy:
+    """Which keys a consumer of a Key_Shared subscription gets."""
+
+    hash_ranges: tuple[tuple[int, int], ...] = ()
+    """Hashes of this consumer, ends included (STICKY); empty: the broker divides them."""
+    allow_out_of_order: bool = False
+    """Give a key to a new consumer before the old one has acknowledged what it has of it."""
+
+    def __post_init__(self) -> None:
+        last = -1
+        for start, end in sorted(self.hash_ranges):
+            if not 0 <= start <= end < HASHES:
+                raise ValueError(f"hash range {start}-{end}: wanted 0 <= start <= end <= 65535")
+            if start <= last:
+                raise ValueError(f"hash range {start}-{end} overlaps another one")
+            last = end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterPolicy:
+    """What becomes of a message that was delivered again and again."""
+
+    redeliveries_max: int
+    """It is delivered so many times after the first; then it goes to the dead letter topic."""
+    topic: str = ""
+    """Empty: `{topic}-{subscription}-DLQ`, as with the official clients."""
+    retry_topic: str = ""
+    """Empty: `{topic}-{subscription}-RETRY`; see `ConsumerSettings.retry_topic`."""
+    initial_subscription: str = ""
+    """A subscription of the dead letter topic, made before its first message if it is not there:
+    without one, nothing holds the letters. Empty: none is made."""
+
+    def __post_init__(self) -> None:
+        if self.redeliveries_max < 0:
+            raise ValueError(f"redeliveries_max is {self.redeliveries_max}; allowed are 0 and more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReceivePolicy:
+    """`receive_batch` returns as soon as one of these is reached."""
+
+    messages_max: int = 1_000
+    bytes_max: int = 10 * 1024 * 1024
+    """Of payloads; a single message may be larger."""
+    timeout_ms: int = 100
+    """0: wait until one of the others is reached."""
+
+    def __post_init__(self) -> None:
+        if not (self.messages_max >= 1 and self.bytes_max >= 1 and self.timeout_ms >= 0):
+            raise ValueError("a batch has at least one message and byte, and no negative timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +318,7 @@ class ProducerSettings:
     """A subscription that the broker makes with the topic, from its beginning, if it has none of
     this name: nothing that is sent is lost before somebody subscribes."""
     interceptors: "tuple[ProducerInterceptor, ...]" = ()
-    """See `magnetar.sdk.producing.interceptors`."""
+    """See `magnetar.sdk.interceptors`."""
     routing: RoutingMode | Router = RoutingMode.ROUND_ROBIN
     """Partitioned topics: where messages without a key go; or a function that is asked for each
     message, whatever its key: it gets the message and the number of partitions."""
@@ -374,7 +426,7 @@ class ConsumerSettings:
     topics_update_ms: int = 60_000
     """How often to ask for new partitions, and for topics that fit a pattern."""
     interceptors: tuple[ConsumerInterceptor, ...] = ()
-    """Called for each message, in this order; see `consuming/interceptors.py`."""
+    """Called for each message, in this order; see `interceptors.py`."""
     on_active_change: Callable[[str, bool], None] | None = None
     """Failover: called with a topic's name when this consumer becomes its active one, or ceases."""
     metadata: Mapping[str, str] = field(default_factory=dict)

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from magnetar.cursors.ack_state import AckSnapshot
-from magnetar.cursors.node import CursorNode, cursor_path, encode_node
-from magnetar.cursors.orphans import cursor_refers
+from magnetar.cursors.node import CursorNode, cursor_path, cursor_refers, encode_node
 from magnetar.ledger.errors import ClocksApartError, NoNodeError, OwnerUnclearError
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState

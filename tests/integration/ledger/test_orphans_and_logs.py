@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from magnetar.cursors.orphans import cursor_refers
+from magnetar.cursors.node import cursor_refers
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LogError
 from magnetar.ledger.metadata.store import MetadataStore

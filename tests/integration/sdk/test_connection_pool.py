@@ -3,7 +3,7 @@
 from contextlib import AsyncExitStack
 
 from magnetar.sdk import ClientSettings
-from magnetar.sdk.connection_pool import ConnectionPool
+from magnetar.sdk.connection import ConnectionPool
 from magnetar.sdk.ports import SystemNetwork
 from magnetar.sdk.service_url import Address
 from tests.integration.sdk.scripted_broker import ScriptedBroker

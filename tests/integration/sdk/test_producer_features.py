@@ -26,7 +26,7 @@ from magnetar.sdk import (
 from magnetar.sdk.batch import EntrySource, MessageBatch
 from magnetar.sdk.encryption import FileKeyReader
 from magnetar.sdk.errors import MessageTooLargeError, PendingLimitError, SdkError
-from magnetar.sdk.producing.interceptors import ProducerInterceptor
+from magnetar.sdk.interceptors import ProducerInterceptor
 from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.errors import ProducerBusyError, ProducerFencedError

@@ -12,7 +12,7 @@ from magnetar.sdk import (
     ProducerSettings,
     ReaderSettings,
 )
-from magnetar.sdk.consuming.policies import BatchReceivePolicy
+from magnetar.sdk.settings import BatchReceivePolicy
 from magnetar.sdk.wire import BaseCommand
 from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
 from tests.waiting import until

@@ -15,8 +15,8 @@ from typing import Any, cast
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.sdk.spark.columns import METADATA_FIELDS, VALUE
+from magnetar.sdk.spark.readers import StreamReader, stream_reader
 from magnetar.sdk.spark.slices import slices_of
-from magnetar.sdk.spark.stream_reader import StreamReader, stream_reader
 
 SCHEMA = StructType([StructField(VALUE, BinaryType()), METADATA_FIELDS[1]])
 

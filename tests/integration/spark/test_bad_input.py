@@ -220,7 +220,7 @@ def test_a_spark_without_limits_of_micro_batches_is_told_in_one_line(
     server: Standalone, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of 4.1, which reads batches."""
-    monkeypatch.delitem(sys.modules, "magnetar.sdk.spark.stream_reader", raising=False)
+    monkeypatch.delitem(sys.modules, "magnetar.sdk.spark.readers", raising=False)
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
     reader = MagnetarDataSource(options_for(server, topic=filled)).streamReader(SCHEMA)
     with pytest.raises(MagnetarSparkError, match=r"streaming queries need Spark 4\.2"):

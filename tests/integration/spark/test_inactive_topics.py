@@ -8,8 +8,8 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from magnetar.sdk.spark.batch_reader import BatchReader
 from magnetar.sdk.spark.data_source import MagnetarDataSource
+from magnetar.sdk.spark.readers import BatchReader
 from tests.integration.spark.driven import SCHEMA
 from tests.integration.spark.support import admin, load, options_for
 from tests.standalone import Standalone

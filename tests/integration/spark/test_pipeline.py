@@ -14,11 +14,15 @@ from typer.testing import CliRunner
 
 from magnetar.deploy.cli import app
 from magnetar.sdk.errors import SdkError
-from magnetar.sdk.spark.pipeline.archive import ArchiveSettings, archive, show_archive
+from magnetar.sdk.spark.errors import ArchiveBusyError, PipelineError
+from magnetar.sdk.spark.pipeline.archive import (
+    ArchiveSettings,
+    CompactionSettings,
+    archive,
+    show_archive,
+)
 from magnetar.sdk.spark.pipeline.archive_log import Commit
 from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
-from magnetar.sdk.spark.pipeline.compaction import CompactionSettings
-from magnetar.sdk.spark.pipeline.errors import ArchiveBusyError, PipelineError
 from magnetar.sdk.spark.pipeline.job import BrokerSettings
 from magnetar.sdk.spark.pipeline.replay import ReplaySettings, replay, show_replayed
 from magnetar.sdk.spark.pipeline.rollup import (

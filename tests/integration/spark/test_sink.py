@@ -13,8 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from magnetar.sdk.spark.sink.lane import TaskIdentity
-from magnetar.sdk.spark.sink.task import Written, write_task
-from magnetar.sdk.spark.sink.writer import StreamWriter, stream_writer
+from magnetar.sdk.spark.sink.writer import StreamWriter, Written, stream_writer, write_task
 from tests.integration.spark.support import admin
 from tests.standalone import Standalone
 

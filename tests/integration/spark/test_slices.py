@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from magnetar.sdk.spark import MagnetarDataSource, broker_reads
-from magnetar.sdk.spark.batch_reader import BatchReader
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
+from magnetar.sdk.spark.readers import BatchReader
 from magnetar.sdk.spark.slices import Slice
 from tests.cluster import ProcessCluster
 from tests.integration.spark.driven import SCHEMA

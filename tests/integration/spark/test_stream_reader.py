@@ -7,7 +7,7 @@ import pulsar
 import pytest
 
 from magnetar.sdk import Client
-from magnetar.sdk.spark import stream_reader
+from magnetar.sdk.spark import readers
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from tests.integration.spark.driven import Checkpoint, DrivenQuery
@@ -88,7 +88,7 @@ def test_a_query_that_has_read_everything_has_no_backlog(
     """Spark says that a micro-batch is done when there is another one, which a quota by age that
     refuses producers would not let come."""
     if not available_now:
-        monkeypatch.setattr(stream_reader, "IDLE_RELEASE_S", 0.0)
+        monkeypatch.setattr(readers, "IDLE_RELEASE_S", 0.0)
     options = options_for(
         server,
         topic=topic,
@@ -129,7 +129,7 @@ def test_a_query_whose_progress_is_not_logged_yet_holds_what_it_has_read(
 ) -> None:
     """With asynchronous progress tracking Spark goes on before it has logged what is done: a crash
     begins with the last micro-batch that was logged."""
-    monkeypatch.setattr(stream_reader, "IDLE_RELEASE_S", 0.0)
+    monkeypatch.setattr(readers, "IDLE_RELEASE_S", 0.0)
     options = options_for(
         server,
         topic=topic,

@@ -1,7 +1,6 @@
 """The cursor in memory."""
 
-from magnetar.cursors.non_durable import NonDurableCursor
-from magnetar.cursors.subscription_cursor import SubscriptionCursor
+from magnetar.cursors.subscription_cursor import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.position import EARLIEST, LATEST, Position
 from tests.unit.cursors.growing_log import GrowingLog
 

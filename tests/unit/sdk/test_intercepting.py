@@ -4,11 +4,15 @@ import logging
 
 import pytest
 
-from magnetar.sdk.consuming.interceptors import ConsumerInterceptor, Interceptors
 from magnetar.sdk.errors import SdkError
+from magnetar.sdk.interceptors import (
+    ConsumerInterceptor,
+    Interceptors,
+    ProducerInterceptor,
+    ProducerInterceptors,
+)
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.producing.interceptors import ProducerInterceptor, ProducerInterceptors
 from magnetar.sdk.producing.outgoing import OutgoingMessage
 
 SENT = OutgoingMessage(payload=b"x")

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from magnetar.sdk.errors import TransactionEndedError
-from magnetar.sdk.transaction import Transaction, TransactionState
-from magnetar.sdk.transaction_coordinators import TransactionCoordinators
+from magnetar.sdk.transaction import Transaction, TransactionCoordinators, TransactionState
 
 
 class Recorder(TransactionCoordinators):

@@ -8,7 +8,7 @@ import structlog
 
 from magnetar.broker.websocket.session import Links
 from magnetar.sdk.consumer import Consumer
-from magnetar.sdk.consuming.letters_once import LettersOnce
+from magnetar.sdk.consuming.dead_letters import LettersOnce
 from magnetar.sdk.consuming.message_copies import MessageCopies
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message import Message

@@ -10,7 +10,6 @@ from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.consumer_attachment import ConsumerAttachment
 from magnetar.sdk.consuming.dead_letters import DeadLetters
 from magnetar.sdk.consuming.entry_opening import EntryOpening
-from magnetar.sdk.consuming.stats import BrokerStats
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
@@ -18,6 +17,7 @@ from magnetar.sdk.receiver_queue import Delivery, ReceiverQueue
 from magnetar.sdk.schema import Schema
 from magnetar.sdk.schema_versions import load_versions
 from magnetar.sdk.settings import ConsumerSettings
+from magnetar.sdk.stats import BrokerStats
 from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.wire.topic_name import TopicName
 

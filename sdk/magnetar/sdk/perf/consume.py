@@ -16,8 +16,7 @@ import uvloop
 from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.client import Client
 from magnetar.sdk.consumer import Consumer
-from magnetar.sdk.perf.histogram import LatencyHistogram
-from magnetar.sdk.perf.result import PerfResult
+from magnetar.sdk.perf.result import LatencyHistogram, PerfResult
 from magnetar.sdk.settings import (
     ClientSettings,
     ConsumerSettings,

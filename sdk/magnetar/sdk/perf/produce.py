@@ -14,8 +14,7 @@ import uvloop
 
 from magnetar.sdk.client import Client
 from magnetar.sdk.pending_sends import PendingSend
-from magnetar.sdk.perf.histogram import LatencyHistogram
-from magnetar.sdk.perf.result import PerfResult
+from magnetar.sdk.perf.result import LatencyHistogram, PerfResult
 from magnetar.sdk.producer import Producer
 from magnetar.sdk.settings import ClientSettings, ProducerSettings
 from magnetar.sdk.wire.compression import Compression

@@ -28,7 +28,6 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.pending_sends import OnSent
 from magnetar.sdk.producer import OnConfirmed, Producer
 from magnetar.sdk.producing.outgoing import OutgoingMessage
-from magnetar.sdk.producing.producer_stats import ProducerStats
 from magnetar.sdk.producing.routing import PartitionRouter
 from magnetar.sdk.producing.send_room import SendRoom, Turn
 from magnetar.sdk.producing.topic_producer import TopicProducer, settle
@@ -36,6 +35,7 @@ from magnetar.sdk.producing.under_way import tell
 from magnetar.sdk.producing.value_encoder import ValueEncoder
 from magnetar.sdk.schema import Schema, T
 from magnetar.sdk.settings import ProducerSettings
+from magnetar.sdk.stats import ProducerStats
 from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from magnetar.sdk.wire.topic_name import TopicName

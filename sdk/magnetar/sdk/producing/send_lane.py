@@ -13,8 +13,7 @@ from magnetar.sdk.errors import SdkError
 from magnetar.sdk.pending_sends import OnSent, PendingSend
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.producing.batch_container import BatchContainer
-from magnetar.sdk.producing.bulk_sends import BulkSends
-from magnetar.sdk.producing.message_encoder import MessageEncoder
+from magnetar.sdk.producing.message_encoder import BulkSends, MessageEncoder
 from magnetar.sdk.producing.outgoing import OutgoingMessage, TransactionId
 from magnetar.sdk.producing.under_way import SendsUnderWay
 from magnetar.sdk.settings import ProducerSettings

@@ -14,7 +14,7 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.pending_sends import OnSent, PendingSend, PendingSends, receipt_id
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.producer import OnConfirmed
-from magnetar.sdk.producing.producer_stats import ProducerCounters
+from magnetar.sdk.stats import ProducerCounters
 from magnetar.sdk.wire.pulsar_pb2 import CommandSendReceipt
 from magnetar.sdk.wire.topic_name import TopicName
 

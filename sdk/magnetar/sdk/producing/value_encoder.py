@@ -5,8 +5,8 @@ from functools import partial
 from typing import Generic, cast
 
 from magnetar.sdk.errors import SchemaValueError
+from magnetar.sdk.interceptors import ProducerInterceptor, ProducerInterceptors
 from magnetar.sdk.pending_sends import OnSent
-from magnetar.sdk.producing.interceptors import ProducerInterceptor, ProducerInterceptors
 from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.schema import Schema, T
 

@@ -7,8 +7,6 @@ from magnetar.sdk.schemas.auto import (
     AutoTextSchema,
     schema_of,
 )
-from magnetar.sdk.schemas.avro import AvroObjectSchema, AvroSchema
-from magnetar.sdk.schemas.json_schema import JsonObjectSchema, JsonSchema
 from magnetar.sdk.schemas.key_value import KeyValue, KeyValueEncoding, KeyValueSchema
 from magnetar.sdk.schemas.primitives import (
     BOOLEAN,
@@ -29,6 +27,12 @@ from magnetar.sdk.schemas.primitives import (
     TIMESTAMP,
     BytesSchema,
     StringSchema,
+)
+from magnetar.sdk.schemas.record_schemas import (
+    AvroObjectSchema,
+    AvroSchema,
+    JsonObjectSchema,
+    JsonSchema,
 )
 from magnetar.sdk.schemas.records import AvroType, Float32, Int32
 

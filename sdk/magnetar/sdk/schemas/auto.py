@@ -7,10 +7,9 @@ from typing import cast
 
 from magnetar.sdk.errors import SchemaDefinitionError, SchemaValueError
 from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType, VersionedSchema
-from magnetar.sdk.schemas.avro import AvroObjectSchema
-from magnetar.sdk.schemas.json_schema import JsonObjectSchema, parse_json
 from magnetar.sdk.schemas.key_value import KeyValueSchema, split_info
 from magnetar.sdk.schemas.primitives import BYTES, PRIMITIVES, STRING
+from magnetar.sdk.schemas.record_schemas import AvroObjectSchema, JsonObjectSchema, parse_json
 
 
 def schema_of(info: SchemaInfo) -> Schema[object]:

@@ -4,7 +4,7 @@ That is Avro's own resolution: a field that is new gets its default, one that wa
 by its alias, numbers become wider. Where versions do not resolve, such as an enum's symbol that the
 newest one does not have, a value is what it was written as, and its fields are found by their name.
 
-A union of several types is read as a record of its member (`avro_types.py`): a record of one field
+A union of several types is read as a record of its member (`columns.py`): a record of one field
 is written as that field is.
 """
 
@@ -18,7 +18,7 @@ import fastavro
 import fastavro.read
 import fastavro.schema
 
-from magnetar.sdk.spark.avro_types import is_decimal, members_of
+from magnetar.sdk.spark.columns import is_decimal, members_of
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
 

@@ -1,4 +1,4 @@
-"""What the driver does for batch and stream alike: topics, positions, slices.
+"""What the driver does for batch and stream alike: columns, topics, positions, slices.
 
 Everything that can be wrong with a query is found here, before a task runs.
 """
@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.admin_client import AdminClient
+from magnetar.sdk.spark.columns import ERROR_FIELD, METADATA_FIELDS, VALUE, value_fields
 from magnetar.sdk.spark.errors import DataLossError, OffsetError
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, reach, shown_id
 from magnetar.sdk.spark.planning import SlicePlan, joined_topics, plan_slices, slice_entries
-from magnetar.sdk.spark.slices import JoinedSlices, LedgerPart, Slice, ValueSchema
+from magnetar.sdk.spark.slices import PERMISSIVE, JoinedSlices, LedgerPart, Slice, ValueSchema
 from magnetar.sdk.spark.source_options import SourceOptions
-from magnetar.sdk.spark.topic_schema import with_versions
+from magnetar.sdk.spark.topic_schema import value_schema_of, with_versions
 from magnetar.sdk.spark.topic_states import TopicState, TopicStates
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -296,3 +298,35 @@ def _check_order(name: str, first: MessageId | None, last: MessageId) -> None:
             f"option endingOffsets: {name}: {shown_id(last)} is before {shown_id(first)}, where "
             f"startingOffsets begins"
         )
+
+
+def read_schema(options: Mapping[str, str]) -> StructType:
+    """The columns of a query: those of its topics' schema, and the metadata.
+
+    Raises:
+        OptionError, TopicNotFoundError, SchemaMismatchError, UnreachableError
+    """
+    checked = SourceOptions.read(options)
+    error = [ERROR_FIELD] if checked.settings.mode == PERMISSIVE else []
+    return StructType([*value_fields(_value_schema(checked)), *METADATA_FIELDS, *error])
+
+
+def archived_schema(options: Mapping[str, str]) -> StructType:
+    """The columns of an archive: the fields of JSON and AVRO, and of every other schema the bytes,
+    out of which a replay makes the same messages.
+
+    Raises:
+        OptionError, TopicNotFoundError, SchemaMismatchError, UnreachableError
+    """
+    value_schema = _value_schema(SourceOptions.read(options))
+    stored = [StructField(VALUE, BinaryType())]
+    fields = value_fields(value_schema) if value_schema.kind in ("JSON", "AVRO") else stored
+    return StructType([*fields, *METADATA_FIELDS])
+
+
+def _value_schema(options: SourceOptions) -> ValueSchema:
+    driver = SourceDriver(options)
+    try:
+        return value_schema_of(driver.admin, driver.topics())
+    finally:
+        driver.close()

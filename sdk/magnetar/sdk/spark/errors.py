@@ -1,4 +1,4 @@
-"""Errors of the Spark source and sink.
+"""Errors of the Spark source and sink, and of the jobs.
 
 SdkError                        see `magnetar.sdk.errors`
 └── MagnetarSparkError          one line that says what to do; `retryable` as everywhere
@@ -11,7 +11,10 @@ SdkError                        see `magnetar.sdk.errors`
     ├── CorruptDataError        what is stored cannot be read: carries topic and message id
     │   └── HeadlessMessageError  a message in chunks has lost its beginning
     ├── SchemaMismatchError     columns that do not fit the topic's schema
-    └── RetryMismatchError      a retry of the sink with other rows than were stored
+    ├── RetryMismatchError      a retry of the sink with other rows than were stored
+    └── PipelineError           a job cannot go on; one line that says what to do
+        ├── ArchiveError        a directory that is no archive, or one that is damaged
+        └── ArchiveBusyError    another job has written to the archive at the same time
 """
 
 import os
@@ -21,6 +24,8 @@ from contextlib import contextmanager
 from magnetar.sdk.errors import SdkError
 
 __all__ = [
+    "ArchiveBusyError",
+    "ArchiveError",
     "CorruptDataError",
     "DataLossError",
     "EntryLossError",
@@ -28,6 +33,7 @@ __all__ = [
     "MagnetarSparkError",
     "OffsetError",
     "OptionError",
+    "PipelineError",
     "RetryMismatchError",
     "SchemaMismatchError",
     "TopicNotFoundError",
@@ -87,6 +93,20 @@ class SchemaMismatchError(MagnetarSparkError):
 
 class RetryMismatchError(MagnetarSparkError):
     """A task that is tried again has other rows, or another order, than an attempt has stored."""
+
+
+class PipelineError(MagnetarSparkError):
+    """A job cannot go on."""
+
+
+class ArchiveError(PipelineError):
+    """What lies there is not what the archive's log says."""
+
+
+class ArchiveBusyError(PipelineError):
+    """Somebody else has committed: two jobs work on one archive."""
+
+    retryable = True
 
 
 @contextmanager

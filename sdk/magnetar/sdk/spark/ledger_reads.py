@@ -18,8 +18,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.ledger_metadata import DigestType
 from magnetar.ledger.quorum import stored_ranges, write_set
-from magnetar.sdk.spark.bookie_link import BookieLink
-from magnetar.sdk.spark.bookie_stream import BookieConnector
+from magnetar.sdk.spark.bookie_link import BookieConnector, BookieLink
 from magnetar.sdk.spark.errors import (
     CorruptDataError,
     DataLossError,

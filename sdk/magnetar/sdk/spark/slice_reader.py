@@ -1,6 +1,24 @@
-"""A task: the rows of its slices, as Arrow batches."""
+"""A task: the rows of its slices, as Arrow batches.
 
+Entries come from bookies, and through a broker from the first one that none of its bookies is
+reached for. That an executor reaches no bookie says nothing of what they hold: brokers are nearer
+to them. What bookies do say, that entries are gone or are not what was written, is not asked a
+second time.
+
+A worker process reads many slices, one after the other (`settle_worker`). What it has imported by
+its second task stays for good: `gc.freeze` takes it out of every later round of the garbage
+collector, which costs a third of the time otherwise, since each slice makes very many objects. At
+the first task that would be too early: not everything is imported before the first batch.
+
+And it keeps the memory that it has: blocks and batches of a megabyte come and go a hundred times a
+second, and the C library would give each back to the system and fetch it again, page by page. On a
+virtual machine that costs more than what is done with them.
+"""
+
+import ctypes
+import gc
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -16,12 +34,12 @@ from magnetar.sdk.spark.errors import (
     DataLossError,
     EntryLossError,
     HeadlessMessageError,
+    UnreachableError,
     one_line_errors,
 )
-from magnetar.sdk.spark.fallback_reads import FallbackReads
+from magnetar.sdk.spark.ledger_reads import LedgerReads
 from magnetar.sdk.spark.slices import LEDGERS_BEFORE_MAX, LedgerPart, Slice
 from magnetar.sdk.spark.values import value_columns
-from magnetar.sdk.spark.worker_process import settle_worker
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +50,6 @@ _LOOK_BACK_ENTRIES_MIN = 16
 _LOOK_BACK_ENTRIES_MAX = 1024
 _LOOK_BACK_BYTES = 1 << 20
 """Entries that are fetched together on the way back: about so many bytes of them."""
-
 
 _LOSS_LINES_MAX = 10
 """Of each ledger, about places where entries are gone."""
@@ -283,3 +300,127 @@ def _widened(part: LedgerPart, first: int, last: int) -> LedgerPart:
         part.digest_type,
         part.password,
     )
+
+
+class FallbackReads:
+    """Reads of one slice. Once it has gone over to brokers it stays with them, and so do those of
+    the slices that follow it in its task."""
+
+    def __init__(self, wanted: Slice, before: "FallbackReads | None" = None) -> None:
+        """`before`: of the slice before it in a task; its connections to bookies go on here.
+
+        Raises:
+            OptionError: a file of the bookies' security cannot be used.
+        """
+        self._slice = wanted
+        settings = wanted.settings
+        self._brokers: BrokerReads | None = None
+        self._problem: UnreachableError | None = None
+        """Why bookies are not asked any more."""
+        self._bookies: LedgerReads
+        if before is not None:
+            self._bookies, self._problem = before._bookies, before._problem
+            self._bookies.know(wanted.addresses)
+        else:
+            self._bookies = LedgerReads(
+                wanted.addresses,
+                request_bytes=settings.request_bytes,
+                bookie_timeout_ms=settings.bookie_timeout_ms,
+                security=settings.bookie_security,
+            )
+
+    def close(self) -> None:
+        self._bookies.close()
+        if self._brokers is not None:
+            self._brokers.close()
+
+    def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
+        """Runs of payloads in order, each with the id of its first entry.
+
+        Raises:
+            DataLossError, CorruptDataError: see `LedgerReads.entries`.
+            UnreachableError: neither bookies nor brokers give them; says why of both.
+        """
+        if self._problem is None:
+            try:
+                for first, payloads in self._bookies.entries(part):
+                    yield first, payloads
+                    part = replace(part, first=first + len(payloads))
+                return
+            except UnreachableError as error:
+                if not self._slice.settings.service_url:
+                    raise
+                self._problem = error
+                _log.warning("%s: reading through brokers: %s", self._slice.topic, error)
+                self._bookies.close()
+        try:
+            yield from self._opened().entries(part)
+        except UnreachableError as error:
+            raise UnreachableError(f"{self._problem}; nor through brokers: {error}") from error
+
+    def first_held(self, part: LedgerPart) -> int:
+        """The first of these entries that may be there; behind the last one if none is."""
+        return part.first if self._problem is not None else self._bookies.first_held(part)
+
+    def _opened(self) -> BrokerReads:
+        if self._brokers is None:
+            settings = self._slice.settings
+            self._brokers = BrokerReads(
+                self._slice.topic, settings.service_url, settings.client or ClientSettings()
+            )
+        return self._brokers
+
+
+_IDLE = 20
+"""One more than the highest niceness there is: only what nobody else wants."""
+
+_GC_THRESHOLD = 100_000
+"""New objects before a collection. Rows go by their reference counts, without the collector."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Of glibc's mallopt(3)."""
+_MAPPED_FROM_BYTES = 32 << 20
+"""Only what is larger goes back at once: as far as mallopt lets it be raised."""
+_KEPT_BYTES_MAX = 64 << 20
+"""Of what is freed at the end of the heap."""
+
+_tasks = 0
+_settled = 0
+
+
+def settle_worker(niceness: int) -> None:
+    """Called at the start of each task; `niceness` as in `ReadSettings`."""
+    global _tasks, _settled
+    _tasks += 1
+    if _tasks == 1:
+        gc.set_threshold(_GC_THRESHOLD, 50, 100)
+        _keep_memory()
+    elif _tasks == 2:
+        gc.collect()
+        gc.freeze()
+    if niceness > _settled:
+        _give_way(niceness)
+        _settled = niceness
+
+
+def _keep_memory() -> None:
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return  # another C library, with rules of its own
+    set_option(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
+    set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES_MAX)
+
+
+def _give_way(niceness: int) -> None:
+    """Let others have the processor first. A process can do that once, and cannot take it back."""
+    if niceness >= _IDLE and hasattr(os, "SCHED_IDLE"):
+        try:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            return
+        except OSError:
+            niceness = _IDLE - 1  # not allowed here: as low as an ordinary process goes
+    try:
+        os.nice(min(niceness, _IDLE - 1))
+    except OSError:
+        pass  # no reason not to read

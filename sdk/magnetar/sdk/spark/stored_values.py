@@ -1,7 +1,7 @@
 """Values as they were stored, and what makes columns of them; the columns that are just that.
 
-How a schema makes others: `primitive_values.py`, `structured_values.py`, `key_value_columns.py`;
-which of them a query takes: `values.py`. Pure.
+How a schema makes others: `values.py` and `structured_values.py`; which of them a query takes:
+`values.py`. Pure.
 """
 
 from array import array

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.json
 from pyspark.sql.types import StructType
 
-from magnetar.sdk.spark.columns import VALUE
+from magnetar.sdk.spark.columns import VALUE, is_union, value_type
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
 from magnetar.sdk.spark.stored_values import Part, StoredValues, arrow_schema
-from magnetar.sdk.spark.value_types import is_union, value_type
 
 _VALUE_CHARACTERS_MAX = 100
 

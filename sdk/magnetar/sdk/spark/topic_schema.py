@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from magnetar.sdk.spark.admin_client import AdminClient, Json
+from magnetar.sdk.spark.columns import PRIMITIVE_TYPES, wants_bytes_only
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
-from magnetar.sdk.spark.value_types import PRIMITIVE_TYPES, wants_bytes_only
 from magnetar.sdk.wire.topic_name import TopicName
 
 _NOT_FOUND = 404

@@ -1,22 +1,35 @@
-"""Which columns messages' values become: the bytes, or what their schema makes of them."""
+"""Which columns messages' values become: the bytes, or what their schema makes of them.
 
-from collections.abc import Mapping, Sequence
+Here are values of primitive schemas as a column (layouts: `magnetar.sdk.schemas.primitives`), and
+those of KEY_VALUE schemas as two columns, `key` and `value`: INLINE, the payload is both, each
+behind its size (int32, big-endian; -1: none); SEPARATED, it is the value, and the key is the
+message's own. Values of JSON and AVRO are in `structured_values.py`.
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
-from magnetar.sdk.spark.columns import ERROR_FIELD, KEY, METADATA_FIELDS, METADATA_NAMES, VALUE
-from magnetar.sdk.spark.errors import SchemaMismatchError
-from magnetar.sdk.spark.slices import ValueSchema
-from magnetar.sdk.spark.stored_values import StoredColumn, StoredValues, ValueColumns
-from magnetar.sdk.spark.value_types import (
+from magnetar.sdk.spark.columns import (
+    ERROR_FIELD,
+    KEY,
     KEY_PART,
+    METADATA_FIELDS,
+    METADATA_NAMES,
     TEXT_KINDS,
+    VALUE,
     check_field,
     has_field,
+    is_union,
     value_fields,
+    value_type,
     wants_bytes_only,
 )
+from magnetar.sdk.spark.errors import SchemaMismatchError
+from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.spark.stored_values import StoredColumn, StoredValues, ValueColumns, arrow_schema
 
 
 def value_columns(schema: StructType, value_schema: ValueSchema) -> ValueColumns:
@@ -35,8 +48,6 @@ def value_columns(schema: StructType, value_schema: ValueSchema) -> ValueColumns
         value_schema, known = ValueSchema(), {}
     is_pair = value_schema.key is not None and any(each.name == KEY_PART for each in wanted)
     if is_pair:
-        from magnetar.sdk.spark.key_value_columns import KeyValueColumns
-
         return KeyValueColumns(StructType(wanted), value_schema)
     made: list[ValueColumns] = []
     fields: list[StructField] = []
@@ -85,17 +96,13 @@ def _check_metadata(schema: StructType) -> None:
 
 
 def _decoded(wanted: StructType, value_schema: ValueSchema) -> ValueColumns:
-    # Here, not above: what reads bytes loads neither.
+    # Here, not above: what reads bytes does not load it.
     if value_schema.kind in ("JSON", "AVRO"):
         from magnetar.sdk.spark.structured_values import StructuredValues
 
         return StructuredValues(wanted, value_schema)
     if value_schema.key is not None:
-        from magnetar.sdk.spark.key_value_columns import KeyValueColumns
-
         return KeyValueColumns(wanted, value_schema)
-    from magnetar.sdk.spark.primitive_values import PrimitiveValues
-
     return PrimitiveValues(value_schema.kind, wanted.fields[0].dataType)
 
 
@@ -122,3 +129,210 @@ class _Joined:
         for each in self._made:
             found.update(each.columns(stored))
         return found
+
+
+_SIZE = struct.Struct(">i")
+
+MakeColumn = Callable[[StoredValues], pa.Array]
+
+
+class KeyValueColumns:
+    """Both columns, or one of them; each as its schema says, or as its bytes."""
+
+    def __init__(self, wanted: StructType, schema: ValueSchema) -> None:
+        """
+        Raises:
+            SchemaMismatchError: other columns, or of another type.
+        """
+        assert schema.key is not None
+        assert schema.value is not None
+        self._is_separate = self.needs_keys = schema.has_separate_key
+        known = {each.name: each.dataType for each in value_fields(schema)}
+        parts = {KEY_PART: schema.key, VALUE: schema.value}
+        self._columns: dict[str, MakeColumn] = {}
+        for each in wanted.fields:
+            if each.name in parts and isinstance(each.dataType, BinaryType):
+                self._columns[each.name] = _stored
+            else:
+                check_field(each, known, schema)
+                self._columns[each.name] = _column(parts[each.name])
+
+    def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
+        parts = _with_keys(stored) if self._is_separate else _taken_apart(stored)
+        made = {}
+        for name, make in self._columns.items():
+            part = parts[name]
+            made[name] = make(part)
+            for row, problem in part.unfit.items():
+                stored.unfit.setdefault(row, f"{name}: {problem}")
+        return made
+
+
+def _with_keys(stored: StoredValues) -> dict[str, StoredValues]:
+    rows = range(len(stored.lengths))
+    keys = [stored.keys.get(row, b"") for row in rows]
+    without = [row for row in rows if row not in stored.keys]
+    value = StoredValues(stored.parts, stored.lengths, stored.nulls, stored.versions)
+    return {
+        KEY_PART: StoredValues(keys, list(map(len, keys)), without, stored.versions),
+        VALUE: value,
+    }
+
+
+def _taken_apart(stored: StoredValues) -> dict[str, StoredValues]:
+    nulls = set(stored.nulls)
+    found: dict[str, list[bytes | None]] = {KEY_PART: [], VALUE: []}
+    for row, payload in enumerate(stored.cut()):
+        key = value = None
+        if row not in nulls:
+            try:
+                key, at = _cut(bytes(payload), 0)
+                value, at = _cut(bytes(payload), at)
+                if at != len(payload):
+                    raise ValueError(f"{len(payload) - at} bytes behind it")
+            except (ValueError, struct.error) as error:
+                key = value = None
+                stored.unfit[row] = (
+                    f"a value is no key with a value: {error}: {bytes(payload[:100])!r}"
+                )
+        found[KEY_PART].append(key)
+        found[VALUE].append(value)
+    return {
+        name: StoredValues(
+            [each or b"" for each in parts],
+            [len(each or b"") for each in parts],
+            [row for row, each in enumerate(parts) if each is None],
+            stored.versions,
+        )
+        for name, parts in found.items()
+    }
+
+
+def _cut(payload: bytes, at: int) -> tuple[bytes | None, int]:
+    """A part with its size before it, and where the next one begins."""
+    (size,) = _SIZE.unpack_from(payload, at)
+    at += _SIZE.size
+    if size == -1:
+        return None, at
+    if not 0 <= size <= len(payload) - at:
+        raise ValueError(f"a part of {size} bytes at {at} of {len(payload)}")
+    return payload[at : at + size], at + size
+
+
+def _stored(stored: StoredValues) -> pa.Array:
+    return StoredColumn(BinaryType()).columns(stored)[VALUE]
+
+
+def _column(schema: ValueSchema) -> MakeColumn:
+    """What makes one column of a part: a struct of a record."""
+    kind = value_type(schema)
+    if isinstance(kind, BinaryType):
+        return _stored
+    if schema.kind == "STRING":
+        text = StoredColumn(kind)
+        return lambda stored: text.columns(stored)[VALUE]
+    if schema.kind not in ("JSON", "AVRO"):
+        number = PrimitiveValues(schema.kind, kind)
+        return lambda stored: number.columns(stored)[VALUE]
+    from magnetar.sdk.spark.structured_values import StructuredValues
+
+    if not isinstance(kind, StructType) or is_union(schema):
+        single = StructuredValues(StructType([StructField(VALUE, kind)]), schema)
+        return lambda stored: single.columns(stored)[VALUE]
+    return StructuredValues(kind, schema).struct
+
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_INT32 = range(-(1 << 31), 1 << 31)
+_DAY_MICROS = 86_400_000_000
+
+Fields = tuple[int, ...]
+
+
+def _first(fields: Fields) -> int | None:
+    return fields[0]
+
+
+def _micros(fields: Fields) -> int | None:
+    micros = fields[0] * 1_000
+    return micros if micros in _INT64 else None  # producers write what they like
+
+
+def _instant(fields: Fields) -> int | None:
+    micros = fields[0] * 1_000_000 + fields[1] // 1_000
+    return micros if micros in _INT64 else None
+
+
+def _day(fields: Fields) -> int | None:
+    return fields[0] if fields[0] in _INT32 else None
+
+
+def _local(fields: Fields) -> int | None:
+    micros = fields[0] * _DAY_MICROS + fields[1] // 1_000
+    return micros if micros in _INT64 else None
+
+
+_LAYOUTS: dict[str, tuple[str, Callable[[Fields], int | None], pa.DataType | None]] = {
+    "BOOLEAN": (">?", _first, None),
+    "INT8": (">b", _first, None),
+    "INT16": (">h", _first, None),
+    "INT32": (">i", _first, None),
+    "INT64": (">q", _first, None),
+    "FLOAT": (">f", _first, None),
+    "DOUBLE": (">d", _first, None),
+    "DATE": (">q", _micros, pa.int64()),
+    "TIMESTAMP": (">q", _micros, pa.int64()),
+    "INSTANT": (">qi", _instant, pa.int64()),
+    "LOCAL_DATE": (">q", _day, pa.int32()),
+    "LOCAL_DATE_TIME": (">qq", _local, pa.int64()),
+    "TIME": (">q", _first, None),
+    "LOCAL_TIME": (">q", _first, None),
+}
+"""Layout, what it becomes, and as what Arrow takes it: it takes integers faster than times."""
+
+
+class PrimitiveValues:
+    """One column `value`; a time that Spark does not have is null."""
+
+    needs_keys = False
+
+    def __init__(self, kind: str, column: DataType) -> None:
+        self._kind = kind
+        layout, self._convert, self._as = _LAYOUTS[kind]
+        self._layout = struct.Struct(layout)
+        self._column = arrow_schema(StructType([StructField(VALUE, column)])).field(0).type
+
+    def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
+        size = self._layout.size
+        nulls = set(stored.nulls)
+        if nulls or any(length != size for length in stored.lengths):
+            data = self._fitting(stored, nulls)
+        else:
+            data = b"".join(stored.parts)
+        unpacked = self._layout.iter_unpack(data)
+        if self._convert is _first:
+            values = [value for (value,) in unpacked]
+        else:
+            values = list(map(self._convert, unpacked))
+        for row in nulls:
+            values[row] = None
+        for row in stored.unfit:
+            values[row] = None
+        made = pa.array(values, self._as or self._column)
+        return {VALUE: made if self._as is None else made.view(self._column)}
+
+    def _fitting(self, stored: StoredValues, nulls: set[int]) -> bytes:
+        """The values, with zeros where there is none of this size."""
+        size = self._layout.size
+        parts = []
+        for row, value in enumerate(stored.cut()):
+            if row not in nulls and len(value) == size:
+                parts.append(value)
+                continue
+            parts.append(bytes(size))
+            if row not in nulls:
+                stored.unfit[row] = (
+                    f"a value of {len(value)} bytes is no {self._kind}, which has {size}: "
+                    f"{bytes(value[:100])!r}"
+                )
+        return b"".join(parts)

@@ -25,7 +25,7 @@ from magnetar.sdk.settings import (
 )
 from magnetar.sdk.tls import renewed_tls_context, tls_context
 from magnetar.sdk.web_socket.consumer import WebSocketConsumer, WebSocketReader
-from magnetar.sdk.web_socket.context import Session, WebSocketContext
+from magnetar.sdk.web_socket.link import Session, WebSocketContext
 from magnetar.sdk.web_socket.producer import WebSocketProducer
 from magnetar.sdk.wire.topic_name import TopicName
 

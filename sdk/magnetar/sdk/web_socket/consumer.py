@@ -15,7 +15,6 @@ from typing import Self
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.settings import ConsumerSettings, ReaderSettings, SubscriptionType
-from magnetar.sdk.web_socket.context import WebSocketContext
 from magnetar.sdk.web_socket.frames import (
     IS_END_FRAME,
     UNSUBSCRIBE_FRAME,
@@ -27,7 +26,7 @@ from magnetar.sdk.web_socket.frames import (
     parse_message,
     permit_frame,
 )
-from magnetar.sdk.web_socket.link import WebSocketLink
+from magnetar.sdk.web_socket.link import WebSocketContext, WebSocketLink
 from magnetar.sdk.wire.topic_name import TopicName
 
 

@@ -2,12 +2,19 @@
 
 The server makes the producer, consumer or reader before it takes a connection, and forgets it with
 the connection. What to send again is for the user of the link to know: it is told of each opening.
+What all sessions of a client share is in its `WebSocketContext`.
 """
 
 import asyncio
+import base64
 import logging
+import random
+import ssl
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import quote, urlencode
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -19,14 +26,68 @@ from magnetar.sdk.errors import (
     SdkError,
     WireError,
 )
+from magnetar.sdk.ports import Clock
 from magnetar.sdk.session import FINAL_ERRORS, Backoff
-from magnetar.sdk.web_socket.context import WebSocketContext
+from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.web_socket.frames import busy, refusal
+from magnetar.sdk.wire.topic_name import TopicName
 
 _log = logging.getLogger("magnetar.sdk")
 
 _FRAME_BYTES_MAX = 64 * 1024 * 1024
 """Of what a server sends: the largest message in base64, with room."""
+
+
+class Session(Protocol):
+    """A producer, consumer or reader, as the client sees it when it closes."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WebSocketContext:
+    """Passed to everything that a client makes."""
+
+    base_url: str
+    """`ws://host:port` or `wss://host:port`"""
+    settings: ClientSettings
+    make_tls: Callable[[], ssl.SSLContext] | None
+    """Called for each session, on a thread; None: without TLS."""
+    clock: Clock
+    random: random.Random
+    forget: Callable[[Session], None]
+
+    async def headers(self) -> dict[str, str]:
+        """Who we are, at this moment.
+
+        Raises:
+            CredentialsError: we have nothing to prove it.
+        """
+        method_name, data = await self.settings.current_credentials()
+        if method_name == "token":
+            return {"Authorization": f"Bearer {data.decode()}"}
+        if method_name == "basic":
+            return {"Authorization": f"Basic {base64.b64encode(data).decode()}"}
+        return {}
+
+    def url(
+        self, kind: str, topic: TopicName, parameters: dict[str, object], subscription: str = ""
+    ) -> str:
+        """Where a session of this kind is: `producer`, `consumer` or `reader`."""
+        parts = [
+            topic.domain,
+            topic.tenant,
+            topic.namespace,
+            quote(topic.local_name, safe=""),
+        ]
+        if subscription:
+            parts.append(quote(subscription, safe=""))
+        query = urlencode({key: _text(value) for key, value in parameters.items()})
+        return f"{self.base_url}/ws/v2/{kind}/{'/'.join(parts)}?{query}"
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class WebSocketLink:

@@ -8,9 +8,8 @@ from typing import Self
 from magnetar.sdk.errors import SdkError, SendTimeoutError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.settings import ProducerSettings
-from magnetar.sdk.web_socket.context import WebSocketContext
 from magnetar.sdk.web_socket.frames import parse_outcome, publish_frame
-from magnetar.sdk.web_socket.link import WebSocketLink
+from magnetar.sdk.web_socket.link import WebSocketContext, WebSocketLink
 from magnetar.sdk.wire.errors import UnknownServiceError
 from magnetar.sdk.wire.topic_name import TopicName
 

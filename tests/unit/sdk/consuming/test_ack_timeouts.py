@@ -1,7 +1,6 @@
 """Timeouts of acknowledgements, and the delays of negative ones."""
 
-from magnetar.sdk.consuming.ack_timeouts import AckTimeouts
-from magnetar.sdk.redelivery import NackDelay
+from magnetar.sdk.redelivery import AckTimeouts, NackDelay
 
 
 def test_entries_are_due_in_their_order() -> None:

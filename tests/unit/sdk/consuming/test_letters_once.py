@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
-from magnetar.sdk.consuming import letters_once
-from magnetar.sdk.consuming.letters_once import LettersOnce
+from magnetar.sdk.consuming import dead_letters
+from magnetar.sdk.consuming.dead_letters import LettersOnce
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 
@@ -46,7 +46,7 @@ def test_what_is_delivered_again_may_have_another_letter() -> None:
 
 
 def test_so_many_entries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters_once, "LETTERS_REMEMBERED_MAX", 3)
+    monkeypatch.setattr(dead_letters, "LETTERS_REMEMBERED_MAX", 3)
     once = LettersOnce()
     some = [message(entry_id) for entry_id in range(4)]
     once.sort(some)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from magnetar.sdk.consuming.topic_pattern import TopicPattern
+from magnetar.sdk.consuming.topic_source import TopicPattern
 from magnetar.sdk.wire.errors import TopicNameError
 
 NAMES = [

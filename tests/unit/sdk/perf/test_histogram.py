@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from magnetar.sdk.perf.histogram import LatencyHistogram
+from magnetar.sdk.perf.result import LatencyHistogram
 
 
 def test_small_values_are_exact() -> None:

@@ -2,8 +2,7 @@
 
 import json
 
-from magnetar.sdk.perf.histogram import LatencyHistogram
-from magnetar.sdk.perf.result import PerfResult
+from magnetar.sdk.perf.result import LatencyHistogram, PerfResult
 
 
 def test_json_has_the_agreed_keys() -> None:

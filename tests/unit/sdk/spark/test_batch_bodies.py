@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.sdk.batch import encode_batch, encode_plain_batch
-from magnetar.sdk.spark.batch_bodies import SplitBatch, split_batch
+from magnetar.sdk.spark.entries import SplitBatch, split_batch
 from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.pulsar_pb2 import KeyValue, SingleMessageMetadata

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from magnetar.sdk.spark import fallback_reads
+from magnetar.sdk.spark import slice_reader
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
-from magnetar.sdk.spark.fallback_reads import FallbackReads
+from magnetar.sdk.spark.slice_reader import FallbackReads
 from magnetar.sdk.spark.slices import Ensemble, LedgerPart, ReadSettings, Slice
 
 PART = LedgerPart(7, 10, 19, (Ensemble(0, ("b1", "b2")),), 2)
@@ -47,8 +47,8 @@ def reads_of(
     *,
     service_url: str = "pulsar://broker",
 ) -> FallbackReads:
-    monkeypatch.setattr(fallback_reads, "LedgerReads", lambda *_, **__: bookies)
-    monkeypatch.setattr(fallback_reads, "BrokerReads", lambda *_: brokers)
+    monkeypatch.setattr(slice_reader, "LedgerReads", lambda *_, **__: bookies)
+    monkeypatch.setattr(slice_reader, "BrokerReads", lambda *_: brokers)
     settings = ReadSettings(service_url=service_url)
     return FallbackReads(Slice("persistent://a/b/c", -1, (PART, NEXT), settings=settings))
 

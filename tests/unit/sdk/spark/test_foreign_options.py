@@ -4,17 +4,16 @@ import re
 
 import pytest
 
-from magnetar.sdk.spark import foreign_options
+from magnetar.sdk.spark import options
 from magnetar.sdk.spark.errors import OptionError
-from magnetar.sdk.spark.foreign_options import hint_for
-from magnetar.sdk.spark.options import CONNECTION_NAMES, OptionReader
+from magnetar.sdk.spark.options import CONNECTION_NAMES, OptionReader, hint_for
 from magnetar.sdk.spark.source_options import NAMES
 
 KNOWN = {*NAMES, *CONNECTION_NAMES}
 
 
 def test_hints_name_options_that_there_are() -> None:
-    hints = {*foreign_options._HINTS.values(), *foreign_options._PREFIXES.values()}
+    hints = {*options._HINTS.values(), *options._PREFIXES.values()}
     named = {name for hint in hints for name in re.findall(r"options? ([A-Za-z.]+)", hint)}
     named -= {"of"}
     assert {name.rstrip(".") for name in named} <= KNOWN

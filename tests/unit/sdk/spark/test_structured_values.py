@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from magnetar.sdk.spark.sink.json_encoding import encode_json
+from magnetar.sdk.spark.columns import value_fields
+from magnetar.sdk.spark.sink.field_encoding import encode_json
 from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
 from magnetar.sdk.spark.stored_values import StoredValues
 from magnetar.sdk.spark.structured_values import StructuredValues
-from magnetar.sdk.spark.value_types import value_fields
 
 WANTED = StructType([StructField("b", StringType())])
 

@@ -8,7 +8,7 @@ import pytest
 _PROGRAM = """
 import resource
 
-from magnetar.sdk.spark.worker_process import settle_worker
+from magnetar.sdk.spark.slice_reader import settle_worker
 
 def faults_of_some_work():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -10,8 +10,7 @@ from magnetar.sdk.service_url import Address, ServiceUrl
 from magnetar.sdk.wire import TopicName
 
 if TYPE_CHECKING:
-    from magnetar.sdk.connection import Connection
-    from magnetar.sdk.connection_pool import ConnectionPool
+    from magnetar.sdk.connection import Connection, ConnectionPool
     from magnetar.sdk.lookup import Lookup
 
 
@@ -50,7 +49,7 @@ class OwnerLinks:
         """
         if self._lookup is None:
             # Only who has transactions loads the client and its codecs.
-            from magnetar.sdk.connection_pool import ConnectionPool
+            from magnetar.sdk.connection import ConnectionPool
             from magnetar.sdk.lookup import Lookup
             from magnetar.sdk.settings import ClientSettings
 

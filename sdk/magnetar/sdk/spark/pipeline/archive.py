@@ -4,11 +4,16 @@ A streaming query on the source. Of each micro-batch the rows are written to a d
 read back and counted, and then a commit makes them a part of the archive (`archive_log.py`). A
 batch that is run again finds its commit and does nothing; a directory without a commit is deleted
 at the next start. When a checkpoint is lost, a new query goes on by the archive's watermarks.
+
+A micro-batch adds a file for each topic and day in it. When there are many small ones of a topic
+and day, their rows are written again as one file, sorted by their place in the topic; one commit
+adds it and removes them (`compact`).
 """
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
 
 import pyarrow as pa
@@ -19,7 +24,9 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from magnetar.sdk.spark.columns import KEY, MESSAGE_ID, PUBLISH_TIME
 from magnetar.sdk.spark.columns import TOPIC as SOURCE_TOPIC
-from magnetar.sdk.spark.pipeline.archive_log import Commit, Watermark
+from magnetar.sdk.spark.driver import archived_schema
+from magnetar.sdk.spark.errors import ArchiveError, PipelineError
+from magnetar.sdk.spark.pipeline.archive_log import Commit, DataFile, Watermark
 from magnetar.sdk.spark.pipeline.archive_store import (
     CHECKPOINT,
     COMMIT,
@@ -31,11 +38,16 @@ from magnetar.sdk.spark.pipeline.archive_store import (
     TOPIC,
     ArchiveStore,
 )
-from magnetar.sdk.spark.pipeline.compaction import CompactionSettings, compact
-from magnetar.sdk.spark.pipeline.errors import PipelineError
-from magnetar.sdk.spark.pipeline.job import BrokerSettings, Chosen, brokers_of, job_parser, run_job
-from magnetar.sdk.spark.pipeline.progress import megabytes, progress_bar, show_summary
-from magnetar.sdk.spark.query_schema import archived_schema
+from magnetar.sdk.spark.pipeline.job import (
+    BrokerSettings,
+    Chosen,
+    brokers_of,
+    job_parser,
+    megabytes,
+    progress_bar,
+    run_job,
+    show_summary,
+)
 from magnetar.sdk.spark.slices import DROPMALFORMED, FAILFAST
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
 
@@ -47,6 +59,16 @@ LOOK_S = 1
 _ID_PARTS = (StructField(LEDGER, LongType()), StructField(ENTRY, LongType()))
 _ID_FIELDS = (*_ID_PARTS, StructField(INDEX, IntegerType()))
 _BEFORE_ALL = (-1, -1, -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """What is small, and how much of it is too much."""
+
+    file_bytes: int = 128 * 1024 * 1024
+    """A file of this size is left alone, and the sum of those put together is not above it."""
+    files_min: int = 8
+    """So many small files of a topic and day are put together; at the end of the job, two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,3 +298,62 @@ def run(spark: SparkSession, settings: ArchiveSettings) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def compact(
+    spark: SparkSession,
+    store: ArchiveStore,
+    settings: CompactionSettings,
+    *,
+    only_full_groups: bool = False,
+) -> int:
+    """Put small files together; returns how many became fewer.
+
+    Raises:
+        ArchiveError: what was written does not have the rows of what it stands for.
+    """
+    files_min = settings.files_min if only_full_groups else 2
+    groups = choose_groups(store.state.files.values(), settings.file_bytes, files_min)
+    if not groups:
+        return 0
+    chosen = [each for group in groups for each in group]
+    directory = store.new_directory()
+    rows = store.read(chosen).withColumn(DAY, f.col(DAY).cast("string"))
+    # One task for each topic and day, so that each becomes one file.
+    placed = rows.repartition(len(groups), TOPIC, DAY).sortWithinPartitions(DAY, *ORDER)
+    placed.write.partitionBy(TOPIC, DAY).parquet(store.storage.at(directory))
+    written = store.written(directory).files
+    expected, found = _rows(chosen), _rows(written)
+    if expected != found:
+        raise ArchiveError(
+            f"{store.storage.at(directory)}: {found} rows were written for {expected}; "
+            "nothing was removed"
+        )
+    store.commit(Commit(add=written, remove=frozenset(each.path for each in chosen)))
+    return len(chosen)
+
+
+def choose_groups(
+    files: Iterable[DataFile], file_bytes: int, files_min: int
+) -> list[list[DataFile]]:
+    """Small files of one topic and day, the oldest first, that fit into one. Pure."""
+    small: defaultdict[tuple[str, str], list[DataFile]] = defaultdict(list)
+    for each in sorted(files, key=lambda each: each.path):
+        if each.size_bytes < file_bytes // 2:
+            small[each.topic, each.day].append(each)
+    groups: list[list[DataFile]] = []
+    for candidates in small.values():
+        group: list[DataFile] = []
+        size = 0
+        for each in candidates:
+            if size + each.size_bytes > file_bytes:
+                break
+            group.append(each)
+            size += each.size_bytes
+        if len(group) >= max(2, files_min):
+            groups.append(group)
+    return groups
+
+
+def _rows(files: Iterable[DataFile]) -> int:
+    return sum(each.rows for each in files)

@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from magnetar.sdk.spark.pipeline.errors import ArchiveError
+from magnetar.sdk.spark.errors import ArchiveError
 
 VERSION = 1
 COMMITS_PER_STATE = 50

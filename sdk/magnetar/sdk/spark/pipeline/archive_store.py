@@ -1,15 +1,36 @@
-"""An archive on its storage: reading and writing its log, its files as one table."""
+"""An archive on its storage: reading and writing its log, its files as one table.
+
+Topics' schemas change, so a column is as wide as in any file (`widest`). Spark merges the columns
+of files only where types are equal. It reads a narrow one as a wide one if it is told to.
+
+The jobs must run where their Parquet lies, on local disks, HDFS or object stores; so the log of an
+archive is read and written by the same file systems, by Hadoop's classes, and needs nothing but the
+session (`Storage`).
+"""
 
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StructField,
+    StructType,
+)
 
-from magnetar.sdk.spark.pipeline.archive_columns import widest
+from magnetar.sdk.spark.errors import ArchiveBusyError, ArchiveError
 from magnetar.sdk.spark.pipeline.archive_log import (
     COMMITS_PER_STATE,
     ArchiveState,
@@ -24,8 +45,6 @@ from magnetar.sdk.spark.pipeline.archive_log import (
     number_of,
     removed_by,
 )
-from magnetar.sdk.spark.pipeline.errors import ArchiveError
-from magnetar.sdk.spark.pipeline.storage import Storage
 
 LOG, DATA, CHECKPOINT = "log", "data", "checkpoint"
 TOPIC, DAY, COMMIT = "topic", "day", "commit"
@@ -169,3 +188,118 @@ class ArchiveStore:
         return sorted(
             number for name in self.storage.names(LOG) if (number := number_of(name)) is not None
         )
+
+
+_WIDER = ((IntegerType(), LongType()), (IntegerType(), DoubleType()), (FloatType(), DoubleType()))
+"""What Spark reads of Parquet as something wider."""
+
+
+def widest(schemas: list[StructType]) -> StructType:
+    """The columns of all, in the order of their first coming.
+
+    Raises:
+        ArchiveError: one is of types that are not the same, nor one wider than the other.
+    """
+    return reduce(_struct, schemas)
+
+
+def _struct(one: StructType, other: StructType, at: str = "") -> StructType:
+    fields = {each.name: each for each in one.fields}
+    for each in other.fields:
+        known = fields.get(each.name)
+        kind = each.dataType
+        if known is not None:
+            kind = _type(known.dataType, kind, f"{at}{each.name}")
+        fields[each.name] = StructField(each.name, kind)
+    return StructType(list(fields.values()))
+
+
+def _type(one: DataType, other: DataType, at: str) -> DataType:
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        return _struct(one, other, f"{at}.")
+    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+        return ArrayType(_type(one.elementType, other.elementType, at))
+    if isinstance(one, MapType) and isinstance(other, MapType):
+        return MapType(one.keyType, _type(one.valueType, other.valueType, at))
+    if one == other or (other, one) in _WIDER:
+        return one
+    if (one, other) in _WIDER:
+        return other
+    raise ArchiveError(
+        f"column {at} is {one.simpleString()} in some files and {other.simpleString()} in others; "
+        f"read them one by one"
+    )
+
+
+class Storage:
+    """Files below one directory, named by paths relative to it."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        """`root`: a path or URL as Spark takes it."""
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        hadoop = jvm.org.apache.hadoop.fs
+        configuration = spark._jsc.hadoopConfiguration()
+        self._files = hadoop.Path(root).getFileSystem(configuration)
+        self._root = self._files.makeQualified(hadoop.Path(root))
+        self._context = hadoop.FileContext.getFileContext(self._root.toUri(), configuration)
+
+    @property
+    def url(self) -> str:
+        return str(self._root.toString())
+
+    def at(self, path: str) -> str:
+        """The whole URL of something below."""
+        return f"{self.url}/{path}"
+
+    def names(self, directory: str) -> list[str]:
+        """What lies in a directory, sorted; nothing if it is not there."""
+        path = self._path(directory)
+        if not self._files.exists(path):
+            return []
+        return sorted(each.getPath().getName() for each in self._files.listStatus(path))
+
+    def read(self, path: str) -> str:
+        stream = self._files.open(self._path(path))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def create(self, path: str, text: str) -> None:
+        """Write a file that must not be there: as a whole, or not at all.
+
+        Raises:
+            ArchiveBusyError: it is there.
+        """
+        hadoop = self._jvm.org.apache.hadoop.fs
+        target = self._path(path)
+        draft = hadoop.Path(target.getParent(), f".{target.getName()}.{self._unique()}")
+        stream = self._files.create(draft, True)
+        try:
+            stream.write(bytearray(text, "utf-8"))
+            stream.hsync()
+        finally:
+            stream.close()
+        no_options = self._jvm.java.lang.reflect.Array.newInstance(
+            self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename"), 0
+        )
+        try:
+            self._context.rename(draft, target, no_options)
+        except Py4JJavaError as error:
+            self._files.delete(draft, False)
+            if "FileAlreadyExists" in str(error.java_exception.getClass().getName()):
+                raise ArchiveBusyError(
+                    f"{self.at(path)} is there already: another job writes to this archive"
+                ) from None
+            raise
+
+    def delete(self, path: str) -> None:
+        """A file or a whole directory; nothing happens if it is not there."""
+        self._files.delete(self._path(path), True)
+
+    def _unique(self) -> str:
+        return str(self._jvm.java.util.UUID.randomUUID().toString())[:8]
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, path)

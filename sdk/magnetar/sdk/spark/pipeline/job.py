@@ -1,17 +1,29 @@
-"""What the jobs have in common: their session, how brokers are reached, and their command lines.
+"""What the jobs have in common: session, brokers, command lines, and what they show.
 
 `magnetar pipeline` has the options that they have for spark-submit; each job's own are beside it.
+Progress is shown while a job works, and a summary at its end.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
 
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.spark import register
@@ -112,3 +124,51 @@ def brokers_of(found: argparse.Namespace) -> BrokerSettings:
         authentication=found.authentication,
         metadata_url=getattr(found, "metadata_url", ""),
     )
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None) -> Iterator["Bar"]:
+    """A bar on stderr; without a terminal nothing is drawn."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
+        yield Bar(shown, what, total)
+
+
+class Bar:
+    """One line of progress."""
+
+    def __init__(self, shown: Progress, what: str, total: int | None) -> None:
+        self._shown = shown
+        self._task = shown.add_task(what, total=total, note="")
+
+    def show(self, completed: int, note: str = "", total: int | None = None) -> None:
+        if total is None:
+            self._shown.update(self._task, completed=completed, note=note)
+        else:
+            self._shown.update(self._task, completed=completed, note=note, total=total)
+
+
+def show_summary(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on stdout."""
+    table = Table(title=title, title_justify="left")
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if at == 0 else "right")
+    for row in rows:
+        table.add_row(*map(_shown, row))
+    Console(file=sys.stdout).print(table)
+
+
+def _shown(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1_000_000:.1f} MB"

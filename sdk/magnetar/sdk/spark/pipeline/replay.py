@@ -14,10 +14,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from magnetar.sdk.spark.columns import EVENT_TIME, KEY, MESSAGE_ID, PROPERTIES, PUBLISH_TIME, VALUE
+from magnetar.sdk.spark.errors import PipelineError
 from magnetar.sdk.spark.pipeline.archive_store import DAY, ENTRY, INDEX, LEDGER, TOPIC, ArchiveStore
-from magnetar.sdk.spark.pipeline.errors import PipelineError
-from magnetar.sdk.spark.pipeline.job import BrokerSettings, Chosen, brokers_of, job_parser, run_job
-from magnetar.sdk.spark.pipeline.progress import progress_bar, show_summary
+from magnetar.sdk.spark.pipeline.job import (
+    BrokerSettings,
+    Chosen,
+    brokers_of,
+    job_parser,
+    progress_bar,
+    run_job,
+    show_summary,
+)
 
 LOOK_S = 0.5
 

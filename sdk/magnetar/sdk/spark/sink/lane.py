@@ -1,7 +1,7 @@
 """A task's way to one topic: one producer, and how far its batch is stored.
 
 Rows come in the order in which they are to be stored. What an earlier attempt has stored is skipped
-and compared by its checksum; see `sequence.py`.
+and compared by its checksum; see `attempts.py`.
 """
 
 import asyncio
@@ -16,21 +16,22 @@ from magnetar.sdk.spark.errors import (
     RetryMismatchError,
     UnreachableError,
 )
-from magnetar.sdk.spark.sink.entries import Entry, EntryCutter
-from magnetar.sdk.spark.sink.items import Messages, extras, items, payloads, wire_key
-from magnetar.sdk.spark.sink.options import SinkOptions
-from magnetar.sdk.spark.sink.routing import runs
-from magnetar.sdk.spark.sink.row_schema import RowSchema, make_producer
-from magnetar.sdk.spark.sink.sequence import (
+from magnetar.sdk.spark.sink.attempts import (
     ROWS_MAX,
     ROWS_MAX_ALONE,
+    Entry,
+    EntryCutter,
     Progress,
     extend,
     fold,
     producer_name,
     progress,
+    runs,
     sequence_id,
 )
+from magnetar.sdk.spark.sink.items import Messages, extras, items, payloads, wire_key
+from magnetar.sdk.spark.sink.options import SinkOptions
+from magnetar.sdk.spark.sink.rows import RowSchema, make_producer
 from magnetar.sdk.wire.errors import ProducerBusyError
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 

@@ -1,4 +1,8 @@
-"""Which columns of a query become what of a message; decided once, on the driver."""
+"""Which columns of a query become what of a message; decided once, on the driver.
+
+Rows are encoded already when a producer gets them: its schema (`RowSchema`) is what the broker is
+told, and has nothing to do.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +18,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from magnetar.sdk.schema import SchemaInfo, SchemaType
+from magnetar.sdk import Client, Producer, ProducerSettings
+from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType
 from magnetar.sdk.spark.columns import (
     ERROR,
     EVENT_TIME,
@@ -26,13 +31,33 @@ from magnetar.sdk.spark.columns import (
     VALUE,
 )
 from magnetar.sdk.spark.errors import OptionError, SchemaMismatchError
-from magnetar.sdk.spark.sink.avro_encoding import encode_avro
-from magnetar.sdk.spark.sink.field_types import schema_definition
-from magnetar.sdk.spark.sink.items import Messages
-from magnetar.sdk.spark.sink.json_encoding import encode_json
+from magnetar.sdk.spark.sink.field_encoding import encode_avro, encode_json, schema_definition
+from magnetar.sdk.spark.sink.items import Messages, as_binary
 from magnetar.sdk.spark.sink.options import Encoding, SinkOptions
-from magnetar.sdk.spark.sink.row_schema import RowSchema
-from magnetar.sdk.spark.sink.varints import as_binary
+
+
+class RowSchema(Schema[bytes]):
+    """Values are bytes that the sink has made by the definition in `info`."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        self.info = info
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+
+async def make_producer(
+    client: Client, topic: str, settings: ProducerSettings, schema: RowSchema | None
+) -> Producer:
+    """`Client.producer`, with the schema if there is one.
+
+    Raises:
+        SdkError: as there; IncompatibleSchemaError.
+    """
+    if schema is None:
+        return await client.producer(topic, settings)
+    return await client.producer(topic, settings, schema=schema)
+
 
 _SET_BY_BROKERS = (MESSAGE_ID, PUBLISH_TIME, ERROR)
 """Columns of the source that a message gets anew, or that are of its reading; they are passed over.

@@ -1,23 +1,36 @@
-"""Topics made ready to be written to: there, deduplicating, with the schema of the rows."""
+"""Topics made ready to be written to: there, deduplicating, with the schema of the rows.
+
+Deduplication is asked of the brokers' HTTP interface.
+"""
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from magnetar.sdk import Client, ProducerSettings
 from magnetar.sdk.errors import SdkError
+from magnetar.sdk.spark.admin_client import AdminClient, RefusedError
 from magnetar.sdk.spark.errors import (
     MagnetarSparkError,
     SchemaMismatchError,
     TopicNotFoundError,
     UnreachableError,
 )
-from magnetar.sdk.spark.sink.admin import SinkAdmin
+from magnetar.sdk.spark.options import ConnectionOptions
 from magnetar.sdk.spark.sink.options import Deduplication, SinkOptions
-from magnetar.sdk.spark.sink.row_schema import make_producer
-from magnetar.sdk.spark.sink.rows import RowPlan
+from magnetar.sdk.spark.sink.rows import RowPlan, make_producer
 from magnetar.sdk.wire.errors import IncompatibleSchemaError
 from magnetar.sdk.wire.errors import TopicNotFoundError as NoTopicError
 from magnetar.sdk.wire.topic_name import TopicName
+
+SWITCH_LOOKS_MAX = 600
+"""How often a topic is asked whether it deduplicates: it is loaded anew for that."""
+
+_LOOK_S = 0.05
+_NOT_FOUND = 404
+_Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +72,55 @@ async def prepare_topic(
         finally:
             admin.close()
     return ReadyTopic(topic, partitions)
+
+
+class SinkAdmin:
+    """Asks any of the brokers of `admin.url`. Blocks."""
+
+    def __init__(self, connection: ConnectionOptions, *, sleep: _Sleep = time.sleep) -> None:
+        self._client = AdminClient(connection)
+        self._sleep = sleep
+
+    def close(self) -> None:
+        self._client.close()
+
+    def deduplicate(self, topic: str, partitions: int, mode: Deduplication) -> None:
+        """Have the topic (with all its partitions) deduplicate, or refuse; ends when it does.
+
+        Raises:
+            MagnetarSparkError: it does not, and may or can not be made to.
+            UnreachableError
+        """
+        name = TopicName.parse(topic)
+        path = f"/admin/v2/{_path(name)}/deduplicationEnabled"
+        if self._client.get(f"{path}?applied=true") is not True:
+            if mode is not Deduplication.ENABLE:
+                raise MagnetarSparkError(
+                    f"{topic}: deduplication is off, and the sink may not switch it on "
+                    "(deduplication=require): without it a retry writes rows twice"
+                )
+            self._client.post(path, True)
+        for part in [name.partition(at) for at in range(partitions)] or [name]:
+            self._wait_deduplicating(part)
+
+    def _wait_deduplicating(self, topic: TopicName) -> None:
+        status: object = None
+        for _ in range(SWITCH_LOOKS_MAX):
+            try:
+                status = self._client.get(f"/admin/v2/{_path(topic)}/stats")["deduplicationStatus"]
+            except RefusedError as error:
+                if error.status != _NOT_FOUND:
+                    raise
+                return  # not loaded: whoever loads it will deduplicate
+            if status == "Enabled":
+                return
+            self._sleep(_LOOK_S)
+        raise UnreachableError(
+            f"{topic}: deduplication was switched on, and after {SWITCH_LOOKS_MAX} looks "
+            f"the topic still says {status}"
+        )
+
+
+def _path(topic: TopicName) -> str:
+    name = quote(topic.local_name, safe="")
+    return f"{topic.domain}/{topic.tenant}/{topic.namespace}/{name}"

@@ -13,8 +13,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from magnetar.sdk.spark.pipeline.archive_columns import widest
-from magnetar.sdk.spark.pipeline.errors import ArchiveError
+from magnetar.sdk.spark.errors import ArchiveError
+from magnetar.sdk.spark.pipeline.archive_store import widest
 
 INT, LONG, FLOAT, DOUBLE, STRING = (
     IntegerType(), LongType(), FloatType(), DoubleType(), StringType(),

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from magnetar.sdk.spark.errors import ArchiveError
+from magnetar.sdk.spark.pipeline.archive import choose_groups
 from magnetar.sdk.spark.pipeline.archive_log import (
     ArchiveState,
     Commit,
@@ -15,8 +17,6 @@ from magnetar.sdk.spark.pipeline.archive_log import (
     fold,
     number_of,
 )
-from magnetar.sdk.spark.pipeline.compaction import choose_groups
-from magnetar.sdk.spark.pipeline.errors import ArchiveError
 
 
 def _file(path: str, size: int = 1, topic: str = "t", day: str = "2013-01-01") -> DataFile:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.sdk.spark.errors import ArchiveBusyError
 from magnetar.sdk.spark.pipeline import archive_store
 from magnetar.sdk.spark.pipeline.archive_log import (
     COMMITS_PER_STATE,
@@ -15,7 +16,6 @@ from magnetar.sdk.spark.pipeline.archive_log import (
     encode_commit,
 )
 from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
-from magnetar.sdk.spark.pipeline.errors import ArchiveBusyError
 
 
 class PlainStorage:

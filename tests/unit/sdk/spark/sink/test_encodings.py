@@ -22,9 +22,7 @@ from pyspark.sql.types import (
 )
 
 from magnetar.sdk.spark.errors import OptionError, SchemaMismatchError
-from magnetar.sdk.spark.sink.avro_encoding import encode_avro
-from magnetar.sdk.spark.sink.field_types import schema_definition
-from magnetar.sdk.spark.sink.json_encoding import encode_json
+from magnetar.sdk.spark.sink.field_encoding import encode_avro, encode_json, schema_definition
 from magnetar.sdk.spark.sink.options import Encoding
 
 _DAY = datetime.date(2013, 1, 1)

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from magnetar.sdk.spark.sink.entries import Entry, EntryCutter
+from magnetar.sdk.spark.sink.attempts import Entry, EntryCutter
 
 _ITEMS = [b"x" * (1 + number * 7 % 13) for number in range(200)]
 

@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from magnetar.sdk.spark.errors import SchemaMismatchError
-from magnetar.sdk.spark.sink.items import Messages, extras, items
-from magnetar.sdk.spark.sink.varints import u32s, varints, zigzags
+from magnetar.sdk.spark.sink.items import Messages, extras, items, u32s, varints, zigzags
 from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.hot_commands import encode_varint
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata

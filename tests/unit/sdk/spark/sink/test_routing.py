@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from magnetar.sdk.spark.sink.routing import ROUND_ROBIN_ROWS, Router, runs
+from magnetar.sdk.spark.sink.attempts import ROUND_ROBIN_ROWS, Router, runs
 from magnetar.sdk.wire.key_hashes import java_string_hash
 
 

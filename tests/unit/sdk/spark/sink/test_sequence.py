@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.sdk.spark.sink.sequence import (
+from magnetar.sdk.spark.sink.attempts import (
     BATCHES_PER_NAME,
     ROWS_MAX,
     ROWS_MAX_ALONE,

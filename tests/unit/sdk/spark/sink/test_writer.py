@@ -11,7 +11,7 @@ from magnetar.sdk.spark.sink import writer
 from magnetar.sdk.spark.sink.lane import TaskIdentity
 from magnetar.sdk.spark.sink.options import SinkOptions
 from magnetar.sdk.spark.sink.rows import plan_rows
-from magnetar.sdk.spark.sink.task import SinkPlan, Written
+from magnetar.sdk.spark.sink.writer import SinkPlan, Written
 
 SCHEMA = StructType([StructField("value", StringType())])
 GIVEN = {"service.url": "pulsar://h:1", "admin.url": "http://h:1", "topic": "t"}

@@ -1,7 +1,9 @@
 """Waiting for the right to load: one look for all topics of a bundle, and none that is too old."""
 
 import asyncio
+import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -152,6 +154,26 @@ async def test_one_look_is_waited_for_however_short_the_time(
         looks.answer(answer)
         assert await asked == answer
         await settle()
+
+
+async def test_an_error_that_comes_after_a_waiter_gave_up_is_reported_by_nobody(
+    looks: Looks, changes: Changes
+) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: reported.append(about))
+    acquisitions = Acquisitions[str](looks, changes=changes, retry_s=0.001)
+    looks.answer(NotYet("not handed over yet"))
+    gave_up = asyncio.create_task(acquisitions.get(BUNDLE, timeout_s=0.05))
+    cancelled = ask(acquisitions, 1)[0]
+    assert await gave_up == "not handed over yet"  # the second look has begun
+    cancelled.cancel()
+    await settle()
+    looks.answer(ServiceNotReadyError("no contact with the metadata store"))
+    await settle()
+    del gave_up, cancelled
+    gc.collect()
+    await settle()
+    assert reported == []
 
 
 async def test_bundles_do_not_wait_for_each_other(

@@ -49,6 +49,11 @@ class _Asked(Generic[T]):
         if not self.answer.done():
             self.answer.set_exception(error)
 
+    def give_up(self) -> None:
+        """Nobody waits any more: what a look says later is for others, an error too."""
+        if not self.answer.cancel() and not self.answer.cancelled():
+            self.answer.exception()  # retrieved, though the waiter was cancelled just then
+
 
 class Acquisitions(Generic[T]):
     """Those who wait, by bundle. On the event loop."""
@@ -97,6 +102,7 @@ class Acquisitions(Generic[T]):
             return await asked.answer
         finally:
             waiting.pop(asked, None)
+            asked.give_up()
 
     async def _run(self, bundle: BundleId) -> None:
         """Look as long as somebody waits."""

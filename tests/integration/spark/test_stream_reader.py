@@ -58,6 +58,24 @@ def test_every_message_once_over_restarts_within_limits(
     assert read(options, checkpoint).values == []
 
 
+def test_a_query_that_begins_at_the_end_reads_what_comes_while_it_plans_its_first_micro_batch(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """Spark asks where a query begins when it plans the first micro-batch, and when it runs it."""
+    options = options_for(server, topic=topic, startingOffsets="latest", subscriptionName="held")
+    publish(client, topic, numbered(0, 10), batching_enabled=False)
+    checkpoint = Checkpoint()
+    published = [numbered(10, 20), numbered(20, 30)]
+
+    def on_step(name: str) -> None:
+        if name in ("initialOffset", "latestOffset") and published:
+            publish(client, topic, published.pop(0), batching_enabled=False)
+
+    with DrivenQuery(options, checkpoint) as query:
+        query.on_step = on_step
+        assert query.run_available().values == numbered(10, 30)
+
+
 def test_a_topic_to_which_nothing_comes_has_no_backlog_while_others_are_read(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:

@@ -127,6 +127,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of the last look, for the slices that are planned right after it."""
         self._target: dict[str, MessageId] | None = None
         """Where a query that takes what is available now will end."""
+        self._beginning: dict[str, Any] | None = None
+        """What Spark was told of the beginning of the query."""
         self._began_at: Mapping[str, MessageId] | None = None
         self._planned_from: Mapping[str, MessageId] | None = None
         """Where the last micro-batch began that this process has planned."""
@@ -143,10 +145,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On the driver
 
     def initialOffset(self) -> dict[str, Any]:
-        """Spark does not log this, but asks again: when it runs the first micro-batch, and when it
-        is restarted in it. Who begins at the end begins later each time, behind the end of that
-        micro-batch, which has no rows then. One subscription holds all from the first time on.
+        """Spark does not log this, but asks again when it runs the first micro-batch: it gets the
+        same answer, or a query that begins at the end would pass over what came in between. A
+        process that is restarted in that micro-batch has no answer of before: a query that begins
+        at the end begins behind it then. One subscription holds all from the first time on.
         """
+        if self._beginning is not None:
+            return self._beginning
         with one_line_errors():
             driver = self._started()
             states = driver.topics()
@@ -163,7 +168,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 }
             )
             self._began_at = starts
-            return _offset(states, starts, name).to_json()
+            self._beginning = _offset(states, starts, name).to_json()
+            return self._beginning
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.entries_max is not None:

@@ -6,7 +6,6 @@ Source: HTTP sheet, section 11.
 from fastapi import APIRouter
 
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 
 _METHODS = ["GET", "POST", "PUT", "DELETE"]
 
@@ -25,7 +24,7 @@ _ABSENT = (
 
 def absent_router() -> APIRouter:
     """Answers for all paths below what is not there."""
-    router = late_router(tags=["not here"])
+    router = APIRouter(tags=["not here"])
     for prefix, status, reason in _ABSENT:
         _add(router, prefix, status, reason)
     return router

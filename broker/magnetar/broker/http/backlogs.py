@@ -10,7 +10,6 @@ from fastapi import APIRouter, Response
 
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics import operating
 from magnetar.broker.topics.keeping import Keeping
@@ -21,7 +20,7 @@ _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 
 def backlogs_router(context: HttpContext, keeping: Keeping) -> APIRouter:
     """The routes about the backlogs of many topics."""
-    router = late_router(tags=["backlogs"])
+    router = APIRouter(tags=["backlogs"])
 
     async def topics_of(tenant: str, namespace: str) -> list[TopicName]:
         name = await context.namespace(tenant, namespace)

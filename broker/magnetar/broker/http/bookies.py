@@ -14,7 +14,6 @@ from magnetar.broker.http.answers import done
 from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.ledger.autorecovery.controls import Controls, election_path
 from magnetar.ledger.autorecovery.status import BookieReport, report_bookies
 from magnetar.ledger.autorecovery.work_items import WorkItems
@@ -85,7 +84,7 @@ def bookies_router(
 ) -> APIRouter:
     """The routes below /admin/v2/bookies, and /magnetar/v1/bookies. `registered`: the bookies that
     there are, by id."""
-    router = late_router(tags=["bookies"])
+    router = APIRouter(tags=["bookies"])
     resources = context.resources
     items = WorkItems(context.store, clock=context.clock, random=random, root=_ROOT)
 

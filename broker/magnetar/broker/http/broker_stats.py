@@ -17,7 +17,6 @@ from magnetar.broker.features.retention.backlog import backlog_age
 from magnetar.broker.http.answers import JSON
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.metrics.page import MetricsPage
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.broker.topic import Topic
 
@@ -48,7 +47,7 @@ def broker_stats_router(
     context: HttpContext, page: MetricsPage, *, wall_ms: Callable[[], int]
 ) -> APIRouter:
     """The routes below /admin/v2/broker-stats. `page`: what /metrics shows."""
-    router = late_router(tags=["broker statistics"])
+    router = APIRouter(tags=["broker statistics"])
 
     @router.get(_PREFIX + "/metrics", summary="What /metrics shows, as JSON")
     async def metrics() -> list[Metrics]:

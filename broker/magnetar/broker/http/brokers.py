@@ -15,7 +15,6 @@ from magnetar.broker.http.admin import KnownBroker
 from magnetar.broker.http.answers import done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 
 
 class LeaderBrokerInfo(BaseModel):
@@ -67,7 +66,7 @@ def brokers_router(
     """The routes below /admin/v2/brokers, /admin/v2/broker-stats and
     /magnetar/v1/brokers. `status`: `ok` while clients are served, else why not; `health`:
     the same with a heartbeat. `request_stop`: have this process end in order."""
-    router = late_router(tags=["brokers"])
+    router = APIRouter(tags=["brokers"])
     started_ms = wall_ms()
 
     @router.get("/admin/v2/brokers/leaderBroker")

@@ -15,7 +15,6 @@ from magnetar.broker.http.answers import done
 from magnetar.broker.http.bodies import Flag, RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.policies.model import ClusterRecord
 from magnetar.broker.policies.registry import is_name
 
@@ -132,7 +131,7 @@ class ClusterPolicies(BaseModel):
 
 def clusters_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/clusters."""
-    router = late_router(tags=["clusters"])
+    router = APIRouter(tags=["clusters"])
     tenants = context.tenants
 
     @router.get("/admin/v2/clusters", summary="The names of all clusters")

@@ -5,7 +5,6 @@ from fastapi import APIRouter, Response
 from magnetar.broker.features.compaction import compaction_of
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.sdk.wire import TopicName
 
 _PATH = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/compaction"
@@ -13,7 +12,7 @@ _PATH = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/compaction"
 
 def compaction_router(context: HttpContext) -> APIRouter:
     """The routes below a topic that compact it."""
-    router = late_router(tags=["topics"])
+    router = APIRouter(tags=["topics"])
 
     async def start(name: TopicName) -> None:
         compaction_of(await context.served(name)).start()

@@ -30,11 +30,9 @@ from magnetar.broker.http.non_persistent import bundle_lists_router, non_persist
 from magnetar.broker.http.partitions import partitions_router
 from magnetar.broker.http.permissions import permissions_router
 from magnetar.broker.http.policies import policies_router
-from magnetar.broker.http.proxy_stats import proxy_stats_router
 from magnetar.broker.http.resources import resources_router
 from magnetar.broker.http.rights import need_of
 from magnetar.broker.http.schemas import schemas_router
-from magnetar.broker.http.serving.late_routes import add_late
 from magnetar.broker.http.stats import stats_router
 from magnetar.broker.http.subscriptions import subscriptions_router
 from magnetar.broker.http.tenants import tenants_router
@@ -43,6 +41,7 @@ from magnetar.broker.http.transactions import transactions_router
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.http.whole_text import refuse_broken_text
 from magnetar.broker.security import Action, Resource
+from magnetar.broker.websocket.proxy_stats import proxy_stats_router
 
 
 def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
@@ -107,7 +106,7 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
         proxy_stats_router(broker.websocket_stats),
         absent_router(),
     ):
-        add_late(app, router, [Depends(authorize), Depends(refuse_broken_text)])
+        app.include_router(router, dependencies=[Depends(authorize), Depends(refuse_broken_text)])
 
 
 def _cluster_admin(broker: BrokerView) -> Callable[[], Admin]:

@@ -9,7 +9,6 @@ from pydantic import BaseModel
 
 from magnetar.broker.http.answers import done
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.policies.dynamic import ALL_NAMES, under_both_names
 
 _PATH = "/admin/v2/brokers/configuration"
@@ -31,7 +30,7 @@ class InternalConfiguration(BaseModel):
 
 def configuration_router(context: HttpContext, *, metadata_url: str) -> APIRouter:
     """The routes below /admin/v2/brokers about settings. `metadata_url`: of the metadata store."""
-    router = late_router(tags=["brokers"])
+    router = APIRouter(tags=["brokers"])
     dynamic = context.policies.dynamic
 
     @router.get(_PATH, summary="The names of the settings that can be changed while brokers run")

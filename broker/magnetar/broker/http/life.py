@@ -15,7 +15,6 @@ from magnetar.broker.http.bodies import RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.topic.termination import terminate
 from magnetar.broker.topic.topic_properties import as_stored, as_told
 from magnetar.sdk.wire import TopicName
@@ -51,7 +50,7 @@ async def _load(context: HttpContext, name: TopicName) -> None:
 
 def life_router(context: HttpContext) -> APIRouter:
     """Routes below /admin/v2/persistent."""
-    router = late_router(tags=["topics"])
+    router = APIRouter(tags=["topics"])
     topics = context.topics
     partitioned = topics.partitioned
 

@@ -8,7 +8,6 @@ from pydantic import BaseModel, Field
 
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import ElsewhereError
-from magnetar.broker.http.serving.late_routes import late_router
 
 AuthoritativeQuery = Annotated[bool, Query(description="Sent here by whoever chose this broker.")]
 ListenerQuery = Annotated[
@@ -32,7 +31,7 @@ class LookupData(BaseModel):
 
 def lookup_router(context: HttpContext) -> APIRouter:
     """The routes below /lookup/v2/topic."""
-    router = late_router(prefix="/lookup/v2/topic", tags=["lookup"])
+    router = APIRouter(prefix="/lookup/v2/topic", tags=["lookup"])
 
     @router.get("/{domain}/{tenant}/{namespace}/{topic}")
     async def lookup(

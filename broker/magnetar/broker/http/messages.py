@@ -13,7 +13,6 @@ from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.life import MessageId
 from magnetar.broker.http.raw_message import raw_message
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.http.topic_work import TopicWork
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.inspecting import (
@@ -51,7 +50,7 @@ class PlaceOfMessage(RequestBody):
 
 def messages_router(context: HttpContext) -> APIRouter:
     """Routes below /admin/v2/persistent."""
-    router = late_router(tags=["messages"])
+    router = APIRouter(tags=["messages"])
     single = TopicWork(context).single
 
     def shown(topic: Topic, position: Position, entry: bytes) -> Response:

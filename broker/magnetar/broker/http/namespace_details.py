@@ -8,7 +8,6 @@ from magnetar.broker.base.errors import InvalidNameError, NotThereError
 from magnetar.broker.http.answers import done, text_or_json
 from magnetar.broker.http.bodies import Flag
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.policies.model import NamespaceRecord
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -18,7 +17,7 @@ _NO_MIGRATION = "clients are not sent to other clusters"
 
 def namespace_details_router(context: HttpContext) -> APIRouter:
     """Routes below /admin/v2/namespaces."""
-    router = late_router(tags=["namespaces"])
+    router = APIRouter(tags=["namespaces"])
     _add_properties(router, context)
     _add_resource_group(router, context)
     _add_migration(router, context)

@@ -14,7 +14,6 @@ from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.listing import non_persistent_names, without_system
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.sdk.wire import TopicName, parse_topic_name
 
 _LEASES_AT_ONCE = 32
@@ -49,7 +48,7 @@ class OwnedBundle(BaseModel):
 
 def namespaces_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/namespaces and /magnetar/v1/namespaces."""
-    router = late_router(tags=["namespaces"])
+    router = APIRouter(tags=["namespaces"])
     prefix = "/admin/v2/namespaces/{tenant}/{namespace}"
 
     @router.get(prefix + "/bundles")
@@ -170,7 +169,7 @@ def namespaces_router(context: HttpContext) -> APIRouter:
 
 def bundles_router(context: HttpContext) -> APIRouter:
     """What must come behind all other routes of namespaces: the name of a bundle is any name."""
-    router = late_router(tags=["namespaces"])
+    router = APIRouter(tags=["namespaces"])
 
     @router.delete(
         "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}",

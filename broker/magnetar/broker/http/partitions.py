@@ -11,7 +11,6 @@ from magnetar.broker.features.transactions.ids import COORDINATORS
 from magnetar.broker.http.bodies import Flag, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 
 DOMAINS = ("persistent", "non-persistent")
 
@@ -26,7 +25,7 @@ class PartitionedTopicMetadata(BaseModel):
 
 def partitions_router(context: HttpContext) -> APIRouter:
     """The routes of partitioned topics below /admin/v2/persistent and non-persistent."""
-    router = late_router(tags=["partitioned topics"])
+    router = APIRouter(tags=["partitioned topics"])
     for domain in DOMAINS:
         _add_routes(router, context, domain)
     return router

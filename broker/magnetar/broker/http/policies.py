@@ -21,7 +21,6 @@ from magnetar.broker.http.policy import Policy, quota_type, quotas_to_json, with
 from magnetar.broker.http.policy_shapes import BACKLOG_QUOTA, CLUSTERS, Shape
 from magnetar.broker.http.policy_table import POLICIES
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.policies.model import PolicySet, QuotaType
 from magnetar.sdk.wire import TopicName
 
@@ -31,7 +30,7 @@ _DOMAINS = ("persistent", "non-persistent")
 
 def policies_router(context: HttpContext) -> APIRouter:
     """The routes of all policies."""
-    router = late_router(tags=["policies"])
+    router = APIRouter(tags=["policies"])
     for policy in POLICIES:
         if policy.namespace:
             _add_of_namespace(router, context, policy)

@@ -10,7 +10,6 @@ from magnetar.broker.http.answers import done
 from magnetar.broker.http.bodies import Flag, Number, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.policies.registry import is_name
 
 _QUOTAS = "/admin/v2/resource-quotas"
@@ -43,7 +42,7 @@ class ResourceGroup(RequestBody):
 
 def resources_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/resource-quotas and /admin/v2/resourcegroups."""
-    router = late_router(tags=["resources"])
+    router = APIRouter(tags=["resources"])
     resources = context.resources
 
     async def default() -> ResourceQuota:

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.schemas import key_value
 from magnetar.broker.schemas.errors import IncompatibleSchemaError, InvalidSchemaError
@@ -36,7 +35,7 @@ class PostSchemaPayload(BaseModel):
 
 def schemas_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/schemas."""
-    router = late_router(tags=["schemas"])
+    router = APIRouter(tags=["schemas"])
     schemas = context.schemas
 
     async def named(tenant: str, namespace: str, topic: str) -> TopicName:

@@ -12,7 +12,6 @@ from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.internal_stats import offline_backlog, topic_info, topic_internal_stats
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.http.summed_stats import summed
 from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.broker.http.topic_work import TopicWork
@@ -52,7 +51,7 @@ NoConsumers = Annotated[bool, Query(alias="excludeConsumers", description="Witho
 
 def stats_router(context: HttpContext, *, wall_ms: Callable[[], int]) -> APIRouter:
     """The routes below /admin/v2/persistent and /admin/v2/non-persistent."""
-    router = late_router(tags=["statistics"])
+    router = APIRouter(tags=["statistics"])
     for domain in _DOMAINS:
         _Routes(router, context, domain, wall_ms).add()
     return router

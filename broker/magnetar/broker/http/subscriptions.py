@@ -16,7 +16,6 @@ from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.http.topic_work import TopicWork
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
@@ -84,7 +83,7 @@ Place = Annotated[ResetCursorData | None, Body()]
 
 def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
     """The routes below a topic that are about its subscriptions and its data."""
-    router = late_router(tags=["subscriptions"])
+    router = APIRouter(tags=["subscriptions"])
 
     work_on = TopicWork(context)
     each, single = work_on.each, work_on.single

@@ -12,7 +12,6 @@ from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.namespace_json import namespace_of_json, namespace_to_json
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.policies.model import TenantRecord
 from magnetar.sdk.wire import TopicName, parse_topic_name
 
@@ -34,7 +33,7 @@ class TenantInfo(RequestBody):
 
 def tenants_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/tenants and /admin/v2/namespaces."""
-    router = late_router(tags=["tenants"])
+    router = APIRouter(tags=["tenants"])
     _add_tenants(router, context)
     _add_namespaces(router, context)
     return router

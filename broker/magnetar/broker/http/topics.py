@@ -11,7 +11,6 @@ from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.life import MessageId
 from magnetar.broker.http.listing import has_properties, properties_of, without_system
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.sdk.wire import parse_topic_name
 
 
@@ -24,7 +23,7 @@ class OffloadStatus(BaseModel):
 
 def topics_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/persistent."""
-    router = late_router(tags=["topics"])
+    router = APIRouter(tags=["topics"])
     prefix = "/admin/v2/persistent/{tenant}/{namespace}"
 
     @router.get(prefix, summary="The topics of a namespace, or of one of its bundles")

@@ -1,9 +1,8 @@
 """An application that is made when the first request for it comes, in a thread.
 
-FastAPI, hundreds of routes and their models take part of a second of processor time and many
-megabytes: too much for the way to readiness, and for brokers that nobody asks. Requests wait until
-it is made, however many come meanwhile; nobody is refused for it. The event loop goes on, slower
-for that time.
+Hundreds of routes with their models take a second of processor time and thirty megabytes: too much
+for the way to readiness, and for brokers that nobody asks. Requests wait until it is made, however
+many come meanwhile; nobody is refused for it. The event loop goes on, slower for that second.
 """
 
 import asyncio

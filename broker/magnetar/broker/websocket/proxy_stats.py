@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import TopicNotFoundError
-from magnetar.broker.http.serving.late_routes import late_router
 from magnetar.broker.websocket.traffic import SessionStats
 
 _PATH = "/admin/v2/proxy-stats"
@@ -97,7 +96,7 @@ def by_namespace(sessions: Iterable[SessionStats]) -> list[Metrics]:
 
 def proxy_stats_router(sessions: Callable[[], Iterable[SessionStats]]) -> APIRouter:
     """The routes; `sessions`: those that are open."""
-    router = late_router(tags=["proxy-stats"], prefix=_PATH)
+    router = APIRouter(tags=["proxy-stats"], prefix=_PATH)
 
     @router.get("/metrics")
     async def metrics() -> list[Metrics]:

@@ -19,7 +19,7 @@ from websockets.http11 import Request
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import BrokerMetadataError, RequestError
 from magnetar.broker.base.settings.websocket import WebSocketSettings
-from magnetar.broker.features.transactions.own_address import OwnAddressNetwork
+from magnetar.broker.features.transactions.owner_links import OwnAddressNetwork
 from magnetar.broker.protocol.revoking import IsConcerned
 from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
 from magnetar.broker.topic.publish_budget import PublishBudget

@@ -28,8 +28,7 @@ from magnetar.broker.features.tracing import Spans
 from magnetar.broker.features.transactions.coordinators import Coordinators
 from magnetar.broker.features.transactions.owner_links import OwnerLinks
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
-from magnetar.broker.http.serving.http_connections import HttpBounds
-from magnetar.broker.http.serving.http_server import HttpServer
+from magnetar.broker.http.server import HttpBounds, HttpServer
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.protocol.connection import COMMAND_COST_BYTES

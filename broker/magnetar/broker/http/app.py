@@ -28,7 +28,7 @@ from magnetar.broker.http.metrics.page import MetricsPage
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.security import Action, Cluster
 from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
-from magnetar.broker.websocket.origins import is_allowed
+from magnetar.broker.websocket.access import is_allowed
 
 _log = structlog.get_logger()
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.broker.http.metrics.catalogue import CATALOGUE
+from magnetar.broker.http.metrics.page import CATALOGUE
 from magnetar.deploy.autorecovery_server import PREFIX as RECOVERY_PREFIX
 from magnetar.deploy.bookie_metrics import PREFIX as BOOKIE_PREFIX
 from magnetar.deploy.bookkeeper_names import OF_BOOKIE, OF_RECOVERY

@@ -12,13 +12,15 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from magnetar.broker.websocket.consumer_core import ConsumerCore, ReaderCore
-from magnetar.broker.websocket.endpoint import Endpoint, Kind, parse_target
-from magnetar.broker.websocket.errors import BadFrameError, UpgradeRefusedError
-from magnetar.broker.websocket.parameters import (
+from magnetar.broker.websocket.endpoint import (
     ConsumerParameters,
+    Endpoint,
+    Kind,
     ProducerParameters,
     ReaderParameters,
+    parse_target,
 )
+from magnetar.broker.websocket.errors import BadFrameError, UpgradeRefusedError
 from magnetar.broker.websocket.producer_core import ProducerCore, deliver_at_ms
 from magnetar.sdk.errors import AlreadyClosedError
 from magnetar.sdk.message_id import MessageId

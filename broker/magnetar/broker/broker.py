@@ -23,13 +23,12 @@ from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.features.compaction import Compaction
 from magnetar.broker.features.deduplication import Deduplication
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
-from magnetar.broker.features.retention.inactive_topics import InactiveTopics
+from magnetar.broker.features.retention.inactivity import InactiveTopics
 from magnetar.broker.features.tracing import Spans
 from magnetar.broker.features.transactions.coordinators import Coordinators
-from magnetar.broker.features.transactions.links import OwnerLinks
+from magnetar.broker.features.transactions.owner_links import OwnerLinks
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
-from magnetar.broker.http.serving.http_connections import HttpBounds
-from magnetar.broker.http.serving.http_server import HttpServer
+from magnetar.broker.http.server import HttpBounds, HttpServer
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.protocol.connection import COMMAND_COST_BYTES, BinaryServer

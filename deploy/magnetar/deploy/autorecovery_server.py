@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magnetar.broker.http.serving.http_server import HttpServer
+from magnetar.broker.http.server import HttpServer
 from magnetar.deploy.bookkeeper_names import recovery_families
 from magnetar.deploy.declared_metrics import DeclaredCollector
 from magnetar.deploy.explain import explained

@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from magnetar.broker.features.compaction.orphans import compaction_refers
-from magnetar.broker.features.delayed.bucket_list import COMPONENT
-from magnetar.broker.features.delayed.orphans import delayed_index_refers
+from magnetar.broker.features.compaction.compacted_ledger import compaction_refers
+from magnetar.broker.features.delayed.bucket_ledgers import COMPONENT, delayed_index_refers
 from magnetar.broker.schemas.orphans import schema_refers
 from magnetar.cursors.node import cursor_refers
 from magnetar.deploy.explain import explained

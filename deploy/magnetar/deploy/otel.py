@@ -19,7 +19,7 @@ from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from magnetar.broker.features.tracing.spans import Attributes, Span
+from magnetar.broker.features.tracing import Attributes, Span
 from magnetar.deploy.errors import SettingsError
 
 _KINDS = {"publish": SpanKind.SERVER, "dispatch": SpanKind.PRODUCER, "ack": SpanKind.CLIENT}

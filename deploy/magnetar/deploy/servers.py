@@ -17,7 +17,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.settings import BookieSettings
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.broker import Broker
-from magnetar.broker.http.serving.http_server import HttpServer
+from magnetar.broker.http.server import HttpServer
 from magnetar.deploy.autorecovery_server import start_autorecovery
 from magnetar.deploy.bookie_metrics import BookieCollector
 from magnetar.deploy.errors import DataDirectoryError, SettingsError

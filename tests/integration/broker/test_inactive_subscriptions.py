@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.features.retention.inactive_subscriptions import InactiveSubscriptions
+from magnetar.broker.features.retention.inactivity import InactiveSubscriptions
 from magnetar.broker.topic import Topic
 from magnetar.ledger.system import SystemClock
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on

@@ -12,8 +12,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from magnetar.broker.features.delayed.bucket_list import COMPONENT
-from magnetar.broker.features.delayed.orphans import delayed_index_refers
+from magnetar.broker.features.delayed.bucket_ledgers import COMPONENT, delayed_index_refers
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock

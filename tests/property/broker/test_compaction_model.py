@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.broker.base.entry import kept_words_of
-from magnetar.broker.features.compaction.compacted_ledger import CompactedLedger
+from magnetar.broker.features.compaction.compacted_ledger import (
+    NO_LEDGER,
+    CompactedLedger,
+    CompactionRecord,
+)
 from magnetar.broker.features.compaction.messages import Kind, last_index_of, open_entry
 from magnetar.broker.features.compaction.passes import CompactionLimits, Source, learn, write
-from magnetar.broker.features.compaction.record import NO_LEDGER, CompactionRecord
 from magnetar.cursors import words_from_bits
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import EARLIEST, Position

@@ -13,7 +13,7 @@ from typing import Any, cast
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership import SoleOwner
 from magnetar.broker.features.transactions.coordinators import Coordinators
-from magnetar.broker.features.transactions.links import OwnerLinks
+from magnetar.broker.features.transactions.owner_links import OwnerLinks
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.protocol.connection import COMMAND_COST_BYTES, Connection
 from magnetar.broker.security.composition import Security

@@ -17,7 +17,7 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.settings.policies import default_policies
 from magnetar.broker.cluster.partitions import PartitionedTopicRecord
 from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
-from magnetar.broker.features.delayed.bucket_list import StoredBucket
+from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.features.tracing import Spans, TopicTrace
 from magnetar.broker.features.transactions.topic_log import TopicTransactionLog

@@ -8,18 +8,18 @@ import pytest
 from magnetar.broker.base.entry import kept_words_of
 from magnetar.broker.base.errors import UnreadableRecordError
 from magnetar.broker.base.naming import check_subscription
-from magnetar.broker.features.compaction.compacted_ledger import CompactedLedger
-from magnetar.broker.features.compaction.errors import TooManyKeysError
-from magnetar.broker.features.compaction.messages import Kind, open_entry, rest_of_batch
-from magnetar.broker.features.compaction.newest import NewestMessages
-from magnetar.broker.features.compaction.record import (
+from magnetar.broker.features.compaction.compacted_ledger import (
     NO_LEDGER,
+    CompactedLedger,
     CompactionRecord,
+    TooManyKeysError,
     pack,
     properties_of,
     record_in,
     unpack,
 )
+from magnetar.broker.features.compaction.messages import Kind, open_entry, rest_of_batch
+from magnetar.broker.features.compaction.passes import NewestMessages
 from magnetar.broker.topic.dispatch.compacted import CompactedSource, EarlyPlace, runs_of
 from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadLimits
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool

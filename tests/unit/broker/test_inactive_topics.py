@@ -1,6 +1,6 @@
 """Topics that nobody uses: which ones go, and when."""
 
-from magnetar.broker.features.retention.inactive_topics import InactiveTopics, check_unused, is_used
+from magnetar.broker.features.retention.inactivity import InactiveTopics, check_unused, is_used
 from magnetar.broker.policies.model import DeleteMode, InactiveTopic, PolicySet, Retention
 from magnetar.broker.topic import Topic
 from magnetar.ledger.system import SystemClock

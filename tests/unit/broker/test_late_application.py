@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from magnetar.broker.http.app import LateApplication
 from magnetar.broker.http.authentication import Application, Message, Receive, Scope, Send
-from magnetar.broker.http.serving.late_application import LateApplication
 
 
 async def _answer(scope: Scope, receive: Receive, send: Send) -> None:

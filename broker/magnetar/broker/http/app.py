@@ -1,24 +1,134 @@
 """The HTTP application of a broker: probes and the console's files, and `http/` behind them.
 
 What probes ask all the time needs no framework, and neither do files. Everything else is an
-application that is made when the first request for it comes (`serving/late_application.py`), so
-that a broker is ready early and one that nobody asks stays small. Around it is the layer that finds
-out who asks.
+application that is made late (`LateApplication`), so that a broker is ready early and one that
+nobody asks stays small. Around it are the layers that find out who asks, and that bound what one
+request may bring: whoever reads a body keeps all of it in memory, and reads it before anybody asks
+what the sender may do.
 """
 
+import asyncio
 import json
+from collections.abc import Callable
+
+import structlog
 
 from magnetar.broker.base.errors import AuthenticationError, AuthorizationError
-from magnetar.broker.http.authentication import Application, Authentication, Receive, Scope, Send
+from magnetar.broker.http.authentication import (
+    Application,
+    Authentication,
+    Message,
+    Receive,
+    Scope,
+    Send,
+)
 from magnetar.broker.http.console.forwarding import Forwarding
 from magnetar.broker.http.console.serving import ConsoleFiles
 from magnetar.broker.http.metrics.page import MetricsPage
-from magnetar.broker.http.serving.body_limit import BodyLimit
-from magnetar.broker.http.serving.late_application import LateApplication
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.security import Action, Cluster
 from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
-from magnetar.broker.websocket.origins import is_allowed
+from magnetar.broker.websocket.access import is_allowed
+
+_log = structlog.get_logger()
+
+
+class BodyLimit:
+    """The layer; an ASGI application around another one."""
+
+    def __init__(self, app: Application, *, bytes_max: int) -> None:
+        """`bytes_max`: of one body."""
+        self._app = app
+        self._bytes_max = bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if _stated_bytes(scope) > self._bytes_max:
+            await self._refuse(send)
+            return
+        got = 0
+        is_too_long = has_begun = False
+
+        async def counted() -> Message:
+            nonlocal got, is_too_long
+            message = await receive()
+            got += len(message.get("body", b""))
+            if got <= self._bytes_max:
+                return message
+            is_too_long = True
+            # The end for whoever reads, with nothing that could be taken for a body.
+            return {"type": "http.disconnect"}
+
+        async def watched(message: Message) -> None:
+            nonlocal has_begun
+            if is_too_long and not has_begun:
+                return  # Whatever is said of half a body: it is too long.
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, counted, watched)
+        except Exception:
+            if not is_too_long:
+                raise  # else it is what the application made of half a body
+        if is_too_long and not has_begun:
+            await self._refuse(send)
+
+    async def _refuse(self, send: Send) -> None:
+        body = json.dumps(
+            {"reason": f"the body of a request has at most {self._bytes_max} bytes"}
+        ).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+        ]
+        await send({"type": "http.response.start", "status": 413, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def _stated_bytes(scope: Scope) -> int:
+    """What the header says; 0 without one. Servers refuse what is no number themselves."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return 0
+
+
+class LateApplication:
+    """An ASGI application in front of one that does not exist yet."""
+
+    def __init__(self, make: Callable[[], Application]) -> None:
+        """`make` runs in a thread; it may read what belongs to the loop, and change nothing. If it
+        raises, the requests that waited fail, and the next one tries again."""
+        self._make = make
+        self._made: Application | None = None
+        self._making: asyncio.Task[Application] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        made = self._made or await self._wait_made()
+        await made(scope, receive, send)
+
+    async def _wait_made(self) -> Application:
+        making = self._making
+        if making is None:
+            making = asyncio.create_task(asyncio.to_thread(self._make), name="http-application")
+            self._making = making
+            making.add_done_callback(self._on_made)
+        # Whoever gives up waiting must not take it from the others.
+        return await asyncio.shield(making)
+
+    def _on_made(self, making: "asyncio.Task[Application]") -> None:
+        self._making = None
+        if making.cancelled():
+            return
+        error = making.exception()
+        if error is None:
+            self._made = making.result()
+        else:
+            _log.error("http_application_failed", error=repr(error))
+
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from magnetar.broker.base.errors import NotThereError
-from magnetar.broker.http.answers import done
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import RequestBody, done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.ledger.autorecovery.controls import Controls, election_path

@@ -11,8 +11,7 @@ from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field, JsonValue
 
 from magnetar.broker.base.errors import ConflictError, InvalidNameError, NotThereError
-from magnetar.broker.http.answers import done
-from magnetar.broker.http.bodies import Flag, RequestBody
+from magnetar.broker.http.bodies import Flag, RequestBody, done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.model import ClusterRecord

@@ -19,11 +19,11 @@ from magnetar.broker.base import naming
 from magnetar.broker.base.errors import NotThereError, TopicNotFoundError
 from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.fan_out import TopicWork
 from magnetar.broker.http.internal_stats import topic_internal_stats
 from magnetar.broker.http.refusals import ElsewhereError, status_of
 from magnetar.broker.http.schemas import shown_schema
 from magnetar.broker.http.subscriptions import ResetCursorData, first_of
-from magnetar.broker.http.topic_work import TopicWork
 from magnetar.broker.schemas.errors import SchemaNotFoundError
 from magnetar.broker.security import Action, Resource, Subscription, Topic
 from magnetar.broker.topic import Topic as ServedTopic

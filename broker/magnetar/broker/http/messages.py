@@ -10,10 +10,10 @@ from pydantic import Field
 
 from magnetar.broker.http.bodies import RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.life import MessageId
+from magnetar.broker.http.fan_out import TopicWork
 from magnetar.broker.http.raw_message import raw_message
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.topic_work import TopicWork
+from magnetar.broker.http.topics import MessageId
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.inspecting import (
     MESSAGE_POSITION_MAX,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final
 
-from magnetar.broker.http import policy_shapes as shapes
+from magnetar.broker.http import policy as shapes
 from magnetar.broker.http.policy import quota_type, quotas_to_json, with_quota
 from magnetar.broker.http.policy_table import POLICIES
 from magnetar.broker.policies.model import NamespaceRecord

@@ -1,19 +1,28 @@
-"""Namespaces over HTTP: their bundles, unload, split, topics. Source: HTTP sheet, section 8.1."""
+"""Namespaces over HTTP: their bundles and topics, what was noted about them, their backlogs.
+
+Source: HTTP sheet, sections 8.1 and 4 (backlog-quota-check).
+"""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel
 
+from magnetar.broker.base.errors import InvalidNameError, NotThereError
 from magnetar.broker.cluster.balance.bundles import BundleId, hash_of
 from magnetar.broker.cluster.balance.load_report import BundleLoad
-from magnetar.broker.http.answers import done
-from magnetar.broker.http.bodies import WholeNumber
+from magnetar.broker.http.bodies import Flag, WholeNumber, done, text_or_json
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
-from magnetar.broker.http.listing import non_persistent_names, without_system
 from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.http.topics import non_persistent_names, without_system
+from magnetar.broker.policies.model import NamespaceRecord
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topics import operating
+from magnetar.broker.topics.keeping import Keeping
 from magnetar.sdk.wire import TopicName, parse_topic_name
 
 _LEASES_AT_ONCE = 32
@@ -195,5 +204,224 @@ def bundles_router(context: HttpContext) -> APIRouter:
         await on_each(context.admin, inside, delete, "DELETE", "?force=true", may_be_missing=True)
         await context.admin.unload_bundle(held, "")
         return done()
+
+    return router
+
+
+_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+_NO_LIMITS = "resource groups limit nothing"
+_NO_MIGRATION = "clients are not sent to other clusters"
+
+
+def namespace_details_router(context: HttpContext) -> APIRouter:
+    """Routes below /admin/v2/namespaces."""
+    router = APIRouter(tags=["namespaces"])
+    _add_properties(router, context)
+    _add_resource_group(router, context)
+    _add_migration(router, context)
+    return router
+
+
+def _add_properties(router: APIRouter, context: HttpContext) -> None:
+    async def change(name: str, properties: dict[str, str | None], *, clears: bool = False) -> None:
+        def changed(record: NamespaceRecord) -> NamespaceRecord:
+            after = {**({} if clears else record.properties), **properties}
+            kept = {key: value for key, value in after.items() if value is not None}
+            return record.model_copy(update={"properties": kept})
+
+        await context.policies.update_namespace(name, changed)
+
+    async def value_of(name: str, key: str) -> str:
+        properties = (await context.tenants.namespace(name)).properties
+        if key not in properties:
+            raise NotThereError(f"namespace {name} has no property {key!r}")
+        return properties[key]
+
+    @router.get(_NAMESPACE + "/properties", summary="What was written down about a namespace")
+    async def properties(tenant: str, namespace: str) -> dict[str, str]:
+        return (await context.tenants.namespace(f"{tenant}/{namespace}")).properties
+
+    @router.put(_NAMESPACE + "/properties", status_code=204, summary="Add to that, or change it")
+    async def set_properties(tenant: str, namespace: str, values: dict[str, str]) -> Response:
+        await change(f"{tenant}/{namespace}", dict(values))
+        return done()
+
+    @router.delete(_NAMESPACE + "/properties", status_code=204, summary="Remove all properties")
+    async def clear_properties(tenant: str, namespace: str) -> Response:
+        await change(f"{tenant}/{namespace}", {}, clears=True)
+        return done()
+
+    @router.get(
+        _NAMESPACE + "/property/{key}",
+        summary="One property of a namespace, as plain text",
+        response_class=Response,
+    )
+    async def get_property(tenant: str, namespace: str, key: str) -> Response:
+        return text_or_json(await value_of(f"{tenant}/{namespace}", key), is_text=True)
+
+    @router.put(
+        _NAMESPACE + "/property/{key}/{value:path}",
+        status_code=204,
+        summary="Set one property of a namespace",
+    )
+    async def put_property(tenant: str, namespace: str, key: str, value: str) -> Response:
+        await change(f"{tenant}/{namespace}", {key: value})
+        return done()
+
+    @router.delete(
+        _NAMESPACE + "/property/{key}",
+        summary="Remove one property of a namespace; its last value",
+        response_class=Response,
+    )
+    async def remove_property(tenant: str, namespace: str, key: str) -> Response:
+        value = await value_of(f"{tenant}/{namespace}", key)
+        await change(f"{tenant}/{namespace}", {key: None})
+        return text_or_json(value, is_text=True)
+
+
+def _add_migration(router: APIRouter, context: HttpContext) -> None:
+    @router.post(
+        _NAMESPACE + "/migration",
+        status_code=204,
+        summary="Say that a namespace has gone to another cluster",
+    )
+    async def set_migrated(
+        tenant: str, namespace: str, migrated: Annotated[Flag, Body()]
+    ) -> Response:
+        """It is kept and has no effect: clients are not sent to other clusters."""
+
+        def changed(record: NamespaceRecord) -> NamespaceRecord:
+            return record.model_copy(update={"migrated": migrated})
+
+        await context.policies.update_namespace(f"{tenant}/{namespace}", changed)
+        return done(note=_NO_MIGRATION)
+
+
+def _add_resource_group(router: APIRouter, context: HttpContext) -> None:
+    async def change(name: str, group: str | None) -> None:
+        def changed(record: NamespaceRecord) -> NamespaceRecord:
+            return record.model_copy(update={"resource_group": group})
+
+        await context.policies.update_namespace(name, changed)
+
+    @router.get(
+        _NAMESPACE + "/resourcegroup",
+        summary="The resource group of a namespace, as plain text",
+        response_class=Response,
+    )
+    async def get_group(tenant: str, namespace: str) -> Response:
+        """204: it has none."""
+        group = (await context.tenants.namespace(f"{tenant}/{namespace}")).resource_group
+        return text_or_json(group, is_text=True) if group is not None else done()
+
+    @router.post(
+        _NAMESPACE + "/resourcegroup/{name}",
+        status_code=204,
+        summary="Put a namespace into a resource group",
+    )
+    async def set_group(tenant: str, namespace: str, name: str) -> Response:
+        """It is kept and has no effect. 412: there is no such group."""
+        await context.namespace(tenant, namespace)
+        if name not in await context.resources.group_names():
+            raise InvalidNameError(f"there is no resource group {name!r}: make it first")
+        await change(f"{tenant}/{namespace}", name)
+        return done(note=_NO_LIMITS)
+
+    @router.delete(
+        _NAMESPACE + "/resourcegroup",
+        status_code=204,
+        summary="Take a namespace out of its resource group",
+    )
+    async def remove_group(tenant: str, namespace: str) -> Response:
+        await change(f"{tenant}/{namespace}", None)
+        return done()
+
+
+def backlogs_router(context: HttpContext, keeping: Keeping) -> APIRouter:
+    """The routes about the backlogs of many topics."""
+    router = APIRouter(tags=["backlogs"])
+
+    async def topics_of(tenant: str, namespace: str) -> list[TopicName]:
+        name = await context.namespace(tenant, namespace)
+        return [parse_topic_name(each) for each in await context.topics.names(name)]
+
+    async def topics_in(tenant: str, namespace: str, bundle: str) -> list[TopicName]:
+        held = await context.bundle(tenant, namespace, bundle)
+        return [each for each in await topics_of(tenant, namespace) if held.holds(each)]
+
+    async def durable(topic: TopicName) -> list[Subscription]:
+        there = await context.served(topic)
+        return [each for each in there.subscriptions.values() if each.is_durable and each.is_open]
+
+    async def clear(topics: Sequence[TopicName], wanted: str | None) -> None:
+        async def names(topic: TopicName) -> list[str]:
+            return [each.name for each in await durable(topic)]
+
+        found = await on_each(
+            context.admin, topics, names, "GET", "subscriptions", may_be_missing=True
+        )
+        for topic, subscriptions in zip(topics, found, strict=True):
+            for name in subscriptions if isinstance(subscriptions, list) else ():
+                if wanted in (None, name):
+                    await clear_one(topic, str(name))
+
+    async def clear_one(topic: TopicName, name: str) -> None:
+        async def skip_all(of: TopicName) -> None:
+            for each in await durable(of):
+                if each.name == name:
+                    await operating.skip_all(each)
+
+        action = f"subscription/{quote(name, safe='')}/skip_all"
+        await on_each(context.admin, [topic], skip_all, "POST", action, may_be_missing=True)
+
+    @router.post(_NAMESPACE + "/clearBacklog", status_code=204)
+    async def clear_all(tenant: str, namespace: str) -> Response:
+        """Forget the backlogs of all subscriptions of a namespace."""
+        await clear(await topics_of(tenant, namespace), None)
+        return Response(status_code=204)
+
+    @router.post(_NAMESPACE + "/clearBacklog/{sub:path}", status_code=204)
+    async def clear_subscription(tenant: str, namespace: str, sub: str) -> Response:
+        """Forget the backlogs of one subscription on all topics of a namespace."""
+        await clear(await topics_of(tenant, namespace), sub)
+        return Response(status_code=204)
+
+    @router.post(_NAMESPACE + "/{bundle}/clearBacklog", status_code=204)
+    async def clear_bundle(tenant: str, namespace: str, bundle: str) -> Response:
+        """Forget the backlogs of all subscriptions of one bundle."""
+        await clear(await topics_in(tenant, namespace, bundle), None)
+        return Response(status_code=204)
+
+    @router.post(_NAMESPACE + "/{bundle}/clearBacklog/{sub:path}", status_code=204)
+    async def clear_subscription_of_bundle(
+        tenant: str, namespace: str, bundle: str, sub: str
+    ) -> Response:
+        """Forget the backlogs of one subscription on all topics of one bundle."""
+        await clear(await topics_in(tenant, namespace, bundle), sub)
+        return Response(status_code=204)
+
+    @router.post(_NAMESPACE + "/unsubscribe/{sub:path}", status_code=204)
+    async def unsubscribe(tenant: str, namespace: str, sub: str) -> Response:
+        """Delete a subscription on all topics of a namespace. 412: it has consumers somewhere."""
+
+        async def delete(topic: TopicName) -> None:
+            there = await context.served(topic)
+            for each in await durable(topic):
+                if each.name == sub:
+                    await there.subscriptions.delete(each, is_forced=False)
+
+        action = f"subscription/{quote(sub, safe='')}"
+        topics = await topics_of(tenant, namespace)
+        await on_each(context.admin, topics, delete, "DELETE", action, may_be_missing=True)
+        return Response(status_code=204)
+
+    @router.get("/admin/v2/brokers/backlog-quota-check", status_code=204)
+    async def check_quotas() -> Response:
+        """Check the quotas of the topics of this broker now."""
+        for topic in context.topics.loaded:
+            work = keeping.quotas.look_at(topic)
+            if work is not None and topic.tenure.holds():
+                await work
+        return Response(status_code=204)
 
     return router

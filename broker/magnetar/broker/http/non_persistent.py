@@ -6,12 +6,11 @@ What needs a place in a topic, or its data, is refused: there is neither.
 from fastapi import APIRouter, Response
 
 from magnetar.broker.base.errors import TopicConflictError, TopicNotFoundError
-from magnetar.broker.http.answers import done
+from magnetar.broker.http.bodies import done
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.fan_out import on_each
-from magnetar.broker.http.listing import non_persistent_here, non_persistent_names
+from magnetar.broker.http.fan_out import TopicWork, on_each
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.topic_work import TopicWork
+from magnetar.broker.http.topics import non_persistent_here, non_persistent_names
 from magnetar.broker.topic import Topic
 from magnetar.sdk.wire import TopicName
 

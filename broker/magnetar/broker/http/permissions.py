@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Response
 
 from magnetar.broker.base.errors import NotThereError
-from magnetar.broker.http.answers import done
+from magnetar.broker.http.bodies import done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.policies.model import AuthAction, NamespaceRecord
 

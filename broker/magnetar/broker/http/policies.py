@@ -15,10 +15,17 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from magnetar.broker.http import policy_table as table
-from magnetar.broker.http.answers import done, text_or_json, with_body
+from magnetar.broker.http.bodies import done, text_or_json, with_body
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.policy import Policy, quota_type, quotas_to_json, with_quota
-from magnetar.broker.http.policy_shapes import BACKLOG_QUOTA, CLUSTERS, Shape
+from magnetar.broker.http.policy import (
+    BACKLOG_QUOTA,
+    CLUSTERS,
+    Policy,
+    Shape,
+    quota_type,
+    quotas_to_json,
+    with_quota,
+)
 from magnetar.broker.http.policy_table import POLICIES
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.model import PolicySet, QuotaType

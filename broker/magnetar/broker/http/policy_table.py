@@ -6,7 +6,7 @@ whole namespace and the commands of `magnetar admin` are made of this table.
 
 from typing import Final
 
-from magnetar.broker.http import policy_shapes as shapes
+from magnetar.broker.http import policy as shapes
 from magnetar.broker.http.policy import Policy
 from magnetar.broker.policies import model
 from magnetar.broker.policies.effective import RateLimit

@@ -1,13 +1,13 @@
 """Resource groups and quotas of bundles; and what is not here. Source: HTTP sheet, section 11.
 
-Groups and quotas are kept and shown: they limit nothing.
+Groups and quotas are kept and shown: they limit nothing. Services that are not in this broker have
+the answers that Pulsar's tools understand.
 """
 
 from fastapi import APIRouter, Response
 
 from magnetar.broker.base.errors import InvalidNameError
-from magnetar.broker.http.answers import done
-from magnetar.broker.http.bodies import Flag, Number, RequestBody, WholeNumber
+from magnetar.broker.http.bodies import Flag, Number, RequestBody, WholeNumber, done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.registry import is_name
@@ -111,3 +111,34 @@ def resources_router(context: HttpContext) -> APIRouter:
 def _check_name(name: str) -> None:
     if not is_name(name):
         raise InvalidNameError(f"{name!r}: a name consists of [-=:.\\w]")
+
+
+_METHODS = ["GET", "POST", "PUT", "DELETE"]
+
+_ABSENT = (
+    ("/admin/v3/functions", 409, "there is no functions worker: run functions as programs"),
+    ("/admin/v3/sources", 409, "there is no functions worker: run sources as programs"),
+    ("/admin/v3/sinks", 409, "there is no functions worker: run sinks as programs"),
+    ("/admin/v3/source", 409, "there is no functions worker: run sources as programs"),
+    ("/admin/v3/sink", 409, "there is no functions worker: run sinks as programs"),
+    ("/admin/v2/functions", 409, "there is no functions worker: run functions as programs"),
+    ("/admin/v3/packages", 404, "there is no package storage"),
+    ("/admin/v2/worker", 503, "there is no functions worker"),
+    ("/admin/v2/worker-stats", 503, "there is no functions worker"),
+)
+
+
+def absent_router() -> APIRouter:
+    """Answers for all paths below what is not there."""
+    router = APIRouter(tags=["not here"])
+    for prefix, status, reason in _ABSENT:
+        _add(router, prefix, status, reason)
+    return router
+
+
+def _add(router: APIRouter, prefix: str, status: int, reason: str) -> None:
+    async def refused() -> None:
+        raise HttpRefusal(status, reason)
+
+    for path in (prefix, prefix + "/{rest:path}"):
+        router.add_api_route(path, refused, methods=_METHODS, include_in_schema=False)

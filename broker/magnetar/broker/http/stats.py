@@ -9,12 +9,11 @@ from fastapi.responses import JSONResponse
 from magnetar.broker.base.errors import TopicNotFoundError
 from magnetar.broker.features.retention.backlog import backlog_age, oldest_publish_ms
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.fan_out import on_each
+from magnetar.broker.http.fan_out import TopicWork, on_each
 from magnetar.broker.http.internal_stats import offline_backlog, topic_info, topic_internal_stats
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.summed_stats import summed
 from magnetar.broker.http.topic_stats import topic_stats
-from magnetar.broker.http.topic_work import TopicWork
 from magnetar.broker.schemas.errors import SchemaNotFoundError
 from magnetar.broker.topic import Topic
 from magnetar.ledger.errors import LedgerError

@@ -15,8 +15,8 @@ from magnetar.broker.base.entry import messages_of
 from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.fan_out import TopicWork
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.topic_work import TopicWork
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics import operating

@@ -1,17 +1,113 @@
-"""Topics over HTTP: lists, unload, offload. Source: HTTP sheet, section 9.1."""
+"""Topics over HTTP: which there are, their life, their partitions, unloading and compaction.
 
+What only the owner can do is sent there; of a partitioned topic, each partition to its own owner.
+Names of topics that keep nothing are known to their owners alone, and these are asked.
+
+Source: HTTP sheet, section 9.1.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Response
+import structlog
+from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel
 
-from magnetar.broker.base.errors import TopicNotFoundError
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    NotAllowedError,
+    PartitionCountError,
+    RequestError,
+    TopicNotFoundError,
+)
+from magnetar.broker.cluster.balance.bundles import BundleId
+from magnetar.broker.features.compaction import compaction_of
+from magnetar.broker.features.transactions.ids import COORDINATORS
+from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
-from magnetar.broker.http.life import MessageId
-from magnetar.broker.http.listing import has_properties, properties_of, without_system
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.sdk.wire import parse_topic_name
+from magnetar.broker.policies.records import asked
+from magnetar.broker.topic.termination import terminate
+from magnetar.broker.topic.topic_properties import as_stored, as_told
+from magnetar.ledger.errors import LedgerError, NoNodeError
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.sdk.wire import TopicName, parse_topic_name
+
+_log = structlog.get_logger()
+
+
+def without_system(names: Sequence[str], *, keeps: bool) -> list[str]:
+    """The names, without those of the cluster's own topics unless they are kept."""
+    return [name for name in names if keeps or not naming.is_system_topic(name)]
+
+
+def has_properties(properties: Mapping[str, str], wanted: str) -> bool:
+    """Whether all of `wanted` are there, given as key=value with commas between."""
+    pairs = (each.partition("=") for each in wanted.split(",") if each)
+    return all(properties.get(key) == value for key, _, value in pairs)
+
+
+async def non_persistent_here(context: HttpContext, bundle: BundleId) -> list[str]:
+    """Names of the non-persistent topics of a bundle that this broker has.
+
+    Raises:
+        RequestError
+    """
+    names = await context.topics.non_persistent_names(bundle.namespace)
+    return [name for name in names if bundle.holds(parse_topic_name(name))]
+
+
+async def non_persistent_names(context: HttpContext, namespace: str) -> list[str]:
+    """Names of the non-persistent topics of a namespace, at whichever brokers they are, sorted.
+
+    They are known to their owners alone: each is asked for its bundles. What a broker has that does
+    not answer is left out: its topics are about to be gone.
+
+    Raises:
+        RequestError
+    """
+    brokers = {each.record.name: each for each in context.admin.brokers()}
+    found = set(await context.topics.non_persistent_names(namespace))
+    if len(brokers) > 1:
+        for bundle in (await context.admin.layouts.layout_of(namespace)).bundles:
+            owner = brokers.get(await context.admin.find_owner(BundleId(namespace, bundle)) or "")
+            if owner is not None and not owner.is_self:
+                path = f"/admin/v2/non-persistent/{namespace}/{bundle.name}"
+                found.update(await _asked(context, owner.record.http_url, path))
+    return sorted(found)
+
+
+async def _asked(context: HttpContext, http_url: str, path: str) -> list[str]:
+    try:
+        answer = await context.admin.ask(http_url, "GET", path)
+    except BrokerMetadataError:
+        return []
+    return [str(name) for name in json.loads(answer.body)] if answer.is_success else []
+
+
+async def properties_of(context: HttpContext, full_name: str) -> Mapping[str, str]:
+    """What was written down about a topic; of a partition, about its topic.
+
+    Raises:
+        RequestError
+    """
+    name = parse_topic_name(full_name)
+    record = await context.topics.partitioned.find(name.partitioned)
+    if record is not None:
+        return record.properties
+    path = naming.log_path(name)
+    try:
+        node = await asked(context.store.get(path), f"read {path}")
+    except NoNodeError:
+        return {}
+    try:
+        return as_told(LogMetadata.from_json(node.value, path=path).properties)
+    except LedgerError as error:
+        raise BrokerMetadataError(f"{full_name}: its record cannot be read: {error}") from error
 
 
 class OffloadStatus(BaseModel):
@@ -76,5 +172,315 @@ def topics_router(context: HttpContext) -> APIRouter:
     async def offload_status(tenant: str, namespace: str, topic: str) -> OffloadStatus:
         await context.served(await context.topic("persistent", tenant, namespace, topic))
         return OffloadStatus()
+
+    return router
+
+
+_LOAD_S_MAX = 5.0
+"""Whoever creates a topic waits no longer for its owner to load it."""
+
+_PREFIX = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+
+
+class MessageId(RequestBody):
+    """A message, as Pulsar's tools name it."""
+
+    ledgerId: WholeNumber
+    entryId: WholeNumber
+    partitionIndex: WholeNumber = -1
+
+
+async def _load(context: HttpContext, name: TopicName) -> None:
+    """Have its owner load a topic that was created just now: only topics that are loaded are looked
+    at, and one that nobody ever uses must go after its time. It is there in any case."""
+    policies = await context.policies.of(name)
+    if not policies.inactive_topic_is_on:
+        return
+    try:
+        async with asyncio.timeout(_LOAD_S_MAX):
+            await on_each(context.admin, [name], context.served, "GET", "stats")
+    except (RequestError, HttpRefusal, TimeoutError) as error:
+        _log.info("topic_not_loaded_yet", topic=str(name), error=str(error))
+
+
+def life_router(context: HttpContext) -> APIRouter:
+    """Routes below /admin/v2/persistent."""
+    router = APIRouter(tags=["topics"])
+    topics = context.topics
+    partitioned = topics.partitioned
+
+    async def named(tenant: str, namespace: str, topic: str) -> TopicName:
+        return await context.topic("persistent", tenant, namespace, topic)
+
+    async def check_plain(name: TopicName, status: int) -> None:
+        if await partitioned.find(name, is_sure=True) is not None:
+            raise HttpRefusal(status, f"{name} is a partitioned topic")
+
+    async def partitions_of(name: TopicName) -> list[TopicName]:
+        record = await partitioned.find(name, is_sure=True)
+        return [name.partition(index) for index in range(record.partitions)] if record else []
+
+    @router.put(_PREFIX, status_code=204)
+    async def create(
+        tenant: str,
+        namespace: str,
+        topic: str,
+        properties: Annotated[dict[str, str] | None, Body()] = None,
+    ) -> Response:
+        """Create a topic without partitions. 409: the name is taken. 412: that of a partition."""
+        name = await named(tenant, namespace, topic)
+        if name.partition_index >= 0:
+            raise HttpRefusal(412, f"{name} has the name of a partition: create the whole topic")
+        await check_plain(name, 409)
+        async with topics.creation.turn(name.namespace_name):
+            await topics.creation.check_room(name.namespace_name, 1)
+            await partitioned.create_plain(name, as_stored(properties or {}))
+        await _load(context, name)
+        return Response(status_code=204)
+
+    @router.delete(_PREFIX, status_code=204)
+    async def delete(tenant: str, namespace: str, topic: str, force: bool = False) -> Response:
+        """Delete a topic. 412: somebody uses it. 409: it is a partitioned one."""
+        name = await named(tenant, namespace, topic)
+        await check_plain(name, 409)
+        await context.admin.here(name)
+        await topics.removal.delete(name, is_forced=force)
+        return Response(status_code=204)
+
+    @router.delete(_PREFIX + "/partitions", status_code=204)
+    async def delete_partitioned(
+        tenant: str, namespace: str, topic: str, force: bool = False
+    ) -> Response:
+        """Delete a partitioned topic with its partitions. 412: somebody uses one of them.
+
+        A deletion that was interrupted goes on when it is asked for again.
+        """
+        name = await named(tenant, namespace, topic)
+        await partitioned.get(name)
+        if not force:
+            for partition in await partitions_of(name):
+                await topics.removal.check_unused(partition)
+        # As many as there are now: it may have grown since it was looked at.
+        every = [name.partition(index) for index in range(await partitioned.mark_deleted(name))]
+
+        async def delete_one(partition: TopicName) -> None:
+            await context.admin.here(partition)
+            await topics.removal.delete(partition, is_forced=force)
+
+        query = "?force=true" if force else ""
+        try:
+            await on_each(context.admin, every, delete_one, "DELETE", query, may_be_missing=True)
+        except (NotAllowedError, HttpRefusal):
+            if not force:
+                await partitioned.mark_deleted(name, is_deleted=False)
+                await partitioned.create_missed(name)
+            raise
+        await topics.removal.forget(name)
+        await partitioned.forget(name)
+        return Response(status_code=204)
+
+    async def end(name: TopicName) -> MessageId:
+        last = await terminate(await context.served(name))
+        return MessageId(
+            ledgerId=last.ledger_id, entryId=last.entry_id, partitionIndex=name.partition_index
+        )
+
+    @router.post(_PREFIX + "/terminate")
+    async def terminate_topic(tenant: str, namespace: str, topic: str) -> MessageId:
+        """End a topic for good; its last message. 405: it is a partitioned one."""
+        name = await named(tenant, namespace, topic)
+        await check_plain(name, 405)
+        return await end(name)
+
+    @router.post(_PREFIX + "/terminate/partitions")
+    async def terminate_partitions(
+        tenant: str, namespace: str, topic: str
+    ) -> dict[int, MessageId | None]:
+        """End all partitions; the last message of each. 405: it is not a partitioned topic."""
+        name = await named(tenant, namespace, topic)
+        every = await partitions_of(name)
+        if not every:
+            raise HttpRefusal(405, f"Termination of {name}: it is not a partitioned topic")
+
+        async def end_one(partition: TopicName) -> MessageId:
+            await topics.creation.check(partition, may_create=False)
+            return await end(partition)
+
+        found = await on_each(context.admin, every, end_one, "POST", "terminate")
+        return {
+            index: each if isinstance(each, MessageId) else MessageId.model_validate(each)
+            for index, each in enumerate(found)
+        }
+
+    @router.get(_PREFIX + "/properties")
+    async def properties_of(tenant: str, namespace: str, topic: str) -> dict[str, str]:
+        """What was written down about a topic."""
+        name = await named(tenant, namespace, topic)
+        record = await partitioned.find(name)
+        if record is not None:
+            return record.properties
+        return as_told((await context.served(name)).log.properties)
+
+    @router.put(_PREFIX + "/properties", status_code=204)
+    async def set_properties(
+        tenant: str, namespace: str, topic: str, properties: dict[str, str]
+    ) -> Response:
+        """Add to that, or change it."""
+        name = await named(tenant, namespace, topic)
+        if await partitioned.find(name) is not None:
+            await partitioned.update_properties(name, lambda known: {**known, **properties})
+        else:
+            log = (await context.served(name)).log
+            await log.update_properties(as_stored(properties))
+        return Response(status_code=204)
+
+    @router.delete(_PREFIX + "/properties", status_code=204)
+    async def remove_property(tenant: str, namespace: str, topic: str, key: str) -> Response:
+        """Remove one entry."""
+        name = await named(tenant, namespace, topic)
+        if await partitioned.find(name) is not None:
+
+            def without(known: dict[str, str]) -> dict[str, str]:
+                return {each: value for each, value in known.items() if each != key}
+
+            await partitioned.update_properties(name, without)
+        else:
+            log = (await context.served(name)).log
+            await log.update_properties(dict.fromkeys(as_stored({key: ""})))
+        return Response(status_code=204)
+
+    return router
+
+
+DOMAINS = ("persistent", "non-persistent")
+
+
+class PartitionedTopicMetadata(BaseModel):
+    """How many partitions a topic has; 0: it stands for itself."""
+
+    partitions: WholeNumber = 0
+    deleted: Flag = False
+    properties: dict[str, str] | None = None
+
+
+def partitions_router(context: HttpContext) -> APIRouter:
+    """The routes of partitioned topics below /admin/v2/persistent and non-persistent."""
+    router = APIRouter(tags=["partitioned topics"])
+    for domain in DOMAINS:
+        _add_partitions(router, context, domain)
+    return router
+
+
+def _add_partitions(router: APIRouter, context: HttpContext, domain: str) -> None:
+    prefix = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}"
+    partitioned = context.topics.partitioned
+
+    @router.get(prefix + "/partitioned")
+    async def partitioned_topics(tenant: str, namespace: str) -> list[str]:
+        """Full names of the partitioned topics of a namespace."""
+        names = await partitioned.names(await context.namespace(tenant, namespace), domain)
+        return [str(name) for name in names]
+
+    @router.put(prefix + "/{topic}/partitions", status_code=204)
+    async def create(
+        tenant: str,
+        namespace: str,
+        topic: str,
+        wanted: Annotated[WholeNumber | PartitionedTopicMetadata, Body()],
+    ) -> Response:
+        """Create a partitioned topic with all its partitions.
+
+        409: the name is taken. 406: no such number. 412: the name is that of a partition.
+        """
+        name = await context.topic(domain, tenant, namespace, topic)
+        if isinstance(wanted, int):
+            wanted = PartitionedTopicMetadata(partitions=wanted)
+        partitioned.check_count(wanted.partitions)
+        async with context.topics.creation.turn(name.namespace_name):
+            await context.topics.creation.check_room(name.namespace_name, wanted.partitions)
+            await partitioned.create(name, wanted.partitions, wanted.properties)
+        return Response(status_code=204)
+
+    @router.get(prefix + "/{topic}/partitions", response_model_exclude_none=True)
+    async def partitions(
+        tenant: str,
+        namespace: str,
+        topic: str,
+        may_create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
+    ) -> PartitionedTopicMetadata:
+        """How many partitions. 404: it does not exist, and was not to be."""
+        name = naming.topic_of(f"{domain}://{tenant}/{namespace}/{topic}")
+        if name == COORDINATORS and context.coordinators.is_enabled:
+            return PartitionedTopicMetadata(partitions=await context.coordinators.prepare())
+        name = await context.topic(domain, tenant, namespace, topic)
+        record = await partitioned.find(name)
+        if record is None:
+            count = await context.topics.creation.partitions_of(name, may_create=may_create)
+            return PartitionedTopicMetadata(partitions=count)
+        return PartitionedTopicMetadata(
+            partitions=record.partitions,
+            deleted=record.is_deleted,
+            properties=record.properties or None,
+        )
+
+    @router.post(prefix + "/{topic}/partitions", status_code=204)
+    async def grow(
+        tenant: str,
+        namespace: str,
+        topic: str,
+        wanted: Annotated[WholeNumber, Body()],
+        force: bool = False,
+    ) -> Response:
+        """Have more partitions; the subscriptions of the topic are in the new ones as well.
+
+        422: fewer than now, or too many. 409: not partitioned, or a new name is taken.
+        """
+        name = await context.topic(domain, tenant, namespace, topic)
+        try:
+            async with context.topics.creation.turn(name.namespace_name):
+                before = await partitioned.get(name)
+                more = max(0, wanted - before.partitions)
+                await context.topics.creation.check_room(name.namespace_name, more)
+                await partitioned.grow(name, wanted, is_forced=force)
+        except PartitionCountError as error:
+            raise HttpRefusal(422, str(error)) from error
+        return Response(status_code=204)
+
+    @router.post(prefix + "/{topic}/createMissedPartitions", status_code=204)
+    async def create_missed(tenant: str, namespace: str, topic: str) -> Response:
+        """Have all partitions of a topic whose creation was interrupted."""
+        name = await context.topic(domain, tenant, namespace, topic)
+        await partitioned.create_missed(name)
+        return Response(status_code=204)
+
+
+_COMPACTION = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/compaction"
+
+
+def compaction_router(context: HttpContext) -> APIRouter:
+    """The routes below a topic that compact it."""
+    router = APIRouter(tags=["topics"])
+
+    async def start(name: TopicName) -> None:
+        compaction_of(await context.served(name)).start()
+
+    @router.put(_COMPACTION, status_code=204)
+    async def compact(tenant: str, namespace: str, topic: str) -> Response:
+        """Begin to compact a topic, or all its partitions. 409: that is being done already."""
+        name = await context.topic("persistent", tenant, namespace, topic)
+        record = await context.topics.partitioned.find(name)
+        if record is None:
+            await start(name)
+        else:
+            every = [name.partition(index) for index in range(record.partitions)]
+            await on_each(context.admin, every, start, "PUT", "compaction")
+        return Response(status_code=204)
+
+    @router.get(_COMPACTION)
+    async def status(tenant: str, namespace: str, topic: str) -> dict[str, str]:
+        """What the last compaction of a topic has come to."""
+        name = await context.topic("persistent", tenant, namespace, topic)
+        compaction = compaction_of(await context.served(name))
+        return {"status": compaction.status.value, "lastError": compaction.last_error}
 
     return router

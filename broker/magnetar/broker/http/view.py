@@ -17,7 +17,7 @@ from magnetar.broker.security.audit import Audit
 from magnetar.broker.topics.at_rest.walk import TopicsAtRest
 from magnetar.broker.topics.services import Services
 from magnetar.broker.topics.upkeep import Upkeep
-from magnetar.broker.websocket.traffic import SessionStats
+from magnetar.broker.websocket.session import SessionStats
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Network
 from magnetar.ledger.registration import BookieInfo

@@ -18,7 +18,7 @@ from magnetar.broker.base.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.features import compaction
-from magnetar.broker.features.compaction.orphans import delete_compacted
+from magnetar.broker.features.compaction.compacted_ledger import delete_compacted
 from magnetar.broker.features.delayed.bucket_ledgers import delete_index
 from magnetar.broker.features.transactions.topic_log import delete_log
 from magnetar.broker.topic import Topic

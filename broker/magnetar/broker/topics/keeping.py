@@ -2,9 +2,9 @@
 
 from magnetar.broker.base.settings.retention import KeepingSettings
 from magnetar.broker.features.retention import trimming
+from magnetar.broker.features.retention.backlog import Quotas
 from magnetar.broker.features.retention.expiry import Expiry
-from magnetar.broker.features.retention.inactive_subscriptions import InactiveSubscriptions
-from magnetar.broker.features.retention.quotas import Quotas
+from magnetar.broker.features.retention.inactivity import InactiveSubscriptions
 from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.ledger.ports import Clock
 

@@ -17,7 +17,7 @@ from magnetar.broker.base.errors import (
     SubscriptionNotFoundError,
 )
 from magnetar.broker.features.retention import trimming
-from magnetar.broker.features.retention.advancing import advance
+from magnetar.broker.features.retention.expiry import advance
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.positions import position_at_time
 from magnetar.broker.topic.subscription import Subscription

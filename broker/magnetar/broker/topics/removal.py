@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from magnetar.broker.base.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.cluster.ownership import Ownership
-from magnetar.broker.features.retention import inactive_topics
+from magnetar.broker.features.retention import inactivity
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.deletion import TopicDeletion, check_members
@@ -71,7 +71,7 @@ class TopicRemoval:
         """
         async with self._held_back(topic.name):
             if self._table.is_served(topic):
-                await self._delete(topic.name, inactive_topics.check_unused)
+                await self._delete(topic.name, inactivity.check_unused)
 
     async def check_unused(self, name: TopicName) -> None:
         """Refuse to delete a topic that is seen to be used: loaded here, or by its subscriptions.

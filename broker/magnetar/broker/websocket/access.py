@@ -1,11 +1,15 @@
-"""Who a WebSocket client is, and what it may do: asked when the session begins, and when it grows.
+"""Who may connect, what a WebSocket client may do, and until when.
 
-Sessions reach topics as the broker, which may do everything: what clients may is decided here.
-Source: WebSocket sheet, section 2.
+A browser lets any page try, and says which one it is. Rights are asked when a session begins, and
+when it grows: sessions reach topics as the broker, which may do everything. The end of a client's
+credentials is the end of its session: the protocol has no frame that asks for new ones, so clients
+connect again. Source: WebSocket sheet, section 2.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from magnetar.broker.base.errors import AuthenticationError, AuthorizationError
 from magnetar.broker.security import (
@@ -18,7 +22,24 @@ from magnetar.broker.security import (
     Topic,
 )
 from magnetar.broker.websocket.errors import UpgradeRefusedError
+from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire.topic_name import TopicName
+
+
+def is_allowed(origin: str | None, host: str | None, allowed: str) -> bool:
+    """Whether a client from `origin` (None: no browser) may connect.
+
+    `host` is the request's Host header, `allowed` the setting: origins with commas between, `*`.
+    """
+    if origin is None:
+        return True
+    entries = {entry.strip().rstrip("/").lower() for entry in allowed.split(",")}
+    if "*" in entries or origin.rstrip("/").lower() in entries - {""}:
+        return True
+    try:
+        return host is not None and urlsplit(origin).netloc.lower() == host.strip().lower() != ""
+    except ValueError:
+        return False  # an origin that cannot be read is not ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +97,36 @@ async def rights_of(
     except AuthenticationError as error:
         raise UpgradeRefusedError(401, str(error)) from error
     return Rights(identity, authorizer, address)
+
+
+_TIMER_S_MAX = 3_600.0
+"""A timer may be late by as much as clocks drift meanwhile: look again once an hour."""
+
+
+class Expiry:
+    """Calls `on_end` once, when the wall clock says so; `cancel` before that."""
+
+    def __init__(self, clock: Clock, expires_at_ms: int, on_end: Callable[[], None]) -> None:
+        self._clock = clock
+        self._expires_at_ms = expires_at_ms
+        self._on_end = on_end
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait()
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait(self) -> None:
+        left_s = (self._expires_at_ms - self._clock.wall_ms()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(
+            max(0.0, min(left_s, _TIMER_S_MAX)), self._look
+        )
+
+    def _look(self) -> None:
+        if self._clock.wall_ms() < self._expires_at_ms:
+            self._wait()
+            return
+        self._timer = None
+        self._on_end()

@@ -7,16 +7,20 @@ import structlog
 
 from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.websocket.access import Rights
-from magnetar.broker.websocket.consumer_core import Ask, ConsumerCore, Effect, ReaderCore
+from magnetar.broker.websocket.consumer_core import (
+    FIRST,
+    Ask,
+    ConsumerCore,
+    Effect,
+    QueueSize,
+    ReaderCore,
+)
 from magnetar.broker.websocket.dead_letters import DeadLetters, dead_letter_topic
-from magnetar.broker.websocket.endpoint import Endpoint
+from magnetar.broker.websocket.endpoint import ConsumerParameters, Endpoint, ReaderParameters
 from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.frames import END_OF_TOPIC
-from magnetar.broker.websocket.parameters import ConsumerParameters, ReaderParameters
-from magnetar.broker.websocket.queue_size import FIRST, QueueSize
-from magnetar.broker.websocket.session import Links, Socket
+from magnetar.broker.websocket.session import Links, Socket, Traffic
 from magnetar.broker.websocket.sources import Sources
-from magnetar.broker.websocket.traffic import Traffic
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.errors import SdkError

@@ -14,8 +14,8 @@ from enum import Enum
 from typing import Any, Final
 
 from magnetar.broker.websocket.encryption import Encoding, context_of, parse_encoding
+from magnetar.broker.websocket.endpoint import parse_message_id
 from magnetar.broker.websocket.errors import BadFrameError, Code
-from magnetar.broker.websocket.parameters import parse_message_id
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.errors import MalformedPayloadError

@@ -2,15 +2,46 @@
 
 One answer per publish, in the order in which they complete. What is under way is counted, and at
 the bounds the shell stops reading.
+
+A key decides by its hash which partition a message goes to; a message without one goes to one
+partition for the life of the producer, or to each in turn. Source: protocol sheet, section 14.
 """
 
 from base64 import b64decode
 
+from magnetar.broker.websocket.endpoint import HashingScheme, RoutingMode
 from magnetar.broker.websocket.errors import BadFrameError, Code
 from magnetar.broker.websocket.frames import Publish, parse_publish, receipt_frame, send_error_frame
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire.key_hashes import java_string_hash, murmur3_hash
 from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata
+
+
+class Router:
+    """Chooses for one producer."""
+
+    def __init__(self, hashing: HashingScheme, routing: RoutingMode, *, first: int) -> None:
+        """`first`, any number from 0 on, chooses the partition to begin with."""
+        self._hash = _HASHES[hashing]
+        self._turns = routing is RoutingMode.ROUND_ROBIN
+        self._next = first
+
+    def choose(self, key: str | None, partitions: int) -> int:
+        """A partition from 0 on."""
+        if key is not None:
+            return self._hash(key) % partitions
+        chosen = self._next % partitions
+        if self._turns:
+            self._next += 1
+        return chosen
+
+
+def _murmur(text: str) -> int:
+    return murmur3_hash(text.encode())
+
+
+_HASHES = {HashingScheme.JAVA_STRING: java_string_hash, HashingScheme.MURMUR3: _murmur}
 
 
 class ProducerCore:

@@ -8,18 +8,17 @@ import structlog
 from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.encryption import add_to
+from magnetar.broker.websocket.endpoint import ProducerParameters
 from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.frames import Publish
-from magnetar.broker.websocket.parameters import ProducerParameters
 from magnetar.broker.websocket.producer_core import (
     ProducerCore,
+    Router,
     deliver_at_ms,
     encoded_metadata,
     sent_key,
 )
-from magnetar.broker.websocket.routing import Router
-from magnetar.broker.websocket.session import Links, Socket
-from magnetar.broker.websocket.traffic import Traffic
+from magnetar.broker.websocket.session import Links, Socket, Traffic
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.errors import PendingLimitError, SdkError
 from magnetar.sdk.message_id import MessageId

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import TopicNotFoundError
-from magnetar.broker.websocket.traffic import SessionStats
+from magnetar.broker.websocket.session import SessionStats
 
 _PATH = "/admin/v2/proxy-stats"
 

@@ -19,29 +19,28 @@ from websockets.http11 import Request
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import BrokerMetadataError, RequestError
 from magnetar.broker.base.settings.websocket import WebSocketSettings
-from magnetar.broker.features.transactions.own_address import OwnAddressNetwork
+from magnetar.broker.features.transactions.owner_links import OwnAddressNetwork
 from magnetar.broker.protocol.revoking import IsConcerned
 from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
 from magnetar.broker.topic.publish_limits import PublishBudget
-from magnetar.broker.websocket.access import Rights, rights_of
+from magnetar.broker.websocket.access import Expiry, Rights, is_allowed, rights_of
 from magnetar.broker.websocket.connection import WebSocketConnection
 from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
-from magnetar.broker.websocket.endpoint import Endpoint, Kind, parse_target
+from magnetar.broker.websocket.endpoint import (
+    ConsumerParameters,
+    Endpoint,
+    Kind,
+    ProducerParameters,
+    ReaderParameters,
+    parse_target,
+)
 from magnetar.broker.websocket.errors import (
     CLOSE_GOING_AWAY,
     CLOSE_NOT_ALLOWED,
     UpgradeRefusedError,
 )
-from magnetar.broker.websocket.expiry import Expiry
-from magnetar.broker.websocket.origins import is_allowed
-from magnetar.broker.websocket.parameters import (
-    ConsumerParameters,
-    ProducerParameters,
-    ReaderParameters,
-)
 from magnetar.broker.websocket.producing import ProducerSession
-from magnetar.broker.websocket.session import Session
-from magnetar.broker.websocket.traffic import SessionStats
+from magnetar.broker.websocket.session import Session, SessionStats
 from magnetar.ledger.ports import Clock, Network
 from magnetar.sdk.client import Client
 from magnetar.sdk.errors import InvalidUrlError, SdkError

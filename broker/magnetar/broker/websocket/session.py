@@ -1,12 +1,35 @@
-"""What sessions, their sockets and the service know of each other."""
+"""What sessions, sockets and the service know of each other, and what is shown of sessions."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from magnetar.broker.topic.publish_limits import PublishBudget
-from magnetar.broker.websocket.traffic import Traffic
 from magnetar.sdk.client import Client
 from magnetar.sdk.wire.topic_name import TopicName
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went through one session since it began."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStats:
+    """One session now."""
+
+    topics: tuple[str, ...]
+    """Full names, partitions by their topic; of a pattern, those it has found."""
+    namespaces: tuple[str, ...]
+    is_producer: bool
+    subscription: str
+    subscription_type: str
+    remote: str
+    age_s: float
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 class Socket(Protocol):

@@ -213,7 +213,7 @@ async def test_the_statistics_of_many_topics_are_not_made_in_one_turn(
             turns[turn] += 1
             return topic_stats(topic, **said)
 
-        monkeypatch.setattr("magnetar.broker.http.broker_stats.topic_stats", counted)
+        monkeypatch.setattr("magnetar.broker.http.brokers.topic_stats", counted)
         counting = asyncio.create_task(count_turns())
         answer = await get(broker.http_port, "/admin/v2/broker-stats/topics")
         counting.cancel()

@@ -9,10 +9,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import magnetar.broker.http as http
 from magnetar.broker.http.bodies import LONG_MAX, Flag, Number, RequestBody, WholeNumber
-from magnetar.broker.http.partitions import PartitionedTopicMetadata
-from magnetar.broker.http.policy_shapes import BACKLOG_QUOTA
+from magnetar.broker.http.policy import BACKLOG_QUOTA
 from magnetar.broker.http.policy_table import POLICIES
 from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.http.topics import PartitionedTopicMetadata
 
 for _module in pkgutil.iter_modules(http.__path__):
     import_module(f"{http.__name__}.{_module.name}")

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar.broker.http.broker_stats import OLD_CONSTANTS, with_old_names
+from magnetar.broker.http.brokers import OLD_CONSTANTS, with_old_names
 from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import pulsar_pb2 as pb

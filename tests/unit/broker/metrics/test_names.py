@@ -12,7 +12,7 @@ from magnetar.broker.http.metrics.broker_values import (
     latency_steps,
     size_steps,
 )
-from magnetar.broker.http.metrics.catalogue import CATALOGUE
+from magnetar.broker.http.metrics.page import CATALOGUE
 from magnetar.broker.http.metrics.text import Kind
 
 PULSAR_COUNTERS = {

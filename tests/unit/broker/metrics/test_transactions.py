@@ -2,7 +2,7 @@
 
 from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.features.transactions.ids import TransactionId
-from magnetar.broker.http.metrics.transaction_values import EndsHere
+from magnetar.broker.http.metrics.broker_values import EndsHere
 
 
 def of_a_topic(committed: int) -> BufferState:

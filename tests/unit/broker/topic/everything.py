@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.features.tracing.spans import Attributes, Span
+from magnetar.broker.features.tracing import Attributes, Span
 from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.protocol.link import Link
 from magnetar.broker.topic import Topic

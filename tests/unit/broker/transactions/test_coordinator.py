@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from magnetar.broker.base.turn_gate import TASKS_PER_TURN
-from magnetar.broker.features.transactions.appends import Record
 from magnetar.broker.features.transactions.coordinator import Coordinator, CoordinatorLimits
 from magnetar.broker.features.transactions.coordinator_state import Status
 from magnetar.broker.features.transactions.errors import (
@@ -17,6 +16,7 @@ from magnetar.broker.features.transactions.errors import (
     TransactionNotFoundError,
 )
 from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.topic_log import Record
 from magnetar.broker.topic import Topic
 from magnetar.ledger.errors import LogFencedError
 from magnetar.ledger.ports import Clock

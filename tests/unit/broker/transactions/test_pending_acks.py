@@ -7,9 +7,8 @@ import tracemalloc
 import pytest
 
 from magnetar.broker.features.transactions.errors import TransactionConflictError
-from magnetar.broker.features.transactions.held_cursor import HeldCursor
 from magnetar.broker.features.transactions.ids import TransactionId
-from magnetar.broker.features.transactions.pending_acks import Ack, PendingAckState
+from magnetar.broker.features.transactions.pending_acks import Ack, HeldCursor, PendingAckState
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from tests.unit.broker.harness import entry

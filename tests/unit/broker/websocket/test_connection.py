@@ -13,8 +13,7 @@ from websockets.uri import parse_uri
 from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.websocket.connection import PING, WebSocketConnection
 from magnetar.broker.websocket.errors import BadFrameError, Code, UpgradeRefusedError
-from magnetar.broker.websocket.session import Session, Socket
-from magnetar.broker.websocket.traffic import Traffic
+from magnetar.broker.websocket.session import Session, Socket, Traffic
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
 

@@ -1,6 +1,6 @@
 """Windows, permits and ack timeouts of WebSocket consumers."""
 
-from magnetar.broker.websocket.credit import Credit, ReaderWindow
+from magnetar.broker.websocket.consumer_core import Credit, ReaderWindow
 
 
 def test_a_window_is_freed_by_answers_to_what_was_sent_only() -> None:

@@ -8,11 +8,10 @@ from magnetar.broker.base.settings.websocket import WebSocketSettings
 from magnetar.broker.security.identity import NOBODY
 from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.websocket.access import Rights
+from magnetar.broker.websocket.consumer_core import QueueSize
 from magnetar.broker.websocket.consuming import ConsumerSession
 from magnetar.broker.websocket.dead_letters import DeadLetters
-from magnetar.broker.websocket.endpoint import parse_target
-from magnetar.broker.websocket.parameters import ConsumerParameters
-from magnetar.broker.websocket.queue_size import QueueSize
+from magnetar.broker.websocket.endpoint import ConsumerParameters, parse_target
 from magnetar.broker.websocket.session import Links
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.consumer import Consumer

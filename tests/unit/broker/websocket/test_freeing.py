@@ -10,13 +10,13 @@ from magnetar.broker.security import Authorizer
 from magnetar.broker.security.identity import NOBODY
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
-from magnetar.broker.websocket.endpoint import parse_target
-from magnetar.broker.websocket.errors import UpgradeRefusedError
-from magnetar.broker.websocket.parameters import (
+from magnetar.broker.websocket.endpoint import (
     ConsumerParameters,
     ProducerParameters,
     ReaderParameters,
+    parse_target,
 )
+from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Links, Session
 from magnetar.ledger.system import SystemClock

@@ -13,11 +13,11 @@ from magnetar.broker.security.identity import NOBODY
 from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
-from magnetar.broker.websocket.endpoint import parse_target
-from magnetar.broker.websocket.parameters import (
+from magnetar.broker.websocket.endpoint import (
     ConsumerParameters,
     ProducerParameters,
     ReaderParameters,
+    parse_target,
 )
 from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Links, Session

@@ -11,8 +11,7 @@ from magnetar.broker.security import Authorizer
 from magnetar.broker.security.identity import NOBODY
 from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.websocket.access import Rights
-from magnetar.broker.websocket.endpoint import parse_target
-from magnetar.broker.websocket.parameters import ProducerParameters
+from magnetar.broker.websocket.endpoint import ProducerParameters, parse_target
 from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Links
 from magnetar.ledger.system import SystemClock

@@ -2,7 +2,7 @@
 
 import random
 
-from magnetar.broker.websocket.queue_size import FIRST, QueueSize
+from magnetar.broker.websocket.consumer_core import FIRST, QueueSize
 
 MIB = 1 << 20
 

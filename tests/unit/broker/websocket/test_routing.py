@@ -2,9 +2,9 @@
 
 import pytest
 
-from magnetar.broker.websocket.origins import is_allowed
-from magnetar.broker.websocket.parameters import HashingScheme, RoutingMode
-from magnetar.broker.websocket.routing import Router
+from magnetar.broker.websocket.access import is_allowed
+from magnetar.broker.websocket.endpoint import HashingScheme, RoutingMode
+from magnetar.broker.websocket.producer_core import Router
 
 
 def test_keys_choose_whatever_the_mode_and_others_go_in_turns_or_stay() -> None:

@@ -1,12 +1,12 @@
 """Topic compaction: the newest message of each key, in a ledger beside the topic."""
 
+from magnetar.broker.features.compaction.compacted_ledger import CURSOR
 from magnetar.broker.features.compaction.compaction import (
     Compaction,
     CompactionCursor,
     CompactionSurroundings,
     compaction_of,
 )
-from magnetar.broker.features.compaction.record import CURSOR
 
 __all__ = [
     "CURSOR",

@@ -1,15 +1,112 @@
-"""A compacted ledger for reading: entries by the positions that they have in the topic.
+"""A compacted ledger: what is left of a topic, which record names it, reading and deleting it.
 
-It is opened when somebody reads. A place in it is found by binary search; who reads on goes on
-without one, because where each read ended is remembered.
+The record is a property of the cursor `__compaction`: one compare-and-set replaces it, so there is
+always one valid compacted ledger, or none. Formats: docs/formats/compacted-ledger.md.
+
+Readers open the ledger when somebody reads, and find its entries by the positions that they have in
+the topic. A place in it is found by binary search; who reads on goes on without one, because where
+each read ended is remembered.
+
+CompactionError, part of the broker's tree (`base/errors.py`): a compaction without a result
+├── TooManyKeysError
+└── CompactionStoppedError
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
 
-from magnetar.broker.features.compaction.record import NO_LEDGER, CompactionRecord, unpack
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from magnetar.broker.base.errors import BrokerError, UnreadableRecordError
+from magnetar.cursors import CursorError
+from magnetar.cursors.node import cursor_path, decode_node
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import NoNodeError, NoSuchLedgerError, OwnerUnclearError
+from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.orphans import IsReferred
 from magnetar.ledger.position import Position
+
+
+class CompactionError(BrokerError):
+    """A compaction has failed; the one before it still counts."""
+
+
+class TooManyKeysError(CompactionError):
+    """The keys do not fit into the bound on memory."""
+
+
+class CompactionStoppedError(CompactionError):
+    """The topic is closed here, or moves: its next owner compacts it, when that is due."""
+
+
+CURSOR: Final = "__compaction"
+"""Name of the cursor; reserved among subscriptions."""
+
+COMPONENT: Final = "compaction"
+"""In the custom metadata of compacted ledgers."""
+
+_PROPERTY = "compaction"
+FORMAT = 1
+NO_LEDGER = -1
+_HEAD = struct.Struct(">Bqq")
+
+
+class CompactionRecord(BaseModel):
+    """Where the compacted form of a topic is, and how far it goes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = Field(default=FORMAT, ge=FORMAT, le=FORMAT)
+    ledger_id: int = Field(ge=NO_LEDGER)
+    """NO_LEDGER: nothing is left of the topic up to the horizon."""
+    horizon: tuple[int, int]
+    """The last entry of the topic that was compacted."""
+
+
+def record_in(properties: Mapping[str, str], *, of: str) -> CompactionRecord | None:
+    """The record among the properties of a cursor; None: there was no compaction yet.
+
+    Raises:
+        UnreadableRecordError: it is of another release, or damaged.
+    """
+    value = properties.get(_PROPERTY)
+    if value is None:
+        return None
+    try:
+        return CompactionRecord.model_validate_json(value)
+    except ValidationError as error:
+        raise UnreadableRecordError(
+            f"{of}: its cursor {CURSOR} names no compacted ledger that this release can read: "
+            f"{error.errors(include_url=False, include_context=False, include_input=False)[0]}"
+        ) from error
+
+
+def properties_of(record: CompactionRecord) -> dict[str, str]:
+    """The record as properties of a cursor."""
+    return {_PROPERTY: record.model_dump_json()}
+
+
+def pack(position: Position, entry: bytes) -> bytes:
+    """An entry of a compacted ledger: where the message stood, and what is left of it."""
+    return _HEAD.pack(FORMAT, *position) + entry
+
+
+def unpack(stored: bytes) -> tuple[Position, bytes]:
+    """
+    Raises:
+        UnreadableRecordError: another format.
+    """
+    if len(stored) < _HEAD.size or stored[0] != FORMAT:
+        raise UnreadableRecordError(
+            f"an entry of a compacted ledger begins with {stored[:1].hex() or 'nothing'}, "
+            f"expected format {FORMAT}"
+        )
+    _, ledger_id, entry_id = _HEAD.unpack_from(stored)
+    return Position(ledger_id, entry_id), stored[_HEAD.size :]
+
 
 _PLACES_MAX = 4096
 
@@ -94,3 +191,53 @@ class CompactedLedger:
         if len(self._places) >= _PLACES_MAX:
             self._places.clear()
         self._places[after] = index
+
+
+def compaction_refers(store: MetadataStore) -> IsReferred:
+    """Asks the cursor of the topic that the ledger was made for (component "compaction")."""
+
+    async def is_referred(metadata: LedgerMetadata) -> bool:
+        log = metadata.custom_metadata.get("log")
+        if log is None:
+            raise OwnerUnclearError(f"ledger {metadata.ledger_id} does not say which log it is of")
+        return await named_ledger(store, log) == metadata.ledger_id
+
+    return is_referred
+
+
+async def named_ledger(store: MetadataStore, log: str) -> int:
+    """The compacted ledger that a topic names, by the path of its log; NO_LEDGER: none.
+
+    Raises:
+        OwnerUnclearError: what is stored cannot be understood.
+        MetadataError: the store cannot be reached.
+    """
+    path = cursor_path(log, CURSOR)
+    try:
+        node = decode_node((await store.get(path)).value, path=path)
+        record = record_in(node.properties, of=log)
+    except NoNodeError:
+        return NO_LEDGER  # Never compacted, or the topic was deleted.
+    except (CursorError, UnreadableRecordError) as error:
+        raise OwnerUnclearError(f"the compaction of {log}: {error}") from error
+    return NO_LEDGER if record is None else record.ledger_id
+
+
+async def delete_compacted(
+    client: LedgerClient,
+    store: MetadataStore,
+    log: str,
+    delete_cursor: Callable[[], Awaitable[None]],
+) -> None:
+    """Delete the cursor of a topic's compaction, and then the ledger that it names.
+
+    Raises:
+        LedgerError, CursorError: call again, or leave the ledger to the orphan sweep.
+    """
+    ledger_id = await named_ledger(store, log)
+    await delete_cursor()
+    if ledger_id != NO_LEDGER:
+        try:
+            await client.delete(ledger_id)
+        except NoSuchLedgerError:
+            pass

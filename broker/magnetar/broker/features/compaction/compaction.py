@@ -4,7 +4,7 @@ The result is a ledger beside the topic, and a record in the cursor `__compactio
 together with the horizon, the last entry that was compacted. In this order: the new ledger is
 written and closed; the record is replaced by compare-and-set; the cursor moves to the horizon, so
 that trimming may follow; the ledger before is deleted. Killed anywhere, the topic has the old
-compacted ledger or the new one, and at worst a ledger that nobody names (see `orphans.py`).
+compacted ledger or the new one, and at worst a ledger that nobody names: an orphan.
 
 Only the owner of the topic compacts: it asks for its tenure in each portion, and another owner that
 has opened the cursor makes the compare-and-set fail.
@@ -25,8 +25,17 @@ from magnetar.broker.base.errors import (
     RequestError,
     ServiceNotReadyError,
 )
-from magnetar.broker.features.compaction.compacted_ledger import CompactedLedger, StoredEntries
-from magnetar.broker.features.compaction.errors import CompactionError, CompactionStoppedError
+from magnetar.broker.features.compaction.compacted_ledger import (
+    COMPONENT,
+    NO_LEDGER,
+    CompactedLedger,
+    CompactionError,
+    CompactionRecord,
+    CompactionStoppedError,
+    StoredEntries,
+    properties_of,
+    record_in,
+)
 from magnetar.broker.features.compaction.messages import last_index_of
 from magnetar.broker.features.compaction.passes import (
     CompactionLimits,
@@ -35,13 +44,6 @@ from magnetar.broker.features.compaction.passes import (
     Written,
     learn,
     write,
-)
-from magnetar.broker.features.compaction.record import (
-    COMPONENT,
-    NO_LEDGER,
-    CompactionRecord,
-    properties_of,
-    record_in,
 )
 from magnetar.broker.topic import Feature, Topic, TopicPort, Work
 from magnetar.broker.topic.dispatch.base import DispatchContext

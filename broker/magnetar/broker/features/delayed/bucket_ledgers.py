@@ -1,24 +1,85 @@
-"""Buckets in ledgers: write, name, read, delete. A bucket's ledger is closed before it is named."""
+"""Buckets of the index of delayed messages, in ledgers: write, name, read, delete.
+
+Which ledgers hold the index is a property of the topic's log. A bucket's ledger is closed before it
+is named there, and deleted after it is not.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import structlog
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from magnetar.broker.features.delayed.bucket_list import (
-    COMPONENT,
-    StoredBucket,
-    buckets_in,
-    property_of,
-)
+from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import LedgerError, NoNodeError, NoSuchLedgerError
+from magnetar.ledger.errors import LedgerError, NoNodeError, NoSuchLedgerError, OwnerUnclearError
+from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.orphans import IsReferred
 from magnetar.ledger.reader import LedgerReader
 
 _log = structlog.get_logger()
+
+PROPERTY = "magnetar.delayed.buckets"
+
+COMPONENT = "delayed-index"
+"""In the custom metadata of those ledgers; the orphan sweep knows them by it."""
+
+FORMAT = 1
+
+
+class StoredBucket(BaseModel):
+    """One ledger of the index. Its entries are segments."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ledger_id: int
+    records: int
+    starts_ms: list[int]
+    """When the first record of each segment is due, ms since the epoch."""
+    last: tuple[int, int]
+    """The highest position in it: ledger, entry."""
+
+
+class BucketList(BaseModel):
+    """The value of the property."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    buckets: list[StoredBucket] = []
+
+
+def buckets_in(properties: Mapping[str, str], *, of: str) -> Sequence[StoredBucket]:
+    """The buckets that the properties of a log name; `of`: whose they are, for the error.
+
+    Raises:
+        BrokerPersistenceError: the value is not one for this release.
+    """
+    value = properties.get(PROPERTY)
+    if value is None:
+        return ()
+    try:
+        stored = BucketList.model_validate_json(value)
+    except ValidationError as error:
+        raise BrokerPersistenceError(
+            f"{of}: the list of its delayed messages cannot be understood: {error}"
+        ) from error
+    if stored.format != FORMAT:
+        raise BrokerPersistenceError(
+            f"{of}: the list of its delayed messages has format {stored.format}; this release "
+            f"knows {FORMAT}"
+        )
+    return stored.buckets
+
+
+def property_of(buckets: Sequence[StoredBucket]) -> dict[str, str | None]:
+    """The change of the log's properties that names these."""
+    if not buckets:
+        return {PROPERTY: None}
+    return {PROPERTY: BucketList(buckets=list(buckets)).model_dump_json()}
 
 
 class BucketLog(Protocol):
@@ -108,3 +169,23 @@ async def delete_index(client: LedgerClient, store: MetadataStore, path: str) ->
             await client.delete(bucket.ledger_id)
         except NoSuchLedgerError:
             pass
+
+
+def delayed_index_refers(store: MetadataStore) -> IsReferred:
+    """Asks the log that the ledger was made for (component "delayed-index")."""
+
+    async def is_referred(metadata: LedgerMetadata) -> bool:
+        path = metadata.custom_metadata.get("log")
+        if path is None:
+            raise OwnerUnclearError(f"ledger {metadata.ledger_id} does not say which log it is of")
+        try:
+            node = await store.get(path)
+        except NoNodeError:
+            return False  # The topic was deleted.
+        try:
+            buckets = buckets_in(LogMetadata.from_json(node.value, path=path).properties, of=path)
+        except BrokerPersistenceError as error:
+            raise OwnerUnclearError(str(error)) from error
+        return any(each.ledger_id == metadata.ledger_id for each in buckets)
+
+    return is_referred

@@ -9,6 +9,11 @@ it are searched from there. A publish time that is earlier than its entry can ha
 a clock that is behind, and ages nothing: what the log knows of the storing counts, and none of the
 entries just before may be younger. With clocks that disagree the result is approximate, and never
 beyond the last confirmed entry (rule 4.3 of the managed ledger).
+
+Expiry, eviction and an operator's skip *advance* a subscription. To the cursor that is a cumulative
+acknowledgement, and to the dispatcher as if every entry up to there had been acknowledged: what is
+pending at a consumer stays with its client, and counts for nothing any more. Nothing is deleted
+here; trimming follows when every cursor has passed.
 """
 
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -18,7 +23,6 @@ from typing import TypeGuard
 import structlog
 
 from magnetar.broker.base.entry import publish_time_ms_of
-from magnetar.broker.features.retention.advancing import advance
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.positions import CLOCKS_DIFFER_MS, ListedLog, newest_published_ms
 from magnetar.broker.topic.subscription import Subscription
@@ -149,6 +153,25 @@ class Expiry:
                     through=str(through),
                 )
         return total
+
+
+def advance(subscription: Subscription, through: Position) -> int:
+    """Have nothing through `through` be delivered any more; returns how many entries that drops."""
+    if subscription.is_closed or not subscription.is_open:
+        return 0
+    cursor = subscription.cursor
+    context = subscription.context
+    if context is not None and context.visibility is not None:
+        # What is in an open transaction was not even offered yet.
+        through = min(through, context.visibility.last)
+    before = cursor.backlog_entries
+    if not cursor.ack_cumulative(through):
+        return 0
+    subscription.moved()
+    if subscription.dispatcher is not None:
+        subscription.dispatcher.acked_through(through)
+    subscription.wake()
+    return max(0, before - cursor.backlog_entries)
 
 
 def _is_ours(topic: Topic) -> bool:

@@ -20,10 +20,10 @@ from magnetar.broker.features.transactions.errors import (
     InvalidTransactionStatusError,
     TransactionConflictError,
 )
-from magnetar.broker.features.transactions.held_cursor import HeldCursor
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.pending_acks import (
     Ack,
+    HeldCursor,
     PendingAcks,
     PendingAckState,
     dump_ack,

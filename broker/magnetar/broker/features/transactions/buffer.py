@@ -16,7 +16,6 @@ from magnetar.broker.base.errors import (
     NotAllowedError,
     ServiceNotReadyError,
 )
-from magnetar.broker.features.transactions.appends import Record
 from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.features.transactions.errors import AlreadyStoredError
 from magnetar.broker.features.transactions.ids import TransactionId
@@ -25,6 +24,7 @@ from magnetar.broker.features.transactions.surroundings import (
     EnabledTransactions,
     TransactionalTopic,
 )
+from magnetar.broker.features.transactions.topic_log import Record
 from magnetar.broker.topic import EntryNotes, PublishBatch
 from magnetar.ledger.errors import LedgerError, LogTerminatedError
 from magnetar.ledger.ports import Clock

@@ -19,7 +19,6 @@ import structlog
 
 from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError
 from magnetar.broker.base.turn_gate import TurnGate
-from magnetar.broker.features.transactions.appends import Record
 from magnetar.broker.features.transactions.coordinator_state import (
     ENDED,
     ENDING,
@@ -30,6 +29,7 @@ from magnetar.broker.features.transactions.coordinator_state import (
 )
 from magnetar.broker.features.transactions.errors import CoordinatorNotFoundError
 from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.topic_log import Record
 from magnetar.broker.topic import Feature, TopicPort
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock

@@ -25,8 +25,8 @@ from magnetar.broker.features.transactions.ids import (
     coordinator_topic,
     is_coordinator,
 )
-from magnetar.broker.features.transactions.links import OwnerLinks
 from magnetar.broker.features.transactions.messenger import Messenger, MessengerLimits
+from magnetar.broker.features.transactions.owner_links import OwnerLinks
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics import Topics

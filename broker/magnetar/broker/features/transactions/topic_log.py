@@ -4,21 +4,25 @@ In it are the acknowledgements that wait for an end, the ends, and now and then 
 that, and what is known of the topic's own log up to a position. Nobody has one before the first
 transaction comes; a property of the topic's log says that there is one, and where it began.
 
+A `Record` is on its way into a log, this one or another: a future for each, resolved in the order
+of the log.
+
 Layouts: docs/formats/transactions.md.
 """
 
+import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import BrokerPersistenceError
-from magnetar.broker.features.transactions.appends import Record
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.log import AppendBatch, ManagedLog
 from magnetar.ledger.managed_log.log_deletion import delete_marked, is_marked, mark_deleted
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
@@ -27,6 +31,44 @@ from magnetar.ledger.settings import LogConfig
 from magnetar.sdk.wire import TopicName
 
 _log = structlog.get_logger()
+
+
+class AppendsTo(Protocol):
+    """What is needed of a log; `ManagedLog` and a topic's log are such."""
+
+    def append(self, batch: AppendBatch, /) -> None: ...
+
+
+class Record:
+    """Consecutive entries that are appended together."""
+
+    __slots__ = ("_on_stored", "done", "payloads")
+
+    def __init__(
+        self, payloads: Sequence[bytes], on_stored: Callable[[Position], None] | None = None
+    ) -> None:
+        """`on_stored` runs when they are durable, in log order, with the first one's position."""
+        self.payloads: Sequence[bytes] = payloads
+        self.done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(_look)  # though nobody may wait for it
+        self._on_stored = on_stored
+
+    def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
+        position = Position(ledger_id, first_entry_id)
+        if self._on_stored is not None:
+            self._on_stored(position)
+        if not self.done.done():
+            self.done.set_result(position)
+
+    def on_failed(self, error: LedgerError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+def _look(done: "asyncio.Future[Position]") -> None:
+    if not done.cancelled():
+        done.exception()
+
 
 PROPERTY: Final = "magnetar.transactions"
 FORMAT: Final = 1

@@ -1,4 +1,4 @@
-"""The page of `/metrics`: gathered in slices, then written in portions.
+"""The page of `/metrics`: gathered in slices, written in portions; and a list of what is on it.
 
 Gathering walks over all topics of the broker, a bounded number at a stretch, and keeps one tuple of
 numbers for each that is shown. What is not shown, because topics are not to be shown or because
@@ -14,14 +14,38 @@ from prometheus_client import CollectorRegistry, generate_latest
 from magnetar.broker.base.settings.metrics import MetricsSettings
 from magnetar.broker.http.metrics import topic_values as of
 from magnetar.broker.http.metrics.broker_values import (
+    BALANCE,
+    BUFFERS,
+    BUNDLE,
+    CACHE,
+    CONNECTIONS,
+    COORDINATOR,
+    ENTRY_SIZE,
     LEFT_OUT,
+    LOAD,
+    OWNERSHIP,
+    PLAIN,
     PUBLISH_LATENCY,
+    SPLITS,
+    TOPICS_COUNT,
+    UNLOADS,
+    WRITE_LATENCY,
+    EndsHere,
     broker_tables,
+    total_metrics,
     totals,
 )
 from magnetar.broker.http.metrics.sampler import Sampler
-from magnetar.broker.http.metrics.text import Kind, Table, gauge, histogram, labels_of, portions
-from magnetar.broker.http.metrics.transaction_values import EndsHere
+from magnetar.broker.http.metrics.text import (
+    Kind,
+    Named,
+    Table,
+    gauge,
+    histogram,
+    labels_of,
+    portions,
+)
+from magnetar.broker.http.metrics.topic_values import COMPACTION, CONSUMER, SUBSCRIPTION, TOPIC
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
@@ -226,3 +250,23 @@ class MetricsPage:
         latency = self._broker.services.counters.publish_latency
         yield histogram(PUBLISH_LATENCY, latency.cumulative(), latency.total)
         yield generate_latest(self._others).decode()
+
+
+CATALOGUE: Mapping[str, Sequence[Named]] = {
+    "broker": (
+        *(metric for metric, _ in PLAIN),
+        PUBLISH_LATENCY,
+        *LEFT_OUT,
+    ),
+    "cluster": (TOPICS_COUNT, *total_metrics(), *CACHE, *WRITE_LATENCY, *ENTRY_SIZE),
+    "connection": tuple(metric for metric, _ in CONNECTIONS),
+    "ownership": (*(metric for metric, _ in OWNERSHIP), *BALANCE),
+    "load": (*LOAD, *UNLOADS, *SPLITS),
+    "bundle": BUNDLE,
+    "transaction": (*COORDINATOR, *BUFFERS),
+    "namespace": (NAMESPACE_TOPICS,),
+    "topic": (*TOPIC, *COMPACTION),
+    "subscription": SUBSCRIPTION,
+    "consumer": CONSUMER,
+}
+"""By the name of its table in docs/metrics.md."""

@@ -12,7 +12,7 @@ What is stored can be behind what a load would find, in two ways:
   After a crash that state counts as everything being consumed, for the same one load. A cursor
   with more holes than its node has room for can hold ledgers here that nobody needs any more.
 
-The rules are those of `keeping/`, `compaction/` and `features/retention/inactive_topics.py`.
+The rules are those of `features/retention/` and `features/compaction/`.
 """
 
 from collections.abc import Callable, Collection, Mapping

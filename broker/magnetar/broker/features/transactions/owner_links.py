@@ -1,9 +1,9 @@
 """Links of a broker to the owners of topics, its own address included: the client's connections."""
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from magnetar.broker.features.transactions.own_address import OwnAddressNetwork
 from magnetar.ledger.ports import Network
 from magnetar.sdk.errors import InvalidUrlError, SdkError
 from magnetar.sdk.service_url import Address, ServiceUrl
@@ -12,6 +12,37 @@ from magnetar.sdk.wire import TopicName
 if TYPE_CHECKING:
     from magnetar.sdk.connection import Connection, ConnectionPool
     from magnetar.sdk.lookup import Lookup
+
+
+class OwnAddressNetwork:
+    """Goes to the listening socket for addresses that others know this broker by.
+
+    What a broker advertises may lead nowhere from within its own network.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        plain_network: Network,
+        *,
+        own: Callable[[], set[Address]],
+        local: Callable[[], Address],
+    ) -> None:
+        """`network` leads to other brokers; `plain_network` to this one, without a detour."""
+        self._network = network
+        self._plain_network = plain_network
+        self._own, self._local = own, local
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
+    ) -> asyncio.Transport:
+        """Connect. Raises: OSError, TimeoutError: nobody answered."""
+        address, local = Address(host, port), self._local()
+        if address == local or address in self._own():
+            return await self._plain_network.connect(
+                local.host, local.port, factory, timeout_s=timeout_s
+            )
+        return await self._network.connect(host, port, factory, timeout_s=timeout_s)
 
 
 class OwnerLinks:

@@ -1,4 +1,8 @@
-"""The spans of messages.
+"""Traces of single messages: published, stored, dispatched, acknowledged.
+
+Off unless a broker is given something that keeps `Spans`; then topics host a `TopicTrace`, and
+dispatchers ask once per turn whether there is one. The broker knows no tracing library:
+OpenTelemetry's side of it is in `magnetar.deploy.otel`.
 
 `publish` is from the arrival of a message to its receipt, below the client's span if the message
 has the property `traceparent`; `store`, below it, from the hand-over to the log to durability. For
@@ -11,9 +15,8 @@ client's the properties of single messages are not seen: it is sampled like a me
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
-from magnetar.broker.features.tracing.spans import Span, Spans
 from magnetar.broker.topic import EntryNotes, Feature, PublishBatch, PublishRows
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.base import DispatchContext
@@ -21,6 +24,37 @@ from magnetar.broker.topic.subscription import Subscription
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata, Send
+
+Attributes = Mapping[str, str | int]
+
+
+class Span(Protocol):
+    """A stretch of time that is recorded when it ends."""
+
+    def event(self, name: str) -> None:
+        """Something happened at this moment."""
+        ...
+
+    def end(self, *, error: str = "") -> None:
+        """It ends now; with an error if there is one."""
+        ...
+
+
+class Spans(Protocol):
+    """Begins spans."""
+
+    def begin(
+        self,
+        name: str,
+        *,
+        attributes: Attributes,
+        parent: Span | None = None,
+        carrier: Mapping[str, str] | None = None,
+    ) -> Span | None:
+        """A span that begins now, below `parent` or else below what `carrier` names by
+        `traceparent` and `tracestate` (W3C Trace Context); None: it is not sampled."""
+        ...
+
 
 CARRIED = ("traceparent", "tracestate")
 """Properties of messages that name the trace they belong to."""

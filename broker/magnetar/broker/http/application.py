@@ -20,6 +20,7 @@ from magnetar.broker.http.brokers import broker_stats_router, brokers_router, co
 from magnetar.broker.http.clusters import clusters_router
 from magnetar.broker.http.context import IS_AUTHORITATIVE, HttpContext
 from magnetar.broker.http.description import add_description
+from magnetar.broker.http.late_routes import add_late
 from magnetar.broker.http.lookup import lookup_router
 from magnetar.broker.http.many_topics import many_topics_router
 from magnetar.broker.http.messages import messages_router
@@ -33,6 +34,7 @@ from magnetar.broker.http.namespaces import (
 from magnetar.broker.http.non_persistent import bundle_lists_router, non_persistent_router
 from magnetar.broker.http.permissions import permissions_router
 from magnetar.broker.http.policies import policies_router
+from magnetar.broker.http.proxy_stats import proxy_stats_router
 from magnetar.broker.http.resources import absent_router, resources_router
 from magnetar.broker.http.rights import need_of
 from magnetar.broker.http.schemas import schemas_router
@@ -48,7 +50,6 @@ from magnetar.broker.http.topics import (
 from magnetar.broker.http.transactions import transactions_router
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.security import Action, Resource
-from magnetar.broker.websocket.proxy_stats import proxy_stats_router
 
 
 def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
@@ -113,7 +114,7 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
         proxy_stats_router(broker.websocket_stats),
         absent_router(),
     ):
-        app.include_router(router, dependencies=[Depends(authorize), Depends(refuse_broken_text)])
+        add_late(app, router, [Depends(authorize), Depends(refuse_broken_text)])
 
 
 def _cluster_admin(broker: BrokerView) -> Callable[[], Admin]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from magnetar.broker.base.errors import NotThereError
 from magnetar.broker.http.bodies import RequestBody, done
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.ledger.autorecovery.controls import Controls, election_path
 from magnetar.ledger.autorecovery.status import BookieReport, report_bookies
@@ -83,7 +84,7 @@ def bookies_router(
 ) -> APIRouter:
     """The routes below /admin/v2/bookies, and /magnetar/v1/bookies. `registered`: the bookies that
     there are, by id."""
-    router = APIRouter(tags=["bookies"])
+    router = late_router(tags=["bookies"])
     resources = context.resources
     items = WorkItems(context.store, clock=context.clock, random=random, root=_ROOT)
 

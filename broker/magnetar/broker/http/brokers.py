@@ -25,6 +25,7 @@ from magnetar.broker.features.retention.backlog import backlog_age
 from magnetar.broker.http.admin import KnownBroker
 from magnetar.broker.http.bodies import JSON, done
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.metrics.page import MetricsPage
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 from magnetar.broker.http.topic_stats import topic_stats
@@ -81,7 +82,7 @@ def brokers_router(
     """The routes below /admin/v2/brokers, /admin/v2/broker-stats and
     /magnetar/v1/brokers. `status`: `ok` while clients are served, else why not; `health`:
     the same with a heartbeat. `request_stop`: have this process end in order."""
-    router = APIRouter(tags=["brokers"])
+    router = late_router(tags=["brokers"])
     started_ms = wall_ms()
 
     @router.get("/admin/v2/brokers/leaderBroker")
@@ -283,7 +284,7 @@ class InternalConfiguration(BaseModel):
 
 def configuration_router(context: HttpContext, *, metadata_url: str) -> APIRouter:
     """The routes below /admin/v2/brokers about settings. `metadata_url`: of the metadata store."""
-    router = APIRouter(tags=["brokers"])
+    router = late_router(tags=["brokers"])
     dynamic = context.policies.dynamic
 
     @router.get(
@@ -375,7 +376,7 @@ def broker_stats_router(
     context: HttpContext, page: MetricsPage, *, wall_ms: Callable[[], int]
 ) -> APIRouter:
     """The routes below /admin/v2/broker-stats. `page`: what /metrics shows."""
-    router = APIRouter(tags=["broker statistics"])
+    router = late_router(tags=["broker statistics"])
 
     @router.get(_STATS + "/metrics", summary="What /metrics shows, as JSON")
     async def metrics() -> list[Metrics]:

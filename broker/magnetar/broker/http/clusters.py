@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, JsonValue
 from magnetar.broker.base.errors import ConflictError, InvalidNameError, NotThereError
 from magnetar.broker.http.bodies import Flag, RequestBody, done
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.model import ClusterRecord
 from magnetar.broker.policies.registry import is_name
@@ -130,7 +131,7 @@ class ClusterPolicies(BaseModel):
 
 def clusters_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/clusters."""
-    router = APIRouter(tags=["clusters"])
+    router = late_router(tags=["clusters"])
     tenants = context.tenants
 
     @router.get("/admin/v2/clusters", summary="The names of all clusters")

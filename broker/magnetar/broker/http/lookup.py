@@ -7,6 +7,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import ElsewhereError
 
 AuthoritativeQuery = Annotated[bool, Query(description="Sent here by whoever chose this broker.")]
@@ -31,7 +32,7 @@ class LookupData(BaseModel):
 
 def lookup_router(context: HttpContext) -> APIRouter:
     """The routes below /lookup/v2/topic."""
-    router = APIRouter(prefix="/lookup/v2/topic", tags=["lookup"])
+    router = late_router(prefix="/lookup/v2/topic", tags=["lookup"])
 
     @router.get("/{domain}/{tenant}/{namespace}/{topic}")
     async def lookup(

@@ -21,6 +21,7 @@ from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork
 from magnetar.broker.http.internal_stats import topic_internal_stats
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import ElsewhereError, status_of
 from magnetar.broker.http.schemas import shown_schema
 from magnetar.broker.http.subscriptions import ResetCursorData, first_of
@@ -90,7 +91,7 @@ class Holds(RequestBody):
 
 def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
     """The routes below /magnetar/v1/topics. `check` refuses whoever may not do something."""
-    router = APIRouter(tags=["many topics"])
+    router = late_router(tags=["many topics"])
     partitions_of = TopicWork(context).partitions
 
     @router.post("/magnetar/v1/topics/internalStats", summary="How many topics are stored")

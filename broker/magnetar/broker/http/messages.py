@@ -11,6 +11,7 @@ from pydantic import Field
 from magnetar.broker.http.bodies import RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.raw_message import raw_message
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.topics import MessageId
@@ -50,7 +51,7 @@ class PlaceOfMessage(RequestBody):
 
 def messages_router(context: HttpContext) -> APIRouter:
     """Routes below /admin/v2/persistent."""
-    router = APIRouter(tags=["messages"])
+    router = late_router(tags=["messages"])
     single = TopicWork(context).single
 
     def shown(topic: Topic, position: Position, entry: bytes) -> Response:

@@ -17,6 +17,7 @@ from magnetar.broker.cluster.balance.load_report import BundleLoad
 from magnetar.broker.http.bodies import Flag, WholeNumber, done, text_or_json
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.topics import non_persistent_names, without_system
 from magnetar.broker.policies.model import NamespaceRecord
@@ -57,7 +58,7 @@ class OwnedBundle(BaseModel):
 
 def namespaces_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/namespaces and /magnetar/v1/namespaces."""
-    router = APIRouter(tags=["namespaces"])
+    router = late_router(tags=["namespaces"])
     prefix = "/admin/v2/namespaces/{tenant}/{namespace}"
 
     @router.get(prefix + "/bundles")
@@ -178,7 +179,7 @@ def namespaces_router(context: HttpContext) -> APIRouter:
 
 def bundles_router(context: HttpContext) -> APIRouter:
     """What must come behind all other routes of namespaces: the name of a bundle is any name."""
-    router = APIRouter(tags=["namespaces"])
+    router = late_router(tags=["namespaces"])
 
     @router.delete(
         "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}",
@@ -215,7 +216,7 @@ _NO_MIGRATION = "clients are not sent to other clusters"
 
 def namespace_details_router(context: HttpContext) -> APIRouter:
     """Routes below /admin/v2/namespaces."""
-    router = APIRouter(tags=["namespaces"])
+    router = late_router(tags=["namespaces"])
     _add_properties(router, context)
     _add_resource_group(router, context)
     _add_migration(router, context)
@@ -339,7 +340,7 @@ def _add_resource_group(router: APIRouter, context: HttpContext) -> None:
 
 def backlogs_router(context: HttpContext, keeping: Keeping) -> APIRouter:
     """The routes about the backlogs of many topics."""
-    router = APIRouter(tags=["backlogs"])
+    router = late_router(tags=["backlogs"])
 
     async def topics_of(tenant: str, namespace: str) -> list[TopicName]:
         name = await context.namespace(tenant, namespace)

@@ -9,6 +9,7 @@ from magnetar.broker.base.errors import TopicConflictError, TopicNotFoundError
 from magnetar.broker.http.bodies import done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork, on_each
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.topics import non_persistent_here, non_persistent_names
 from magnetar.broker.topic import Topic
@@ -20,7 +21,7 @@ _TOPIC = _NAMESPACE + "/{topic}"
 
 def non_persistent_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/non-persistent; `bundle_lists_router` comes behind all others."""
-    router = APIRouter(tags=["non-persistent topics"])
+    router = late_router(tags=["non-persistent topics"])
     topics = context.topics
     work_on = TopicWork(context)
 
@@ -158,7 +159,7 @@ def _refuse_subscriptions(router: APIRouter, context: HttpContext) -> None:
 
 def bundle_lists_router(context: HttpContext) -> APIRouter:
     """What must come behind all other routes: the name of a bundle is any name."""
-    router = APIRouter(tags=["non-persistent topics"])
+    router = late_router(tags=["non-persistent topics"])
 
     @router.get(
         _NAMESPACE + "/{bundle}", summary="The non-persistent topics of a bundle at this broker"

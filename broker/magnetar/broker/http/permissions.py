@@ -12,6 +12,7 @@ from fastapi import APIRouter, Body, Response
 from magnetar.broker.base.errors import NotThereError
 from magnetar.broker.http.bodies import done
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.policies.model import AuthAction, NamespaceRecord
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/permissions"
@@ -24,7 +25,7 @@ Roles = Annotated[list[str], Body(description="The roles that may use the subscr
 
 def permissions_router(context: HttpContext) -> APIRouter:
     """The routes of grants below namespaces and topics."""
-    router = APIRouter(tags=["permissions"])
+    router = late_router(tags=["permissions"])
     _add_of_namespaces(router, context)
     for domain in _DOMAINS:
         _add_of_topics(router, context, domain)

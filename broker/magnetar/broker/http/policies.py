@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse
 from magnetar.broker.http import policy_table as table
 from magnetar.broker.http.bodies import done, text_or_json, with_body
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.policy import (
     BACKLOG_QUOTA,
     CLUSTERS,
@@ -37,7 +38,7 @@ _DOMAINS = ("persistent", "non-persistent")
 
 def policies_router(context: HttpContext) -> APIRouter:
     """The routes of all policies."""
-    router = APIRouter(tags=["policies"])
+    router = late_router(tags=["policies"])
     for policy in POLICIES:
         if policy.namespace:
             _add_of_namespace(router, context, policy)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from magnetar.broker.base.errors import InvalidNameError
 from magnetar.broker.http.bodies import Flag, Number, RequestBody, WholeNumber, done
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.registry import is_name
 
@@ -42,7 +43,7 @@ class ResourceGroup(RequestBody):
 
 def resources_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/resource-quotas and /admin/v2/resourcegroups."""
-    router = APIRouter(tags=["resources"])
+    router = late_router(tags=["resources"])
     resources = context.resources
 
     async def default() -> ResourceQuota:
@@ -130,7 +131,7 @@ _ABSENT = (
 
 def absent_router() -> APIRouter:
     """Answers for all paths below what is not there."""
-    router = APIRouter(tags=["not here"])
+    router = late_router(tags=["not here"])
     for prefix, status, reason in _ABSENT:
         _add(router, prefix, status, reason)
     return router

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.schemas import key_value
@@ -35,7 +36,7 @@ class PostSchemaPayload(BaseModel):
 
 def schemas_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/schemas."""
-    router = APIRouter(tags=["schemas"])
+    router = late_router(tags=["schemas"])
     schemas = context.schemas
 
     async def named(tenant: str, namespace: str, topic: str) -> TopicName:

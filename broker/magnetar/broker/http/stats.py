@@ -11,6 +11,7 @@ from magnetar.broker.features.retention.backlog import backlog_age, oldest_publi
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork, on_each
 from magnetar.broker.http.internal_stats import offline_backlog, topic_info, topic_internal_stats
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.summed_stats import summed
 from magnetar.broker.http.topic_stats import topic_stats
@@ -50,7 +51,7 @@ NoConsumers = Annotated[bool, Query(alias="excludeConsumers", description="Witho
 
 def stats_router(context: HttpContext, *, wall_ms: Callable[[], int]) -> APIRouter:
     """The routes below /admin/v2/persistent and /admin/v2/non-persistent."""
-    router = APIRouter(tags=["statistics"])
+    router = late_router(tags=["statistics"])
     for domain in _DOMAINS:
         _Routes(router, context, domain, wall_ms).add()
     return router

@@ -16,6 +16,7 @@ from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
@@ -83,7 +84,7 @@ Place = Annotated[ResetCursorData | None, Body()]
 
 def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
     """The routes below a topic that are about its subscriptions and its data."""
-    router = APIRouter(tags=["subscriptions"])
+    router = late_router(tags=["subscriptions"])
 
     work_on = TopicWork(context)
     each, single = work_on.each, work_on.single

@@ -10,6 +10,7 @@ from magnetar.broker.cluster.balance.layouts import create_layout
 from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.namespace_json import namespace_of_json, namespace_to_json
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.model import TenantRecord
@@ -33,7 +34,7 @@ class TenantInfo(RequestBody):
 
 def tenants_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/tenants and /admin/v2/namespaces."""
-    router = APIRouter(tags=["tenants"])
+    router = late_router(tags=["tenants"])
     _add_tenants(router, context)
     _add_namespaces(router, context)
     return router

@@ -29,6 +29,7 @@ from magnetar.broker.features.transactions.ids import COORDINATORS
 from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.records import asked
 from magnetar.broker.topic.termination import terminate
@@ -119,7 +120,7 @@ class OffloadStatus(BaseModel):
 
 def topics_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/persistent."""
-    router = APIRouter(tags=["topics"])
+    router = late_router(tags=["topics"])
     prefix = "/admin/v2/persistent/{tenant}/{namespace}"
 
     @router.get(prefix, summary="The topics of a namespace, or of one of its bundles")
@@ -205,7 +206,7 @@ async def _load(context: HttpContext, name: TopicName) -> None:
 
 def life_router(context: HttpContext) -> APIRouter:
     """Routes below /admin/v2/persistent."""
-    router = APIRouter(tags=["topics"])
+    router = late_router(tags=["topics"])
     topics = context.topics
     partitioned = topics.partitioned
 
@@ -365,7 +366,7 @@ class PartitionedTopicMetadata(BaseModel):
 
 def partitions_router(context: HttpContext) -> APIRouter:
     """The routes of partitioned topics below /admin/v2/persistent and non-persistent."""
-    router = APIRouter(tags=["partitioned topics"])
+    router = late_router(tags=["partitioned topics"])
     for domain in DOMAINS:
         _add_partitions(router, context, domain)
     return router
@@ -459,7 +460,7 @@ _COMPACTION = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/compaction"
 
 def compaction_router(context: HttpContext) -> APIRouter:
     """The routes below a topic that compact it."""
-    router = APIRouter(tags=["topics"])
+    router = late_router(tags=["topics"])
 
     async def start(name: TopicName) -> None:
         compaction_of(await context.served(name)).start()

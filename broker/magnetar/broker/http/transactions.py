@@ -29,6 +29,7 @@ from magnetar.broker.http.bodies import WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import ask_elsewhere
 from magnetar.broker.http.internal_stats import topic_internal_stats
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 from magnetar.broker.security import Action, Topic
 from magnetar.broker.topic.subscription import Subscription
@@ -41,7 +42,7 @@ _PREFIX = "/admin/v3/transactions"
 def transactions_router(context: HttpContext) -> APIRouter:
     """The routes of transactions. Nearly all are for super users (`rights.py`); 503: transactions
     are off."""
-    router = APIRouter(tags=["transactions"], prefix=_PREFIX)
+    router = late_router(tags=["transactions"], prefix=_PREFIX)
     coordinators = context.coordinators
 
     def check_on() -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import TopicNotFoundError
+from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.websocket.session import SessionStats
 
 _PATH = "/admin/v2/proxy-stats"
@@ -96,7 +97,7 @@ def by_namespace(sessions: Iterable[SessionStats]) -> list[Metrics]:
 
 def proxy_stats_router(sessions: Callable[[], Iterable[SessionStats]]) -> APIRouter:
     """The routes; `sessions`: those that are open."""
-    router = APIRouter(tags=["proxy-stats"], prefix=_PATH)
+    router = late_router(tags=["proxy-stats"], prefix=_PATH)
 
     @router.get("/metrics")
     async def metrics() -> list[Metrics]:

@@ -129,15 +129,12 @@ class Probe:
                 "outside_p999": _at(outside, 0.999) if outside else 0.0,
                 "outside_of": len(outside),
             }
-        self._begin()
         # As many of both: of the moments outside there are fewer.
         count = max(1, len(every) // 100)
-        return Lateness(
-            seen,
-            [_ms(each) for each in every[-count:]],
-            [_ms(each) for each in outside[-count:]],
-            self._steps.take(),
-        )
+        latest = [_ms(each) for each in every[-count:]]
+        latest_outside = [_ms(each) for each in outside[-count:]]
+        self._begin()
+        return Lateness(seen, latest, latest_outside, self._steps.take())
 
     def _begin(self) -> None:
         self._struck_s = array("d")
@@ -148,6 +145,9 @@ class Probe:
         self._worst_s = self._worst_cpu_s = 0.0
         self._passes = self._first_passes = self._reports.passes()
         self._first_kib = self._reports.reported_kib()
+        # What the sums of a long time took is the probe's own, and no turn of the loop it watches.
+        self._due_s = max(self._due_s, time.monotonic())
+        self._cpu_s, self._queued_s = time.thread_time(), self._queued()
 
     def _strike(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = time.monotonic()

@@ -7,6 +7,7 @@ and go would be a gigabyte.
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -312,3 +313,32 @@ async def test_a_socket_that_is_not_admitted_is_freed() -> None:
     shell = weakref.ref(below.protocol)
     await settle()
     assert shell() is None
+
+
+async def test_connections_that_are_lost_together_leave_in_several_turns_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One client can open thousands, and close them all at once."""
+    harness = Harness()
+    network = _Network()
+    server = BinaryServer(replace(harness.services, clock=harness.clock), network)
+    await server.start()
+    sockets = [network.open() for _ in range(10)]
+    left: list[Connection] = []
+
+    def leave(connection: Connection) -> None:
+        left.append(connection)
+        harness.clock.steady_s += 0.002
+
+    monkeypatch.setattr(Connection, "lost", leave)
+    connections = list(server.clients)
+    for below in sockets:
+        assert below.protocol is not None
+        below.protocol.connection_lost(None)
+    assert server.connections == 0
+    counts = [len(left)]
+    while len(left) < len(connections):
+        await asyncio.sleep(0)
+        counts.append(len(left))
+    assert counts == [3, 6, 9, 10]
+    assert left == connections

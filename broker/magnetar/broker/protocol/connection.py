@@ -20,6 +20,7 @@ connections wait with it, and so a turn stays short whatever clients send.
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import cast
 
@@ -63,6 +64,9 @@ PROTOCOL_VERSION = 21
 
 HANDSHAKE_FRAME_BYTES_MAX = 128 * 1024
 """Before CONNECT nobody may make the broker buffer more than a large token."""
+
+_LEAVING_S_MAX = 0.005
+"""Of one turn of the event loop, for connections to leave. The last of them may take longer."""
 
 COMMAND_COST_BYTES = 2 << 10
 """What a command counts of a turn beside its bytes: all that follows from one takes some tens of
@@ -413,14 +417,14 @@ class _ConnectionShell(asyncio.Protocol):
         # Each knows the other: one of them has to let go, or neither is freed by itself.
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.lost()
-            self._server.forget(connection)
+            self._server.lost(connection)
 
     # The connection's side
 
     def write(self, data: bytes) -> None:
         assert self._transport is not None
-        self._transport.write(data)
+        if self._connection is not None:  # else it is lost, and may not have left yet
+            self._transport.write(data)
 
     def close(self) -> None:
         assert self._transport is not None
@@ -472,6 +476,10 @@ class BinaryServer:
         )
         self._is_accepting = False
         self._is_full = False
+        self._leaving: deque[Connection] = deque()
+        """Without a socket, and with producers and consumers that have not left yet."""
+        self._leave_until_s: float | None = None
+        """Until when connections leave in this turn of the event loop; None: none has."""
 
     @property
     def port(self) -> int:
@@ -551,7 +559,29 @@ class BinaryServer:
         counters.connections_opened += 1
         return connection
 
-    def forget(self, connection: Connection) -> None:
-        """The connection is gone."""
+    def lost(self, connection: Connection) -> None:
+        """The socket of a connection is gone. Its producers and consumers leave at once; but of
+        many that are lost in one turn of the event loop some leave in further turns."""
         self._connections.give_back(connection)
         self._is_full = False
+        self._leaving.append(connection)
+        if self._leave_until_s is None:
+            self._begin_leaving()
+        self._leave()
+
+    def _begin_leaving(self) -> None:
+        self._leave_until_s = self.services.clock.monotonic_s() + _LEAVING_S_MAX
+        asyncio.get_running_loop().call_soon(self._go_on_leaving)
+
+    def _go_on_leaving(self) -> None:
+        """A further turn."""
+        self._leave_until_s = None
+        if self._leaving:
+            self._begin_leaving()
+            self._leave()
+
+    def _leave(self) -> None:
+        assert self._leave_until_s is not None
+        now_s = self.services.clock.monotonic_s
+        while self._leaving and now_s() < self._leave_until_s:
+            self._leaving.popleft().lost()

@@ -20,8 +20,9 @@ loop: one wake-up per batch that finds it idle, none while it is busy. What it m
 with its report, since the metrics belong to the loop.
 
 Which of the batches that wait are synced together: a group is taken when the disk has become free,
-so whatever was handed over during the sync before it shares the next one. Groups grow by themselves with the latency of the disk and with the load
-(adaptive grouping). It is closed for one of these reasons:
+so whatever was handed over during the sync before it shares the next one. Groups grow by themselves
+with the latency of the disk and with the load (adaptive grouping). It is closed for one of these
+reasons:
 
     idle     nothing more waits, and groups are not told to wait
     wait     the oldest batch has waited as long as it may

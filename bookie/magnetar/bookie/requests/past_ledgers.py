@@ -2,15 +2,16 @@
 
 Deleted ones (`Tombstones`). A writer may not know that its ledger was recovered, closed and deleted
 meanwhile. Its next add would make the ledger again, without the fence that had stopped it, and be
-acknowledged (defect B13). So a deleted ledger is remembered, in memory alone and for some days: writers do not live
-longer than that without a look at the metadata. Recovery adds and fences pass: re-replication may
-bring a closed ledger back to this bookie.
+acknowledged (defect B13). So a deleted ledger is remembered, in memory alone and for some days:
+writers do not live longer than that without a look at the metadata. Recovery adds and fences pass:
+re-replication may bring a closed ledger back to this bookie.
 
 Those from before a loss of data (`LossHorizon`). The loss took the fences along, also those of
 ledgers that name the bookie nowhere any more: a writer that paused before such a ledger was
-recovered would find nothing here that refuses its adds (defect D16). Whoever was not open when the loss was noticed never is again: CLOSED, IN_RECOVERY and
-deleted do not lead back to OPEN. So of the ledgers that existed then, those alone that were open
-may get ordinary adds. Ledger ids are given in ascending order; the highest one bounds them all.
+recovered would find nothing here that refuses its adds (defect D16). Whoever was not open when the
+loss was noticed never is again: CLOSED, IN_RECOVERY and deleted do not lead back to OPEN. So of the
+ledgers that existed then, those alone that were open may get ordinary adds. Ledger ids are given in
+ascending order; the highest one bounds them all.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,8 @@ The rules of adds are here; the others are in `fence_requests.py`, `read_request
 `lac_requests.py`.
 
 An add is checked, put into the storage and handed to the journal, or has to wait for room. Fence
-check, storage and hand-over are one piece of synchronous code (rules 2.1 and 2.3). OK to an add comes only from the journal's report (contract C1).
+check, storage and hand-over are one piece of synchronous code (rules 2.1 and 2.3). OK to an add
+comes only from the journal's report (contract C1).
 """
 
 import asyncio

@@ -14,7 +14,7 @@ from magnetar.bookie.errors import (
     StorageFullError,
 )
 from magnetar.bookie.requests.entry_list import IdSource, page_of
-from magnetar.bookie.requests.request_batch import Batch
+from magnetar.bookie.requests.replies import Batch
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.digest import packet_codec

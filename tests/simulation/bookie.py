@@ -18,7 +18,7 @@ from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.journaling.journal import OnCommitted
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import LastMark
-from magnetar.bookie.requests.request_batch import BatchContext
+from magnetar.bookie.requests.replies import BatchContext
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import MetadataError

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from magnetar.bookie.errors import JournalFullError
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import LastMark
-from magnetar.bookie.requests.request_batch import Batch
+from magnetar.bookie.requests.replies import Batch
 from tests.simulation.disk import PowerLossError
 from tests.simulation.loop import SimLoop
 

@@ -37,16 +37,15 @@ from magnetar.bookie.integrity.loss_mark import is_pass_needed
 from magnetar.bookie.integrity.loss_pass import LossPass
 from magnetar.bookie.integrity.service import IntegrityService
 from magnetar.bookie.integrity.start_check import check_everything
-from magnetar.bookie.journaling.journal import Journal, OnCommitted
+from magnetar.bookie.journaling.journal import Journal, OnCommitted, RunningJournal
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import LastMark, Marks, owner_of
-from magnetar.bookie.journaling.journal_set import RunningJournal
 from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.journaling.replay import replay_journals
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.parts import BackgroundService, BookieParts
 from magnetar.bookie.registrar import Registrar
-from magnetar.bookie.requests.request_batch import BatchContext
+from magnetar.bookie.requests.replies import BatchContext
 from magnetar.bookie.requests.write_gate import ReadOnlyReason, WriteGate
 from magnetar.bookie.serving import Serving
 from magnetar.bookie.settings import BookieSettings

@@ -14,10 +14,10 @@ from magnetar.bookie.disks.directories import BookieDirectories
 from magnetar.bookie.disks.disk_watch import DiskWatch
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.journaling.checkpoint import Checkpointer
-from magnetar.bookie.journaling.journal_set import JournalSet
+from magnetar.bookie.journaling.journal import JournalSet
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
-from magnetar.bookie.requests.request_batch import BatchContext
+from magnetar.bookie.requests.replies import BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.requests.write_gate import WriteGate
 from magnetar.bookie.settings import BookieSettings

@@ -14,9 +14,9 @@ from typing import cast
 
 import structlog
 
-from magnetar.bookie.journaling.journal_set import JournalSet
+from magnetar.bookie.journaling.journal import JournalSet
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.requests.request_batch import BatchContext
+from magnetar.bookie.requests.replies import BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.errors import BookieProtocolError, BookieVersionError, WrongBookieError
 from magnetar.ledger.ports import Listener, Network

@@ -21,17 +21,16 @@ from magnetar.bookie.errors import (
 )
 from magnetar.bookie.integrity.horizon_file import read_horizon
 from magnetar.bookie.journaling.checkpoint import Checkpointer
-from magnetar.bookie.journaling.journal import OnCommitted
+from magnetar.bookie.journaling.journal import JournalSet, OnCommitted, RunningJournal
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import LastMark, Marks
-from magnetar.bookie.journaling.journal_set import JournalSet, RunningJournal
 from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.long_polls import LongPollLimits
-from magnetar.bookie.requests.request_batch import Batch, BatchContext
+from magnetar.bookie.requests.past_ledgers import Tombstones
+from magnetar.bookie.requests.replies import Batch, BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
-from magnetar.bookie.requests.tombstones import Tombstones
 from magnetar.bookie.requests.write_gate import WriteGate
 from magnetar.bookie.server import BookieServer
 from magnetar.bookie.settings import BookieSettings

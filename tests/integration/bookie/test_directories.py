@@ -23,7 +23,7 @@ from magnetar.bookie.errors import (
     StorageIOError,
 )
 from magnetar.bookie.journaling.checkpoint import Checkpointer
-from magnetar.bookie.journaling.journal_set import JournalSet
+from magnetar.bookie.journaling.journal import JournalSet
 from magnetar.bookie.server import BookieServer
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.system import SystemDisk

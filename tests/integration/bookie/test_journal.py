@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.errors import JournalFailedError, JournalFullError
-from magnetar.bookie.journaling.grouping import JournalBatch
-from magnetar.bookie.journaling.journal import Journal
+from magnetar.bookie.journaling.journal import Journal, JournalBatch
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import (
     NEWEST_NAME,

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.bookie.entry_logs.packet_run import check_add
 from magnetar.bookie.errors import BadAddError
-from magnetar.bookie.requests.add_check import check_add
 from magnetar.ledger.wire import PACKET_HEADER, encode_block
 
 small = st.integers(-2, 6)

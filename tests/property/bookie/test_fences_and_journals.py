@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from magnetar.bookie.journaling.journal_format import RecordType
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
-from magnetar.bookie.requests.request_batch import Batch
+from magnetar.bookie.requests.replies import Batch
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import PACKET_HEADER, Flag, Frame, Op, Status, decode_block

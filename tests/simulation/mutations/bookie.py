@@ -9,9 +9,9 @@ from magnetar.bookie.cookie_rules import Wanted
 from magnetar.bookie.cookie_stamping import Identity
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.journaling.journal_files import JournalFiles
-from magnetar.bookie.requests.add_requests import AddRequests
 from magnetar.bookie.requests.fence_requests import FenceRequests
 from magnetar.bookie.requests.read_requests import ReadRequests
+from magnetar.bookie.requests.request_handler import AddRequests
 from magnetar.ledger.hello import BookieIdentity
 from magnetar.ledger.wire import Status
 from tests.simulation.mutations.mutation import Mutation, edited, replaced

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from magnetar.bookie.journaling.replay import StorageReplay
-from magnetar.bookie.requests.add_requests import AddRequests
 from magnetar.bookie.requests.fence_requests import FenceRequests
 from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.requests.request_handler import AddRequests
 from tests.simulation.mutations.mutation import Mutation, edited
 
 

@@ -6,7 +6,7 @@ They need a loss, which random runs do not have: the stories of `test_loss_pass.
 from magnetar.bookie.integrity import loss_pass
 from magnetar.bookie.integrity.full_check import FullCheck
 from magnetar.bookie.requests.lac_requests import LacRequests
-from magnetar.bookie.requests.loss_horizon import LossHorizon
+from magnetar.bookie.requests.past_ledgers import LossHorizon
 from magnetar.bookie.requests.read_requests import ReadRequests
 from tests.simulation.mutations.mutation import Mutation, edited, replaced
 

@@ -12,7 +12,7 @@ from magnetar.bookie.journaling.journal_files import JournalFiles, NewestRecord
 from magnetar.bookie.journaling.journal_replay import JournalReplay
 from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.journaling.replay import StorageReplay
-from magnetar.bookie.requests.add_requests import AddRequests
+from magnetar.bookie.requests.request_handler import AddRequests
 from tests.simulation.mutations.mutation import Mutation, edited
 
 

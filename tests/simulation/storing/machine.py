@@ -21,7 +21,7 @@ from magnetar.bookie.journaling.journal import OnCommitted
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import LastMark
 from magnetar.bookie.parts import BackgroundService, BookieParts
-from magnetar.bookie.requests.request_batch import BatchContext
+from magnetar.bookie.requests.replies import BatchContext
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.ports import Listener
 from tests.simulation.disk import PowerLossError, SimDisk

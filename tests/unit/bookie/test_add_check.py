@@ -1,7 +1,7 @@
 import pytest
 
+from magnetar.bookie.entry_logs.packet_run import check_add
 from magnetar.bookie.errors import BadAddError
-from magnetar.bookie.requests.add_check import check_add
 from magnetar.ledger.wire import PACKET_HEADER, encode_block
 
 

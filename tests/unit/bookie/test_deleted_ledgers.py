@@ -4,8 +4,8 @@ import pytest
 
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.requests.past_ledgers import Tombstones
 from magnetar.bookie.requests.request_handler import RequestHandler
-from magnetar.bookie.requests.tombstones import Tombstones
 from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Flag, Frame, Op, Status

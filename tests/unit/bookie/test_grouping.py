@@ -2,7 +2,7 @@
 
 import threading
 
-from magnetar.bookie.journaling.grouping import CloseReason, GroupQueue, JournalBatch
+from magnetar.bookie.journaling.journal import CloseReason, GroupQueue, JournalBatch
 from magnetar.bookie.journaling.journal_format import RECORD_HEAD_BYTES, NewRecord
 from magnetar.ledger.system import SystemClock
 

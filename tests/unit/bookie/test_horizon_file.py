@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.bookie.errors import HorizonDamagedError
 from magnetar.bookie.integrity.horizon_file import HORIZON_NAME, read_horizon, write_horizon
-from magnetar.bookie.requests.loss_horizon import LossHorizon
+from magnetar.bookie.requests.past_ledgers import LossHorizon
 from magnetar.ledger.system import SystemDisk
 
 HORIZON = LossHorizon(100, frozenset({7, 99}))

@@ -2,9 +2,9 @@
 
 from typing import cast
 
-from magnetar.bookie.journaling.journal_set import JournalSet
+from magnetar.bookie.journaling.journal import JournalSet
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.requests.request_batch import BatchContext
+from magnetar.bookie.requests.replies import BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.server import BookieServer
 from magnetar.ledger.system import SystemNetwork

@@ -4,7 +4,7 @@ import pytest
 
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
-from magnetar.bookie.requests.loss_horizon import LossHorizon
+from magnetar.bookie.requests.past_ledgers import LossHorizon
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.digest import packet_codec

@@ -12,7 +12,7 @@ from magnetar.bookie.disks.directories import BookieDirectories
 from magnetar.bookie.integrity.horizon_file import read_horizon
 from magnetar.bookie.integrity.loss_mark import is_check_needed, remove_marks
 from magnetar.bookie.integrity.loss_pass import LossPass, LossReport
-from magnetar.bookie.requests.loss_horizon import LossHorizon
+from magnetar.bookie.requests.past_ledgers import LossHorizon
 from magnetar.bookie.storage import LedgerState as StoredState
 from magnetar.ledger.digest import master_key
 from magnetar.ledger.errors import LedgerError, NoNodeError

@@ -1,6 +1,6 @@
 """Deleted ledgers are remembered for a time, and not too many of them."""
 
-from magnetar.bookie.requests.tombstones import Tombstones
+from magnetar.bookie.requests.past_ledgers import Tombstones
 
 
 def test_each_lasts_from_its_own_deletion() -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magnetar.bookie.errors import HorizonDamagedError
 from magnetar.bookie.integrity.sealed import open_sealed, seal
-from magnetar.bookie.requests.loss_horizon import LossHorizon
+from magnetar.bookie.requests.past_ledgers import LossHorizon
 from magnetar.ledger.ports import Disk
 
 HORIZON_NAME = "integrity-horizon"

@@ -7,7 +7,7 @@ others anyway, it is fenced, too: the fence that a recovery was told of may be a
 and an ordinary add that slips in behind it would be acknowledged and lost (defects D14, D16).
 
 Of the ledgers that do not name it, those that were open are remembered: they alone may come to this
-bookie with ordinary adds (`requests/loss_horizon.py`).
+bookie with ordinary adds (`requests/past_ledgers.py`).
 
 A ledger whose metadata cannot be read by this release may name the bookie: it is treated as if it
 did. If the listing, or one read, fails for another reason, the pass fails and the bookie does not
@@ -27,7 +27,7 @@ from magnetar.bookie.integrity.horizon_file import write_horizon
 from magnetar.bookie.integrity.loss_mark import LossMark, write_marks
 from magnetar.bookie.integrity.own_entries import names_bookie
 from magnetar.bookie.journaling.journal_format import mark_name
-from magnetar.bookie.requests.loss_horizon import LossHorizon
+from magnetar.bookie.requests.past_ledgers import LossHorizon
 from magnetar.bookie.storage import LedgerState as StoredState
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.digest import master_key

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import structlog
 
 from magnetar.bookie.disks.disk_errors import is_out_of_room
+from magnetar.bookie.entry_logs.packet_run import check_add
 from magnetar.bookie.errors import (
     BadAddError,
     JournalCorruptError,
@@ -36,7 +37,6 @@ from magnetar.bookie.journaling.journal_format import (
 )
 from magnetar.bookie.journaling.journal_replay import JournalReplay
 from magnetar.bookie.journaling.last_mark import LastMarks
-from magnetar.bookie.requests.add_check import check_add
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.ports import Disk

@@ -11,8 +11,7 @@ from magnetar.bookie.errors import JournalFullError
 from magnetar.bookie.journaling.journal_format import NewRecord, RecordType
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import FenceState, LedgerDescriptor, LedgerTable
-from magnetar.bookie.requests.replies import Connection, Replies, read_charge
-from magnetar.bookie.requests.request_batch import Batch, journal_key
+from magnetar.bookie.requests.replies import Batch, Connection, Replies, journal_key, read_charge
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.wire import MASTER_KEY_BYTES, Frame, Status
 

@@ -31,8 +31,7 @@ from enum import Enum, auto
 from hmac import compare_digest
 
 from magnetar.bookie.errors import JournalFullError
-from magnetar.bookie.requests.loss_horizon import LossHorizon
-from magnetar.bookie.requests.tombstones import Tombstones
+from magnetar.bookie.requests.past_ledgers import LossHorizon, Tombstones
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.digest import master_key
 from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER

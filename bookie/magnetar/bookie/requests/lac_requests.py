@@ -19,8 +19,7 @@ from magnetar.bookie.requests.fence_requests import FenceRequests
 from magnetar.bookie.requests.fencing import FenceState, LedgerDescriptor, LedgerTable
 from magnetar.bookie.requests.long_polls import LongPollLimits, LongPolls, WaitingPoll
 from magnetar.bookie.requests.read_requests import ReadRequests
-from magnetar.bookie.requests.replies import Connection, Replies
-from magnetar.bookie.requests.request_batch import Batch, journal_key
+from magnetar.bookie.requests.replies import Batch, Connection, Replies, journal_key
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.wire import FRAME_BYTES_MAX, Flag, Frame, Status, encode_block
@@ -61,7 +60,8 @@ class LacRequests:
         self._clock = clock
         self._metrics = metrics
         self._reply_bytes_max = reply_bytes_max
-        self._polls = LongPolls(limits)
+        self.polls = LongPolls(limits)
+        """Who waits for news. Adds look at the number before they say that a LAC moved."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         ledgers.on_deleted.append(self.on_deleted)
@@ -157,25 +157,25 @@ class LacRequests:
 
     def on_raised(self, ledger: LedgerDescriptor) -> None:
         """The ledger's LAC moved; the replies to those who waited are ready on return."""
-        if not self._polls.count:
+        if not self.polls.count:
             return
-        for waiting in self._polls.take(ledger.ledger_id, ledger.last_add_confirmed):
+        for waiting in self.polls.take(ledger.ledger_id, ledger.last_add_confirmed):
             if self._is_admitted(waiting):
                 self._answer_news(waiting, ledger)
             self._replies.send_much(waiting.connection)  # it may congest the connection
-        self._metrics.long_polls = self._polls.count
+        self._metrics.long_polls = self.polls.count
 
     def on_deleted(self, ledger_id: int) -> None:
         """The ledger was deleted here: who waits for news of it hears that it is not known."""
-        for waiting in self._polls.take(ledger_id, _ANY_LAC):
+        for waiting in self.polls.take(ledger_id, _ANY_LAC):
             self._answer_nothing_new(waiting)
-        self._metrics.long_polls = self._polls.count
+        self._metrics.long_polls = self.polls.count
         self._replies.send()
 
     def forget(self, connection: Connection) -> None:
         """The connection is closed."""
-        self._polls.forget(connection)
-        self._metrics.long_polls = self._polls.count
+        self.polls.forget(connection)
+        self._metrics.long_polls = self.polls.count
 
     def close(self) -> None:
         """No more timers."""
@@ -190,13 +190,11 @@ class LacRequests:
             self._answer_news(waiting, ledger)
         elif waiting.poll.wait_ms == 0:
             self._answer_nothing_new(waiting)
-        elif self._polls.add(waiting, self._clock.monotonic_s()):
-            self._metrics.long_polls = self._polls.count
+        elif self.polls.add(waiting, self._clock.monotonic_s()):
+            self._metrics.long_polls = self.polls.count
             self._watch_deadlines()
         else:
-            text = (
-                f"{self._polls.count} requests wait for news; that, or too many on one connection"
-            )
+            text = f"{self.polls.count} requests wait for news; that, or too many on one connection"
             self._replies.put_error(
                 waiting.connection, waiting.frame, Status.TOO_MANY_REQUESTS, text
             )
@@ -262,7 +260,7 @@ class LacRequests:
 
     def _watch_deadlines(self) -> None:
         """One timer, for the deadline that comes first."""
-        at_s = self._polls.next_deadline_s()
+        at_s = self.polls.next_deadline_s()
         if at_s is None or (self._timer is not None and self._timer_at_s <= at_s):
             return
         if self._timer is not None:
@@ -273,8 +271,8 @@ class LacRequests:
 
     def _on_deadline(self) -> None:
         self._timer = None
-        for waiting in self._polls.expire(self._clock.monotonic_s()):
+        for waiting in self.polls.expire(self._clock.monotonic_s()):
             self._answer_nothing_new(waiting)
-        self._metrics.long_polls = self._polls.count
+        self._metrics.long_polls = self.polls.count
         self._watch_deadlines()
         self._replies.send()

@@ -18,8 +18,7 @@ from magnetar.bookie.errors import (
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fence_requests import FenceRequests
 from magnetar.bookie.requests.fencing import LedgerTable
-from magnetar.bookie.requests.replies import Connection, Replies, read_charge
-from magnetar.bookie.requests.request_batch import Batch
+from magnetar.bookie.requests.replies import Batch, Connection, Replies, read_charge
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.wire import Flag, Frame, Status, decode_read_body
 from magnetar.ledger.wire_bodies import (

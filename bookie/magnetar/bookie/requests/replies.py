@@ -1,12 +1,19 @@
-"""Replies on their way out: collected, and sent with one write per connection."""
+"""Replies: those that wait for the journal, and those on their way out.
+
+A `BatchContext` keeps what the requests of one network read leave for a journal to report, and whom
+to tell then. `Replies` collects what is ready, and sends it with one write per connection.
+"""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from struct import pack
 from typing import Protocol
 
+from magnetar.bookie.journaling.journal import JournalBatch
+from magnetar.bookie.journaling.journal_format import NewRecord, RecordType
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.requests.fencing import LedgerDescriptor, LedgerTable
 from magnetar.ledger.wire import (
     HEADER,
     HEADER_BYTES,
@@ -55,6 +62,51 @@ class Connection(Protocol):
     def try_again(self) -> None:
         """What kept the bookie from taking all frames of the connection may be over."""
         ...
+
+
+class BatchContext:
+    """Whom to tell what when a batch is durable."""
+
+    __slots__ = ("adds", "connection", "fences", "keys", "lacs", "shared_adds")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.adds: list[tuple[int, int, int]] = []
+        """Request id, ledger id, entry id."""
+        self.shared_adds: defaultdict[int, list[int]] = defaultdict(list)
+        """Of ADDS, by request id: ledger id, entry id, ledger id, entry id, ..."""
+        self.lacs: list[tuple[int, int, int]] = []
+        """Request id, ledger id, LAC."""
+        self.keys: list[LedgerDescriptor] = []
+        self.fences: list[LedgerDescriptor] = []
+
+
+Batch = JournalBatch[BatchContext]
+
+
+class ReadBatches(dict[int, Batch]):
+    """What one network read leaves for the journals, by their numbers: made when it is needed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def __missing__(self, journal: int) -> Batch:
+        batch = self[journal] = JournalBatch(BatchContext(self.connection))
+        return batch
+
+
+class JournalQueue(Protocol):
+    """The journal, as far as requests go: it reports each batch to `on_committed`, once."""
+
+    def append(self, batch: Batch) -> None: ...
+
+
+def journal_key(ledger: LedgerDescriptor, batch: Batch) -> None:
+    """Write the ledger's master key ahead of what this process first writes of the ledger."""
+    if not ledger.is_key_journalled:
+        batch.add(NewRecord(RecordType.MASTER_KEY, ledger.ledger_id, ledger.master_key))
+        batch.context.keys.append(ledger)
+        ledger.is_key_journalled = True
 
 
 class Replies:

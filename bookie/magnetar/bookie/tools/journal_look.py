@@ -10,6 +10,7 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from magnetar.bookie.entry_logs.packet_run import check_add
 from magnetar.bookie.errors import BadAddError
 from magnetar.bookie.journaling.journal_format import (
     FILE_HEADER_BYTES,
@@ -24,7 +25,6 @@ from magnetar.bookie.journaling.journal_format import (
     is_head_valid,
     wanted_bytes,
 )
-from magnetar.bookie.requests.add_check import check_add
 from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.ports import Disk, File
 from magnetar.ledger.wire import PACKET_HEADER, decode_block

@@ -1,0 +1,66 @@
+"""Ledgers of which nothing is left here, and which still must not be taken for new. Pure.
+
+Deleted ones (`Tombstones`). A writer may not know that its ledger was recovered, closed and deleted
+meanwhile. Its next add would make the ledger again, without the fence that had stopped it, and be
+acknowledged (defect B13). So a deleted ledger is remembered, in memory alone and for some days:
+writers do not live longer than that without a look at the metadata. Recovery adds and fences pass:
+re-replication may bring a closed ledger back to this bookie.
+
+Those from before a loss of data (`LossHorizon`). The loss took the fences along, also those of
+ledgers that name the bookie nowhere any more: a writer that paused before such a ledger was
+recovered would find nothing here that refuses its adds (defect D16). Whoever was not open when the
+loss was noticed never is again: CLOSED, IN_RECOVERY and deleted do not lead back to OPEN. So of the
+ledgers that existed then, those alone that were open may get ordinary adds. Ledger ids are given in
+ascending order; the highest one bounds them all.
+"""
+
+from dataclasses import dataclass
+
+
+class Tombstones:
+    """Deleted ledgers, bounded in number and time; the oldest goes first."""
+
+    def __init__(self, *, keep_s: float = 7 * 86_400.0, count_max: int = 200_000) -> None:
+        self._keep_s = keep_s
+        self._count_max = count_max
+        self._until_s: dict[int, float] = {}
+        """In the order of the deletions."""
+
+    def __len__(self) -> int:
+        return len(self._until_s)
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return ledger_id in self._until_s
+
+    def put(self, ledger_id: int, now_s: float) -> None:
+        """The ledger was deleted."""
+        until_s = self._until_s
+        until_s.pop(ledger_id, None)
+        if self._count_max == 0:
+            return
+        if len(until_s) >= self._count_max:
+            del until_s[next(iter(until_s))]
+        until_s[ledger_id] = now_s + self._keep_s
+
+    def expire(self, now_s: float) -> None:
+        """Forget those whose time is over."""
+        until_s = self._until_s
+        while until_s:
+            ledger_id = next(iter(until_s))
+            if until_s[ledger_id] > now_s:
+                return
+            del until_s[ledger_id]
+
+
+@dataclass(frozen=True, slots=True)
+class LossHorizon:
+    """What was known of all ledgers when the last loss was noticed."""
+
+    ledger_id: int = -1
+    """The highest id there was; -1: nothing was ever lost."""
+    open_ledgers: frozenset[int] = frozenset()
+    """The ledgers that were open, and of which this bookie held nothing that it may have lost."""
+
+    def hides(self, ledger_id: int) -> bool:
+        """Whether the bookie may have known and fenced the ledger before the loss."""
+        return ledger_id <= self.ledger_id and ledger_id not in self.open_ledgers

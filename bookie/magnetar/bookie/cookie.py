@@ -65,8 +65,9 @@ class DirectoryCookie(BaseModel):
     """Its role: `data`, `journal-0`, `ledgers-1`, ... Exchanged directories are noticed so."""
     cookie: Cookie
 
-    def to_json(self) -> bytes:
-        return self.model_dump_json(indent=1).encode()
+    def to_bytes(self) -> bytes:
+        """The file: a changed byte of it must not pass for another bookie, cluster or role."""
+        return seal(self.model_dump_json(indent=1).encode())
 
 
 class Stamp(BaseModel):
@@ -100,7 +101,13 @@ def read_cookie(disk: Disk, directory: str) -> Cookie | None:
 
 def read_directory_cookie(disk: Disk, directory: str) -> DirectoryCookie | None:
     """As `read_cookie`, with the directory's role."""
-    return _read(disk, posixpath.join(directory, COOKIE_NAME), DirectoryCookie)
+    return _read(
+        disk,
+        posixpath.join(directory, COOKIE_NAME),
+        DirectoryCookie,
+        "Restore it from a backup, or write it anew as docs/formats/cookie.md says: the role of "
+        "its directory, and the cookie that the metadata store has of this bookie",
+    )
 
 
 def read_stamp(disk: Disk, data_directory: str) -> Stamp | None:
@@ -109,20 +116,12 @@ def read_stamp(disk: Disk, data_directory: str) -> Stamp | None:
     Raises:
         CookieError: the file is damaged.
     """
-    path = posixpath.join(data_directory, STAMPING_NAME)
-    try:
-        data = disk.read_file(path)
-    except FileNotFoundError:
-        return None
-    text: bytes | None = data
-    if not data.endswith(b"}"):  # as releases wrote it that did not seal it
-        text = open_sealed(data)
-    if text is None:
-        raise CookieError(
-            f"{path} is damaged: its checksum is not that of its text. Nothing was changed. Take "
-            f"it out of the way and start again, which tells whether all directories agree"
-        )
-    return _decode(text, path, Stamp)
+    return _read(
+        disk,
+        posixpath.join(data_directory, STAMPING_NAME),
+        Stamp,
+        "Take it out of the way and start again, which tells whether all directories agree",
+    )
 
 
 def bookie_id_in(disk: Disk, directory: str) -> str | None:
@@ -146,12 +145,20 @@ def decode_cookie(data: bytes, place: str) -> Cookie:
     return _decode(data, place, Cookie)
 
 
-def _read(disk: Disk, path: str, kind: type[_Record]) -> _Record | None:
+def _read(disk: Disk, path: str, kind: type[_Record], remedy: str) -> _Record | None:
     try:
         data = disk.read_file(path)
     except FileNotFoundError:
         return None
-    return _decode(data, path, kind)
+    text: bytes | None = data
+    if not data.endswith(b"}"):  # as releases and people write it that do not seal it
+        text = open_sealed(data)
+    if text is None:
+        raise CookieError(
+            f"{path} is damaged: its checksum is not that of its text. Nothing was changed. "
+            f"{remedy}"
+        )
+    return _decode(text, path, kind)
 
 
 def _decode(data: bytes, place: str, kind: type[_Record]) -> _Record:

@@ -131,7 +131,7 @@ def finish_stamp(
         if role in lost_again:
             continue
         cookie = DirectoryCookie(directory=role, cookie=stamp.cookie)
-        disk.replace_file(posixpath.join(path, COOKIE_NAME), cookie.to_json())
+        disk.replace_file(posixpath.join(path, COOKIE_NAME), cookie.to_bytes())
     if lost_again:
         return
     disk.remove(posixpath.join(directories.data, STAMPING_NAME))

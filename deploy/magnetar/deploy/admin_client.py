@@ -17,6 +17,8 @@ from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
 from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
 
 REDIRECTS_MAX = 10
+ANSWER_BYTES_MAX = 128 << 20
+"""Of one answer. The names of a million topics take less."""
 
 _HINTS = {
     401: "say who you are: see `magnetar --help` for credentials",
@@ -150,7 +152,7 @@ class AdminClient:
                     },
                 )
                 response = connection.getresponse()
-                answer = response.read()
+                answer = response.read(ANSWER_BYTES_MAX + 1)
             except (OSError, http.client.HTTPException) as error:
                 raise BrokerUnreachableError(
                     f"{url} did not answer {method} {target}: {error or type(error).__name__}; "
@@ -158,6 +160,11 @@ class AdminClient:
                 ) from error
             finally:
                 connection.close()
+            if len(answer) > ANSWER_BYTES_MAX:
+                raise BrokerUnreachableError(
+                    f"{url} answers {method} {target} with more than {ANSWER_BYTES_MAX} bytes: "
+                    "is it the HTTP address of a broker?"
+                )
             if response.status != 307:
                 return _result(url, response, answer)
             location = response.getheader("Location") or ""

@@ -1,10 +1,8 @@
 """What the driver does when brokers are away: of a query that runs, and of one that begins."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -13,43 +11,9 @@ from magnetar.sdk.spark.admin_client import AdminClient, RefusedError
 from magnetar.sdk.spark.errors import OptionError, UnreachableError
 from magnetar.sdk.spark.options import ConnectionOptions, OptionReader
 from magnetar.sdk.spark.patience import PATIENCE_S
+from tests.certificates import Authority
+from tests.http_answers import answering
 from tests.processes import HOST, free_ports
-
-
-@contextmanager
-def broker(
-    port: int,
-    status: int = 200,
-    location: str = "",
-    waits_for: threading.Event | None = None,
-    body: bytes = b"{}",
-) -> Iterator[None]:
-    """Answers every question with `{}`, or with an error, or sends it on; `waits_for`: not at
-    once."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            if waits_for is not None:
-                waits_for.wait()
-            self.send_response(307 if location else status)
-            self.send_header("Location", location)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer((HOST, port), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @dataclass
@@ -89,18 +53,18 @@ def test_a_query_that_runs_waits_for_brokers_that_are_restarted(meanwhile: int |
     (port,) = free_ports(1)
     time = Time()
     client = client_of(port, time)
-    with broker(port):
+    with answering(port):
         assert client.get("/x") == {}
     client.close()
     if meanwhile is not None:
-        with broker(port, meanwhile), pytest.raises(RefusedError):
+        with answering(port, meanwhile), pytest.raises(RefusedError):
             client.get("/x")
     else:
         with pytest.raises(UnreachableError):
             client.get("/x")
     assert PATIENCE_S <= time.now_s < PATIENCE_S + 2
     client.close()
-    with broker(port):
+    with answering(port):
         assert client.get("/x") == {}
     client.close()
 
@@ -109,10 +73,10 @@ def test_what_a_broker_refuses_is_not_asked_again() -> None:
     (port,) = free_ports(1)
     time = Time()
     client = client_of(port, time)
-    with broker(port):
+    with answering(port):
         client.get("/x")
     client.close()
-    with broker(port, 404), pytest.raises(RefusedError, match="404"):
+    with answering(port, 404), pytest.raises(RefusedError, match="404"):
         client.get("/x")
     client.close()
     assert time.pauses == []
@@ -123,10 +87,10 @@ def test_a_broker_that_was_too_slow_once_is_asked_again(monkeypatch: pytest.Monk
     first, second = free_ports(2)
     client = client_of(first, Time())
     awake = threading.Event()
-    with broker(first, location=f"http://{HOST}:{second}/x"):
+    with answering(first, location=f"http://{HOST}:{second}/x"):
         with pytest.raises(UnreachableError):
             client.get("/x")  # from now on it has a patient connection to the first one
-        with broker(second, waits_for=awake):
+        with answering(second, waits_for=awake):
             with monkeypatch.context() as impatient:
                 impatient.setattr(admin_client, "_TIMEOUT_S", 0.2)
                 with pytest.raises(UnreachableError, match="timed out"):
@@ -139,6 +103,44 @@ def test_a_broker_that_was_too_slow_once_is_asked_again(monkeypatch: pytest.Monk
 def test_another_server_is_told_from_a_broker() -> None:
     (port,) = free_ports(1)
     client = client_of(port, Time())
-    with broker(port, body=b"<html>"), pytest.raises(OptionError, match=r"admin\.url: .* no JSON"):
+    with (
+        answering(port, body=b"<html>"),
+        pytest.raises(OptionError, match=r"admin\.url: .* no JSON"),
+    ):
         client.get("/x")
     client.close()
+
+
+@pytest.mark.parametrize("limit", [99, 100])
+def test_an_answer_is_read_up_to_a_bound(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_client, "ANSWER_BYTES_MAX", limit)
+    (port,) = free_ports(1)
+    client = client_of(port, Time())
+    with answering(port, body=b'"' + b"x" * 98 + b'"'):
+        if limit == 100:
+            assert client.get("/x") == "x" * 98
+        else:
+            with pytest.raises(OptionError, match=r"admin\.url: .* more than 99 bytes"):
+                client.get("/x")
+        client.close()
+
+
+def test_a_request_by_tls_is_not_sent_on_without_it(tmp_path: Path) -> None:
+    """It would show credentials to everybody on the way."""
+    authority = Authority(tmp_path)
+    secret, plain = free_ports(2)
+    given = {
+        "service.url": f"pulsar://{HOST}:1",
+        "admin.url": f"https://{HOST}:{secret}",
+        "tlsTrustCertsFile": str(authority.path),
+    }
+    client = AdminClient(ConnectionOptions.read(OptionReader(given)))
+    to_plain = f"http://{HOST}:{plain}/x"
+    with (
+        answering(plain) as shown,
+        answering(secret, location=to_plain, certificate=authority.issue("broker")) as asked,
+    ):
+        with pytest.raises(OptionError, match=r"admin\.url: .* is not TLS"):
+            client.get("/x")
+        assert (asked, shown) == (["/x"], [])
+        client.close()

@@ -3,7 +3,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from magnetar.bookie.cookie import Cookie, DirectoryCookie, Stamp, read_stamp
+from magnetar.bookie.cookie import (
+    Cookie,
+    DirectoryCookie,
+    Stamp,
+    read_directory_cookie,
+    read_stamp,
+)
 from magnetar.bookie.cookie_rules import (
     Action,
     BeginStamp,
@@ -16,7 +22,7 @@ from magnetar.bookie.cookie_rules import (
     next_action,
     roles,
 )
-from magnetar.bookie.disks.directories import STAMPING_NAME
+from magnetar.bookie.disks.directories import COOKIE_NAME, STAMPING_NAME
 from magnetar.bookie.errors import CookieError
 from magnetar.ledger.system import SystemDisk
 
@@ -306,3 +312,20 @@ def test_a_flipped_bit_in_a_stamp_is_noticed(tmp_path: Path) -> None:
                 read_stamp(disk, str(tmp_path))
     path.write_text(stamp.model_dump_json(indent=1))  # as older releases wrote it
     assert read_stamp(disk, str(tmp_path)) == stamp
+
+
+def test_a_damaged_cookie_of_a_directory_is_no_cookie_of_another_bookie(tmp_path: Path) -> None:
+    disk, path = SystemDisk(), tmp_path / COOKIE_NAME
+    cookie = DirectoryCookie(directory="ledgers-1", cookie=OURS)
+    path.write_bytes(cookie.to_bytes())
+    assert read_directory_cookie(disk, str(tmp_path)) == cookie
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            with pytest.raises(CookieError, match=r"cookie is damaged.*Restore it from a backup"):
+                read_directory_cookie(disk, str(tmp_path))
+    path.write_text(cookie.model_dump_json(indent=1))  # as older releases wrote it
+    assert read_directory_cookie(disk, str(tmp_path)) == cookie

@@ -30,6 +30,8 @@ _TOPICS_PER_REQUEST = 100
 """Few enough that no broker is held up by one of them."""
 
 _OWNERS_MAX = 100_000
+ANSWER_BYTES_MAX = 128 << 20
+"""Of one answer. The names of a million topics take less."""
 
 Json = Any
 
@@ -211,6 +213,7 @@ class AdminClient:
 
     def _follow(self, method: str, base: str, path: str, body: Json) -> Json:
         for _ in range(_REDIRECTS_MAX):
+            self._check_tls(base)
             try:
                 status, headers, data = self._exchange(method, base, path, body)
             except (OSError, http.client.HTTPException):
@@ -232,18 +235,32 @@ class AdminClient:
                 ) from None
         raise UnreachableError(f"{path}: brokers send it to each other, more than 5 times")
 
+    def _check_tls(self, base: str) -> None:
+        """Refuse to leave TLS: a request shows credentials to everybody on its way.
+
+        Raises:
+            OptionError: brokers name an address without TLS, and the user named one with it.
+        """
+        if base.startswith("https:") or base in self._urls:
+            return
+        if any(url.startswith("https:") for url in self._urls):
+            raise OptionError(
+                "admin.url",
+                f"the broker sends the request to {base}, which is not TLS; it was not sent on",
+            )
+
     def _exchange(
         self, method: str, base: str, path: str, body: Json
     ) -> tuple[int, Mapping[str, str], bytes]:
         headers = dict(self._headers)
-        data = None
+        content = None
         if body is not None:
-            data = json.dumps(body).encode()
+            content = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
         is_kept = base in self._connections
         connection = self._connection(base)
         try:
-            connection.request(method, path, data, headers)
+            connection.request(method, path, content, headers)
             answer = connection.getresponse()
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
             self._forget(base)
@@ -251,10 +268,16 @@ class AdminClient:
                 raise
             # It was idle, and closed by the broker: what was asked was not seen.
             connection = self._connection(base)
-            connection.request(method, path, data, headers)
+            connection.request(method, path, content, headers)
             answer = connection.getresponse()
         found = {name.lower(): value for name, value in answer.getheaders()}
-        return answer.status, found, answer.read()
+        data = answer.read(ANSWER_BYTES_MAX + 1)
+        if len(data) > ANSWER_BYTES_MAX:
+            self._forget(base)
+            raise OptionError(
+                "admin.url", f"{base}: it answers with more than {ANSWER_BYTES_MAX} bytes"
+            )
+        return answer.status, found, data
 
     def _connection(self, base: str) -> http.client.HTTPConnection:
         connection = self._connections.get(base)

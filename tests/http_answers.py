@@ -1,0 +1,56 @@
+"""HTTP servers that stand in for a broker which misbehaves: they answer everything alike."""
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from tests.processes import HOST
+
+
+@contextmanager
+def answering(
+    port: int,
+    status: int = 200,
+    location: str = "",
+    waits_for: threading.Event | None = None,
+    body: bytes = b"{}",
+    certificate: tuple[Path, Path] | None = None,
+) -> Iterator[list[str]]:
+    """Answer every request with `body`, or with an error, or send it on to `location`.
+
+    `waits_for`: not before it is set. `certificate`: by TLS, with this certificate and its key.
+    Gives the paths that were asked for.
+    """
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            if waits_for is not None:
+                waits_for.wait()
+            self.send_response(307 if location else status)
+            self.send_header("Location", location)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer((HOST, port), Handler) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield asked
+        finally:
+            server.shutdown()
+            thread.join()

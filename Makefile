@@ -9,6 +9,10 @@ ARGS ?=
 # Where `make run` keeps its data.
 DATA ?= data
 
+# Compiled modules are kept, whatever the shell says: without them each worker of the tests, and each
+# process that these start, would compile all of its own, a minute of processor time in every run.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Workers of a parallel run of tests: most tests wait more than they work.
 WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart=0

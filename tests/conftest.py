@@ -27,6 +27,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests import proven
 from tests.command_server import fork_servers_of_this_process
 from tests.processes import ROOT
+from tests.sampling import choose_sample, sample_command
 
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 6 << 30
@@ -58,6 +59,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 fork_servers_of_this_process()
+choose_sample()
 
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
     # pytest reads it when a test first asks for a folder. A checkout has one of its own: what a
@@ -132,6 +134,11 @@ def pytest_collection_finish() -> None:
     """What was collected lives to the end: no collector needs to look at it again and again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        terminalreporter.write_line(f"tests that take a share of their cases: {sample_command()}")
 
 
 _took_s: defaultdict[str, float] = defaultdict(float)

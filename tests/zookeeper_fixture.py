@@ -19,6 +19,10 @@ class ZooKeeper:
     def url(self) -> str:
         return f"zk://{HOST}:{self.port}"
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
     def start(self) -> None:
         self._process = ServerProcess(
             magnetar_command(
@@ -35,5 +39,5 @@ class ZooKeeper:
         self._process.kill()
 
     def stop(self) -> None:
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None and self.is_running:
             self._process.terminate()

@@ -1,6 +1,7 @@
 """The files in deploy/ hold before the tools that read them: the real ones, without an engine."""
 
 import base64
+import functools
 import json
 import os
 import re
@@ -192,32 +193,35 @@ def rendered(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield from (each for each in yaml.safe_load_all(text) if each)
 
 
-OBJECTS = {variant: list(rendered(values)) for variant, values in VARIANTS.items()}
+@functools.cache
+def objects_of(variant: str) -> list[dict[str, Any]]:
+    """Made when a test first asks: most workers of a parallel run never do."""
+    return list(rendered(VARIANTS[variant]))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 def test_kubernetes_takes_what_the_chart_makes(version: str, variant: str) -> None:
-    for each in OBJECTS[variant]:
+    for each in objects_of(variant):
         if each["kind"] not in OPERATORS:
             kubernetes_validate.validate(each, version, strict=True)
 
 
 def test_each_option_of_the_chart_makes_what_it_says() -> None:
-    plain = [each["kind"] for each in OBJECTS["as it stands"]]
+    plain = [each["kind"] for each in objects_of("as it stands")]
     assert plain.count("StatefulSet") == 3
     assert plain.count("Deployment") == 1
     assert plain.count("PodDisruptionBudget") == 4
     assert plain.count("NetworkPolicy") == 2
     assert not OPERATORS & set(plain)
-    everything = [each["kind"] for each in OBJECTS["everything on"]]
+    everything = [each["kind"] for each in objects_of("everything on")]
     assert everything.count("PodMonitor") == 4
     assert everything.count("PrometheusRule") == 1
-    (rules,) = (each for each in OBJECTS["everything on"] if each["kind"] == "PrometheusRule")
+    (rules,) = (each for each in objects_of("everything on") if each["kind"] == "PrometheusRule")
     assert rules["spec"] == read_yaml(RULES)
     (pages,) = (
         each
-        for each in OBJECTS["everything on"]
+        for each in objects_of("everything on")
         if each["metadata"]["name"] == "test-magnetar-dashboards"
     )
     assert {name for name, text in pages["data"].items() if json.loads(text)} == set(
@@ -229,7 +233,7 @@ def workloads(variant: str) -> dict[str, dict[str, Any]]:
     """The StatefulSets and Deployments, by their part."""
     return {
         each["metadata"]["labels"]["app.kubernetes.io/component"]: each
-        for each in OBJECTS[variant]
+        for each in objects_of(variant)
         if each["kind"] in {"StatefulSet", "Deployment"}
     }
 
@@ -257,7 +261,7 @@ def test_servers_of_the_chart_know_their_commands_variables_and_settings(
     parse_zookeeper_url(environment[f"MAGNETAR_{server.upper()}_METADATA"])
     (settings,) = (
         each
-        for each in OBJECTS[variant]
+        for each in objects_of(variant)
         if each["kind"] == "ConfigMap" and each["metadata"]["name"].endswith("-settings")
     )
     (name,) = settings["data"]
@@ -273,7 +277,7 @@ def test_servers_of_the_chart_know_their_commands_variables_and_settings(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_bookies_ask_for_a_secret_that_all_who_use_them_mount(variant: str) -> None:
-    made = [each for each in OBJECTS[variant] if each["kind"] == "Secret"]
+    made = [each for each in objects_of(variant) if each["kind"] == "Secret"]
     own = VARIANTS[variant].get("sharedSecret", {}).get("existingSecret")
     if own:
         assert made == []
@@ -300,11 +304,11 @@ def test_bookies_ask_for_a_secret_that_all_who_use_them_mount(variant: str) -> N
 def test_each_installation_has_a_secret_of_its_own() -> None:
     secrets = {
         each["data"]["shared-secret"]
-        for objects in OBJECTS.values()
+        for objects in map(objects_of, VARIANTS)
         for each in objects
         if each["kind"] == "Secret"
     }
-    assert len(secrets) == len(OBJECTS) - 1, "all but the one that names a secret of its own"
+    assert len(secrets) == len(VARIANTS) - 1, "all but the one that names a secret of its own"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -333,7 +337,7 @@ def test_pods_are_confined_and_watched(variant: str) -> None:
 def test_brokers_are_reached_over_tls_where_settings_say_so() -> None:
     (policy,) = (
         each
-        for each in OBJECTS["everything on"]
+        for each in objects_of("everything on")
         if each["kind"] == "NetworkPolicy" and each["metadata"]["name"].endswith("-broker")
     )
     open_ports = {
@@ -341,7 +345,7 @@ def test_brokers_are_reached_over_tls_where_settings_say_so() -> None:
     }
     (entrance,) = (
         each
-        for each in OBJECTS["everything on"]
+        for each in objects_of("everything on")
         if each["metadata"]["name"] == "test-magnetar-broker" and each["kind"] == "Service"
     )
     ports = {port["targetPort"]: port["port"] for port in entrance["spec"]["ports"]}
@@ -350,7 +354,7 @@ def test_brokers_are_reached_over_tls_where_settings_say_so() -> None:
 
 
 def test_ports_that_are_named_are_there() -> None:
-    for each in OBJECTS["everything on"]:
+    for each in objects_of("everything on"):
         if each["kind"] != "Service":
             continue
         part = each["spec"]["selector"]["app.kubernetes.io/component"]

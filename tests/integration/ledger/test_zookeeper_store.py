@@ -1,8 +1,8 @@
 """The ZooKeeper store while its server is killed, away, and back."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,18 +23,34 @@ SHORTER_SESSION = SETTINGS.model_copy(update={"session_timeout_ms": 10_000})
 """For those that wait for a third of it, after which a silent server is left."""
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ZooKeeper]:
-    """A server of its own, to be killed."""
-    server = ZooKeeper(tmp_path)
-    server.start()
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """One for all tests of this file."""
+    server = ZooKeeper(tmp_path_factory.mktemp("killed"))
     yield server
     server.stop()
 
 
 @pytest.fixture
-async def store(server: ZooKeeper) -> AsyncIterator[MetadataStore]:
-    store = await open_store(f"{server.url}/killed", settings=SETTINGS)
+def server(servers: ZooKeeper) -> ZooKeeper:
+    """A server to be killed; it runs, whatever the test before has left."""
+    if not servers.is_running:
+        servers.start()
+    return servers
+
+
+@pytest.fixture
+def url(server: ZooKeeper) -> str:
+    """A path of the test's own on the server."""
+    return f"{server.url}/killed/{next(_numbers)}"
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[MetadataStore]:
+    store = await open_store(url, settings=SETTINGS)
     yield store
     await store.close()
 
@@ -58,10 +74,10 @@ class States:
 
 
 async def test_writes_in_the_middle_of_a_kill_are_done_unknown_or_not_done(
-    server: ZooKeeper,
+    server: ZooKeeper, url: str
 ) -> None:
     settings = SETTINGS.model_copy(update={"operation_timeout_s": 5})
-    store = await open_store(f"{server.url}/killed", settings=settings)
+    store = await open_store(url, settings=settings)
     done: set[str] = set()
     unknown: set[str] = set()
     started = asyncio.Event()
@@ -89,7 +105,7 @@ async def test_writes_in_the_middle_of_a_kill_are_done_unknown_or_not_done(
     # Mostly some are unknown; now and then the kill comes when all that was sent is answered.
     await asyncio.to_thread(server.start)
     await store.close()
-    store = await open_store(f"{server.url}/killed", settings=SETTINGS)
+    store = await open_store(url, settings=SETTINGS)
     found = {f"/writes/{name}" for name in await store.children("/writes")}
     await store.close()
     assert done <= found, "an acknowledged write is gone"
@@ -206,9 +222,9 @@ async def test_a_server_that_falls_silent_is_left_though_it_is_asked_all_the_tim
 
 
 async def test_data_sessions_and_ephemeral_nodes_survive_the_servers_death(
-    server: ZooKeeper,
+    server: ZooKeeper, url: str
 ) -> None:
-    store = await open_store(f"{server.url}/killed", settings=SETTINGS)
+    store = await open_store(url, settings=SETTINGS)
     states = States(store)
     await store.create("/a", b"kept")
     await store.create("/owned", ephemeral=True)
@@ -277,10 +293,10 @@ async def test_a_watch_made_while_the_server_is_away_works_when_it_is_back(
 
 
 async def test_without_a_connection_a_call_is_unavailable_in_time_and_changes_nothing(
-    server: ZooKeeper,
+    server: ZooKeeper, url: str
 ) -> None:
     settings = SETTINGS.model_copy(update={"operation_timeout_s": 0.3})
-    store = await open_store(server.url, settings=settings)
+    store = await open_store(url, settings=settings)
     states = States(store)
     await asyncio.to_thread(server.kill)
     await states.wait_for(SessionState.SUSPENDED)
@@ -292,7 +308,7 @@ async def test_without_a_connection_a_call_is_unavailable_in_time_and_changes_no
     await asyncio.to_thread(server.start)
     await states.wait_for(SessionState.CONNECTED)
     await store.close()
-    store = await open_store(server.url, settings=SETTINGS)
+    store = await open_store(url, settings=SETTINGS)
     assert await store.exists("/never") is None
     await store.close()
 

@@ -149,13 +149,15 @@ def restart(
 def cut_everywhere(
     played: Played, survivals: Sequence[Survival] = SURVIVALS, *, every: int = 1, first: int = 0
 ) -> int:
-    """Restart at each moment, in one way after the other; returns the number of restarts."""
-    restarts = 0
-    for number, cut in enumerate(played.cuts[first::every]):
-        survival = survivals[number % len(survivals)]
-        restart(played, cut, survival, seed=f"{cut.step}")
-        restarts += 1
-    return restarts
+    """Restart at each moment, in one way after the other; returns the number of restarts.
+
+    With `every` and `first` only at some of them, each in the way it has among all.
+    """
+    numbers = range(first, len(played.cuts), every)
+    for number in numbers:
+        cut = played.cuts[number]
+        restart(played, cut, survivals[number % len(survivals)], seed=f"{cut.step}")
+    return len(numbers)
 
 
 def cut_twice(played: Played, cuts: Iterable[Cut], survival: Survival = Survival.ANY) -> int:

@@ -51,7 +51,7 @@ def test_the_write_cache_counts_what_it_holds(
     def fill() -> tuple[int, object]:
         buffer = WriteBuffer()
         at = 0
-        while buffer.size_bytes < 8 * MB:
+        while buffer.size_bytes < 2 * MB:
             for ledger_id in range(ledgers):
                 ids = range(at, at + entries)
                 buffer.add(ledger_id, make_block(ledger_id, ids, bytes(payload_bytes)), ids)
@@ -92,14 +92,14 @@ def runs(entries: int, packet_bytes: int, *, gaps: bool) -> Iterator[CachedRun]:
 @pytest.mark.parametrize(("entries", "packet_bytes"), [(10, 100), (1000, 1000), (4000, 100)])
 def test_the_read_cache_counts_what_it_holds(entries: int, packet_bytes: int, gaps: bool) -> None:
     def fill() -> tuple[int, object]:
-        cache = ReadCache(8 * MB)
+        cache = ReadCache(2 * MB)
         each = runs(entries, packet_bytes, gaps=gaps)
-        for _ in range(10 * MB // (entries * packet_bytes + 1200)):
+        for _ in range(2_500_000 // (entries * packet_bytes + 1200)):
             cache.put(1, next(each))
         return cache.size_bytes, cache
 
     said, real = grown_by(fill)
-    assert said <= 8 * MB
+    assert said <= 2 * MB
     assert_close(said, real)
 
 
@@ -109,8 +109,8 @@ def test_the_heads_of_runs_count_what_they_hold(entries: int, packet_bytes: int)
     checksums = piece_checksums(data)
 
     def fill() -> tuple[int, object]:
-        cache: RangeCache[KnownRun] = RangeCache(4 * MB)
-        for number in range(5 * MB // (4 * entries + 1500)):
+        cache: RangeCache[KnownRun] = RangeCache(MB)
+        for number in range(1_300_000 // (4 * entries + 1500)):
             first = number * entries
             encoded = encode_run_head(
                 log_id=1,

@@ -79,7 +79,8 @@ class BrokerServerSettings:
     name: str = ""
     """Among the brokers of the cluster; empty: host:port."""
     advertised_listeners: str = ""
-    """As in `BrokerSettings`."""
+    """Listeners for clients in other networks, written as in
+    `BrokerSettings.advertised_listeners`."""
     insecure: bool = False
     """Whether it may listen everywhere without authentication."""
 

@@ -334,7 +334,7 @@ class StorageBench:
         return (after.resident_bytes - before.resident_bytes) / counted
 
     def _read_cache(self, number: int) -> float:
-        """Resident bytes that the same reads take more with a larger read cache, per byte of cache."""
+        """Resident bytes that a larger read cache takes for the same reads, per byte of cache."""
         small, more = 8 << 20, self._extent.cached_mb << 20
         entries = 2 * more // _KB
         with BenchBookie(self.report.directory / f"storage-read-cache-{number}") as bookie:

@@ -34,7 +34,7 @@ class ClientParts:
     settings: LedgerSettings
 
     def replacements(self, metadata: LedgerMetadata) -> Replacements:
-        """Who may replace failed members of the ledger's ensembles."""
+        """The rules for replacing failed members of this ledger's ensembles."""
         return Replacements(
             self.registry,
             self.placement,

@@ -145,7 +145,7 @@ ZOOKEEPER_METRICS = {
     "ephemerals_count",
     "election_time_count",
 }
-"""Those that the files use; an integration test finds them in a real server."""
+"""ZooKeeper's metric names that the files use; an integration test finds them in a real server."""
 
 
 def metrics_in_query(query: str) -> set[str]:

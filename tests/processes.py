@@ -34,7 +34,7 @@ class ServerFailedError(Exception):
 
 _PORTS = (3_000, 10_000)
 _given_ports: set[int] = {port + number for port in FIRST_PORTS.values() for number in range(10)}
-"""Those that servers take by themselves, and those that were given."""
+"""Ports that servers take by themselves, and those that were given."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -70,7 +70,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def magnetar_environment() -> dict[str, str]:
-    """This process's environment, with the working tree's components importable."""
+    """Environment of this process, with the working tree's components importable."""
     paths = [str(ROOT / component) for component in COMPONENTS]
     inherited = os.environ.get("PYTHONPATH")
     return {

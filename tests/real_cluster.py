@@ -148,7 +148,7 @@ class RealCluster:
         return next(server for server in self.plan.servers if server.name == name)
 
     def process(self, name: str) -> ServerProcess:
-        """Its last process, running or not."""
+        """The last process of a server, running or not."""
         return self._processes[name]
 
     def log_path(self, name: str) -> Path:

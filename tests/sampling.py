@@ -1,4 +1,4 @@
-"""Which share of an exhaustive test a run takes: another one each day, and all of it at night.
+"""The share of an exhaustive test that a run takes: another one each day, and all of it at night.
 
 `make test` takes one of so many steps or cases, `make nightly` all of them. Which one changes with
 the day, so that days in a row try all. A run that failed says its number; MAGNETAR_SAMPLE=number

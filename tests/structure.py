@@ -145,17 +145,17 @@ def faults(found: Iterable[Sequence[str]], known: Iterable[Known]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Arrows:
-    """Who imports whom among the folders of the broker."""
+    """Imports between the folders of the broker."""
 
     between: AbstractSet[tuple[str, str]]
     back: AbstractSet[tuple[str, str]]
-    """Those from a layer to one above it."""
+    """Imports from a layer to one above it."""
     unplaced: AbstractSet[str]
     """Folders in no layer."""
 
 
 def arrows(graph: Graph, layers: Sequence[str]) -> Arrows:
-    """Those of the broker in a graph."""
+    """Imports between the folders of the broker in a graph."""
     depths = {name: depth for depth, name in enumerate(layers)}
     found = {
         (_folder(name), _folder(each))

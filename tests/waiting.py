@@ -32,7 +32,8 @@ def wait_until(is_so: Callable[[], bool], what: str = "", *, within_s: float = W
 async def until(
     is_so: Callable[[], bool | Awaitable[bool]], what: str = "", *, within_s: float = WAIT_S
 ) -> None:
-    """The same on an event loop, which goes on meanwhile; the condition may be a coroutine.
+    """Wait on an event loop, which goes on meanwhile, until a condition holds; it may be a
+    coroutine.
 
     Raises:
         AssertionError: it was not so, `within_s` long.

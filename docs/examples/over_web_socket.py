@@ -1,4 +1,5 @@
-"""The same where only HTTP passes: `python docs/examples/over_web_socket.py ws://…`."""
+"""Send and receive over a WebSocket, where only HTTP passes:
+`python docs/examples/over_web_socket.py ws://…`."""
 
 import asyncio
 import sys

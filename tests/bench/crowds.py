@@ -64,7 +64,7 @@ class Crowds:
         self.figures: dict[str, dict[str, float]] = {}
 
     async def consumers(self, name: str) -> None:
-        """They come in groups, and go with their connection."""
+        """Measure consumers: they come in groups, and go with their connection."""
         client = await self._client()
 
         def subscribe(number: int) -> None:

@@ -62,7 +62,7 @@ class Machine:
 
 
 def describe_machine() -> Machine:
-    """This machine, as far as it says what it is."""
+    """Describe the machine that this runs on, as far as it says what it is."""
     cpu = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -98,7 +98,7 @@ class _Probe:
         return gap
 
     def kill_bookie(self, topic: str) -> Gap:
-        """Its connections are reset, and new ones refused."""
+        """Kill a bookie: its connections are reset, and new ones refused."""
         struck: list[str] = []
 
         def strike() -> None:
@@ -110,7 +110,7 @@ class _Probe:
         return gap
 
     def silence_bookie(self, topic: str) -> Gap:
-        """It stops, and its connections stay open: only time tells."""
+        """Pause a bookie: its connections stay open, and only time tells that it stopped."""
         struck: list[str] = []
 
         def strike() -> None:

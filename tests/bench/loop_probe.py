@@ -44,7 +44,8 @@ class Lateness:
     latest_ms: list[float]
     """The highest hundredth of the moments: so several runs can be taken together."""
     latest_outside_ms: list[float]
-    """The same of those outside of passes; of all, where the kernel counts no passes."""
+    """The highest hundredth of the moments outside of passes; of all, where the kernel counts no
+    passes."""
     held: list[Held] = field(default_factory=list)
     """The longest times, and the steps that the loop took in them."""
 

@@ -1,4 +1,4 @@
-"""The same load against Magnetar and its peers, one after another in one run: `make bench-peers`.
+"""Compare Magnetar and its peers under one load, one after another in one run: `make bench-peers`.
 
 Four loads each: 1 KB messages unbatched with 1000 in flight; 100 B messages in batches of 1000 (for
 a client that has no batches: one by one, with 10 000 in flight); 1 KB with one in flight, for the

@@ -101,7 +101,7 @@ _TIME = publish_time_field(1)
 
 
 class _Schedule:
-    """Whose turn it is: topics take turns, evenly over each period."""
+    """The order of sends: topics take turns, evenly over each period."""
 
     def __init__(self, clients: list[_Topics], msgs_per_s: float) -> None:
         # Neighbours in time are on different connections, as those of different clients would be.

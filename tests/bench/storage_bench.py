@@ -283,7 +283,8 @@ class StorageBench:
         )
 
     def _read_written_in_turn(self, bookie: BenchBookie, in_order: Measured) -> None:
-        """Their entries came one from each in turn; the sorted flush brought them together."""
+        """Read ledgers whose entries came in turns, one from each; the sorted flush brought them
+        together."""
         entries = self._extent.in_turn_mb * _MB // _KB // _IN_TURN_LEDGERS
         ledger_ids = range(1000, 1000 + _IN_TURN_LEDGERS)
         self.load.run(
@@ -333,7 +334,7 @@ class StorageBench:
         return (after.resident_bytes - before.resident_bytes) / counted
 
     def _read_cache(self, number: int) -> float:
-        """The same reads with a small and with a large cache: what the second takes more."""
+        """Resident bytes that a larger read cache takes for the same reads, per byte of cache."""
         small, more = 8 << 20, self._extent.cached_mb << 20
         entries = 2 * more // _KB
         with BenchBookie(self.report.directory / f"storage-read-cache-{number}") as bookie:

@@ -48,7 +48,7 @@ class Journal:
         os.write(self._events, line.rstrip().encode() + b"\n")
 
     def acknowledged(self, ledger_id: int, first: int, digests: Sequence[int]) -> None:
-        """These consecutive entries were acknowledged. Returns when that is written down."""
+        """Record that consecutive entries were acknowledged. Returns when that is written down."""
         pack = _ACK.pack
         os.write(
             self._acks,

@@ -1,4 +1,4 @@
-"""Who is killed or paused, when, and when it comes back. Drawn from a seed, carried out in time."""
+"""Plan of kills and pauses, and of restarts. Drawn from a seed, carried out in time."""
 
 import heapq
 import random

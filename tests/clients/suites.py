@@ -63,7 +63,7 @@ class Excused:
 
     reason: str
     is_certain: bool
-    """It fails always; else now and then."""
+    """The test fails always; False: now and then."""
 
 
 def exceptions_of(suite: str) -> dict[str, Excused]:
@@ -134,7 +134,7 @@ def needs(*tools: str) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, without what leads to the working tree."""
+    """Environment of this process without what leads to the working tree."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return {**kept, **more}
 

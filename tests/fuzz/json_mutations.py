@@ -19,8 +19,8 @@ def spoil_json(
     other: Callable[[random.Random], object] = lambda chance: chance.choice(ODD_VALUES),
     names: Sequence[str] = ("", "name", "type"),
 ) -> object:
-    """The same with something wrong in one place: `other` says what may be there instead, and
-    `names` what a field may be called that is added."""
+    """Copy a JSON value with something wrong in one place: `other` says what may be there instead,
+    and `names` what a field may be called that is added."""
     if isinstance(value, dict) and value and chance.random() < 0.8:
         name = chance.choice((*value, *(names if chance.random() < 0.3 else ())))
         return {**value, name: spoil_json(chance, value.get(name), other=other, names=names)}

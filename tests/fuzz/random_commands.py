@@ -91,7 +91,7 @@ class Input:
     request_id: int | None
     name: str
     may_swallow: bool = False
-    """Its size may lie: what comes behind is taken for a part of it."""
+    """The frame's size may lie: what comes behind is taken for a part of it."""
 
 
 def connect_frame(chance: random.Random | None = None) -> bytes:

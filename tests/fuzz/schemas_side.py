@@ -69,7 +69,7 @@ def definition(chance: random.Random, depth: int = 0) -> object:
 
 
 def spoiled(chance: random.Random, value: object) -> object:
-    """The same with something wrong in one place."""
+    """Copy a schema definition with something wrong in one place."""
     return spoil_json(chance, value, other=_other, names=_NAMES)
 
 

@@ -1,4 +1,4 @@
-"""Which rules were broken by hand, one at a time, and who notices each: the table of the document.
+"""Rules that were broken by hand, one at a time, and what notices each: the table of the document.
 
 `python -m tests.simulation.broken_rules` writes it into docs/simulation.md. Each rule is a mutation
 of one of the three families, so that its catch is stored, and replayed by their tests. Those of the
@@ -65,7 +65,7 @@ REVIEWED = (
     "last_entries_are_not_copied",
     "transactions_decided_before_that_is_durable",
 )
-"""Those of a review of reliability."""
+"""Mutations from a review of reliability."""
 
 OF_THE_DISK = {
     "data of a file are not synced": "test_a_sync_that_is_left_out_is_noticed",
@@ -103,11 +103,11 @@ MORE = (
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """Who notices that a rule is broken."""
+    """The simulator and the tests that notice a broken rule."""
 
     description: str
     simulator: str
-    """Which one, by what; empty: none does."""
+    """The simulator that notices, and by what; empty: none does."""
     runs: int
     tests: tuple[str, ...]
 

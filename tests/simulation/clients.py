@@ -204,7 +204,7 @@ class SimClient:
         return await self.run(self.recover_here(ledger_id))
 
     async def recover_here(self, ledger_id: int) -> "SimReader":
-        """As `recover`, for code that runs in this process."""
+        """Open and recover a ledger, for code that runs in this process."""
         reader = await self.operation(
             "recover", ledger_id, self.ledgers.open_and_recover(ledger_id)
         )
@@ -216,7 +216,7 @@ class SimClient:
         return await self.run(self.open_here(ledger_id))
 
     async def open_here(self, ledger_id: int) -> "SimReader":
-        """As `open`, for code that runs in this process."""
+        """Open a ledger, for code that runs in this process."""
         reader = await self.operation("open", ledger_id, self.ledgers.open(ledger_id))
         if reader.metadata.state is LedgerState.CLOSED:
             self.saw_closed(reader.metadata, "opened")
@@ -322,7 +322,7 @@ class SimWriter:
         return await self.client.run(self.close_here(force=force))
 
     async def close_here(self, *, force: bool = False) -> LedgerMetadata:
-        """As `close`, for code that runs in the client's process."""
+        """Close the ledger, for code that runs in the client's process."""
         client = self.client
         metadata = await client.operation("close", self.ledger_id, self.writer.close(force=force))
         client.saw_closed(metadata, "closed")
@@ -358,7 +358,7 @@ class SimReader:
         return await self.client.run(self.read_here(first, last))
 
     async def read_here(self, first: int, last: int) -> list[bytes]:
-        """As `read`, for code that runs in the client's process."""
+        """Read entries, for code that runs in the client's process."""
         found: list[bytes] = []
         while first <= last:
             bound = self.reader.last_add_confirmed

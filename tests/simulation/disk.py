@@ -282,7 +282,7 @@ class SimDisk:
         self.step("sync", path)
 
     def _replace_in_steps(self, path: str, data: bytes) -> None:
-        """As `SystemDisk` does it."""
+        """Replace a file by the steps that `SystemDisk` takes."""
         temporary = f"{path}.new"
         directory, name = self._place(temporary)
         if name in directory.entries:

@@ -173,7 +173,7 @@ class _Drawer:
         return [step._replace(number=self._frames())]
 
     def _frames(self) -> int:
-        """Which frames a step is about: an operation (six of them), and an entry or any of them.
+        """Frames that a step is about: an operation (six of them), and an entry or any of them.
 
         One entry alone is what makes the members of a write set differ.
         """

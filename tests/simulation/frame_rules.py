@@ -12,7 +12,7 @@ Facts = Sent | Spoke
 
 
 class Rule(Protocol):
-    """Which frames a hold or a loss is about."""
+    """Frames that a hold or a loss is about."""
 
     def fits(self, facts: Facts) -> bool: ...
 
@@ -50,7 +50,7 @@ class Message:
 
 
 class Match(NamedTuple):
-    """Which frames a rule is about; None matches everything.
+    """Frames that a rule is about; None matches everything.
 
     Hellos belong to the making of a connection: only a rule about INFO is about them.
     """

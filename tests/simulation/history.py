@@ -137,7 +137,7 @@ class Began(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """It ended; `error` is empty if it succeeded."""
+    """An operation ended; `error` is empty if it succeeded."""
 
     number: int
     what: str

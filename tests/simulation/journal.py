@@ -19,7 +19,7 @@ from tests.simulation.loop import SimLoop
 
 
 class SimJournal:
-    """As `Journal`, for the parts that a bookie uses."""
+    """A simulated `Journal`, with the parts that a bookie uses."""
 
     def __init__(
         self,

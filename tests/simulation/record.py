@@ -45,7 +45,8 @@ class FinalState:
     missing: dict[int, Missing] | None = None
     """Per ledger what is published as missing; None if nobody waited for that."""
     items: dict[int, Missing] | None = None
-    """The same where auto-recovery runs, and had its time."""
+    """Per ledger what is published as missing where auto-recovery runs, and had its time; else
+    None."""
 
 
 class Record:

@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def reasons(self) -> frozenset[str]:
-        """Which invariants do not hold, or the kind of the error: what makes two failures alike."""
+        """Invariants that do not hold, or the kind of the error: what makes two failures alike."""
         if self.error:
             return frozenset([self.error.partition(":")[0]])
         return frozenset(violation.invariant for violation in self.violations)

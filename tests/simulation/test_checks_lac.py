@@ -43,7 +43,8 @@ def test_w10_is_silent_about_a_read_that_failed() -> None:
 
 
 def _recovery(monkeypatch: pytest.MonkeyPatch, answers: list[str], first: int) -> set[str]:
-    """These bookies answer the fence; the recovery reads from `first` on."""
+    """Invariants violated when these bookies answer the fence and the recovery reads from `first`
+    on."""
     # Events of a history made up by hand are seconds apart.
     monkeypatch.setattr("tests.simulation.checks_lac._SURELY_HEARD_S", 60.0)
     begun: Events = [("r", Began(1, "recover", 0)), ("r", Wrote(0, 1, OPEN.in_recovery()))]

@@ -59,7 +59,7 @@ async def test_d18_a_bookie_denies_nothing_before_its_fence_is_durable(sim: Simu
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_d18_a_denial_that_was_heard_survives_any_crash(steps: int) -> None:
-    """The same with the crash right behind each of the journal's steps: written, synced."""
+    """The crash comes right behind each of the journal's steps: written, synced."""
 
     async def story(sim: Simulation) -> None:
         w = await sim.writer()

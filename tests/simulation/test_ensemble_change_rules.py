@@ -239,7 +239,8 @@ async def test_an_add_that_had_its_quorum_and_loses_an_ack_waits_again(sim: Simu
 
 @scenario(bookies=4, quorum=(3, 3, 2))
 async def test_copies_that_a_former_member_lacks_are_not_missed(sim: Simulation) -> None:
-    """Its late failure concerns an entry that its successor has stored in its place."""
+    """The former member's late failure concerns an entry that its successor has stored in its
+    place."""
     w = await _patient_writer(sim, "b4")
     noted = _bookies_noted(w.client)
     late = sim.net.hold(client="w", bookie="b1", op=Op.ADD)

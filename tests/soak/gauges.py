@@ -68,7 +68,7 @@ def growth(times: Sequence[float], values: Sequence[float]) -> float:
 
 
 def judged(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Those of the last part of the time."""
+    """Samples of the last part of the time."""
     from_s = samples[-1].at_s * (1 - _JUDGED_SHARE)
     return [sample for sample in samples if sample.at_s >= from_s]
 

@@ -32,7 +32,7 @@ _PROBE_ENTRIES = 1024
 
 
 class LogShape(Protocol):
-    """Which positions exist in the log; `ManagedLog` is one."""
+    """The positions that exist in a log, as cursors ask for them; `ManagedLog` is one."""
 
     @property
     def last_confirmed(self) -> Position:

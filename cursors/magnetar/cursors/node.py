@@ -148,7 +148,7 @@ class StoredCursor:
     mark_delete: Position
     """A lower bound if `has_ledger`."""
     has_ledger: bool = False
-    """Its state lies in a ledger, all of it or a part."""
+    """Some or all of the cursor's state lies in a ledger."""
 
 
 async def read_stored(store: MetadataStore, log_path: str, name: str) -> StoredCursor | None:

@@ -188,8 +188,8 @@ class AutoRecoveryServer:
     async def _serve_metrics(
         self, recovery: AutoRecovery, port: int, opened: AsyncExitStack
     ) -> None:
+        from magnetar.deploy.metrics_http import RecoveryHealth, make_recovery_app
         from magnetar.deploy.process_metrics import process_collectors
-        from magnetar.deploy.recovery_http import RecoveryHealth, make_recovery_app
 
         collectors = [recovery.collector(), *process_collectors(opened)]
 

@@ -16,10 +16,9 @@ import typer
 from magnetar.deploy.cli_admin import admin
 from magnetar.deploy.cli_bookie_tool import bookie_tool
 from magnetar.deploy.cli_cluster import add_cluster
-from magnetar.deploy.cli_ledger import ledger
 from magnetar.deploy.cli_perf import perf
 from magnetar.deploy.cli_pipeline import pipeline
-from magnetar.deploy.cli_recovery import add_autorecovery
+from magnetar.deploy.cli_storage import ledger
 from magnetar.deploy.cli_tools import add_tools
 from magnetar.deploy.errors import DeployError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
@@ -432,7 +431,73 @@ def zookeeper(
     run_server(lambda: server, then=watch)
 
 
-add_autorecovery(app, epilog=_EPILOG)
+@app.command(rich_help_panel="Servers", epilog=_EPILOG)
+def autorecovery(
+    context: typer.Context,
+    metadata: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_AUTORECOVERY_METADATA",
+            metavar="URL",
+            help="zk://host:port[,host:port]/path or embedded:PATH.",
+        ),
+    ],
+    host: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_AUTORECOVERY_HOST", help="Address that the HTTP port listens on."
+        ),
+    ] = "127.0.0.1",
+    advertised_host: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_AUTORECOVERY_ADVERTISED_HOST",
+            help="Host in the ready line and in the default name; default: HOST, or this "
+            "machine's name for 0.0.0.0.",
+        ),
+    ] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            "--id",
+            envvar="MAGNETAR_AUTORECOVERY_ID",
+            help="Id in locks and as the auditor; default: HOST:PID.",
+        ),
+    ] = "",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MAGNETAR_AUTORECOVERY_METRICS_PORT",
+            min=0,
+            max=65535,
+            help="HTTP port of /metrics and /health; 0: any free. Default: no HTTP server.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+    log_format: LogFormatOption = LogFormat.AUTO,
+) -> None:
+    """Restore the missing copies of lost bookies.
+
+    Runs a worker, and stands for election as the auditor; one or more of these per cluster. Prints
+    one line when it works: ready autorecovery://ID, and http://HOST:PORT if it has a metrics port.
+    SIGTERM gives back what is under way and ends with status 0.
+    """
+    del config  # read by its callback
+    configure_logging(log_level, log_format, stream=sys.stderr)
+    from magnetar.deploy.autorecovery_server import AutoRecoveryServer, AutoRecoveryServerSettings
+    from magnetar.deploy.freed_memory import keep_freed_memory
+    from magnetar.deploy.process import run_server
+
+    keep_freed_memory()
+    settings = AutoRecoveryServerSettings(
+        metadata_url=metadata,
+        listen=Listen(host, advertised_host),
+        name=name,
+        metrics_port=metrics_port,
+    )
+    sources = sources_of(context)
+    run_server(lambda: AutoRecoveryServer(settings, sources))
 
 
 def main() -> None:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from magnetar.deploy.cli_bookies import bookies
 from magnetar.deploy.cli_policies import DEFAULT_ADMIN_URL, PolicyGroup, TopicPolicyGroup
-from magnetar.deploy.cli_recovery import recovery
 from magnetar.deploy.cli_resources import add_resources
 from magnetar.deploy.cli_schemas import schemas
+from magnetar.deploy.cli_storage import bookies, recovery
 from magnetar.deploy.cli_tenants import add_to, tenants
 from magnetar.deploy.cli_tokens import tokens
 from magnetar.deploy.cli_topics import add_commands

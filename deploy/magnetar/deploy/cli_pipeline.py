@@ -1,4 +1,4 @@
-"""Its jobs on Spark: pipeline archive, pipeline replay, pipeline rollup.
+"""Commands that run the pipeline's Spark jobs: pipeline archive, pipeline replay, pipeline rollup.
 
 What they do is in `magnetar.sdk.spark.pipeline`; the same jobs run with spark-submit. Credentials
 come from the environment, as for all tools.

@@ -64,7 +64,7 @@ class PolicyGroup(TyperGroup):
 
 
 class TopicPolicyGroup(PolicyGroup):
-    """The same for topics."""
+    """A group that also knows the policies of topics."""
 
     kind = "topic"
 

@@ -49,9 +49,9 @@ class Option:
     kind: Kind = "text"
     default: Any = ""
     query: str = ""
-    """Its name in the query."""
+    """Name of the option in the request's query; empty: the option is not sent there."""
     field: str = ""
-    """Its name in the body, which is an object then; `.`: it is the whole body."""
+    """Name of the option in the JSON object of the body. `.`: the value is the whole body."""
     is_required: bool = False
 
 
@@ -68,7 +68,7 @@ class Command:
     asks: str = ""
     """The question before it is done, with the arguments in it; empty: none."""
     shows: bool = False
-    """It prints what comes back."""
+    """The command prints the answer."""
     body: Callable[[Mapping[str, Any]], object] | None = None
     """Makes the body out of all values, where fields do not do."""
 

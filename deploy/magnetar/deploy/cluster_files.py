@@ -141,7 +141,7 @@ class ClusterFiles:
         _replace(self.cluster_path, _sealed(record))
 
     def read_cluster(self) -> ClusterRecord | None:
-        """Who runs, or ran when the cluster was killed; None: nobody.
+        """The processes of the running cluster, or of one that was killed; None: no record is left.
 
         Raises:
             DataDirectoryError: the file cannot be read, or is of a newer release.

@@ -1,4 +1,4 @@
-"""Which servers a cluster on one host consists of, and the command of each. Pure.
+"""The servers of a cluster on one host, and the command of each. Pure.
 
 Names are `zookeeper-1`, `bookie-1`, `broker-1`, `autorecovery-1` and so on; each server has the
 directory of its name below the cluster's, if it keeps anything. The tiers are started in the order

@@ -19,11 +19,11 @@ from structlog.typing import Processor
 _NAME_VARIABLE = "MAGNETAR_LOG_NAME"
 
 _server = {"name": ""}
-"""Of this process; see `name_server`."""
+"""The server that this process is; see `name_server`."""
 
 
 def name_server(name: str) -> None:
-    """This process is one server, of this name: its events say so from now on."""
+    """Add the server's name to all log events of this process from now on."""
     _server["name"] = name
 
 

@@ -1,4 +1,4 @@
-"""GET /metrics and GET /health, and POST /gc, of a process without a broker.
+"""HTTP of a process without a broker: GET /metrics and GET /health, and POST /gc of a bookie.
 
 Imported late: FastAPI takes its time.
 """
@@ -14,7 +14,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Health(BaseModel):
-    """Answer of GET /health."""
+    """Answer of GET /health of a bookie."""
 
     status: str
     """`ok`, or in words why not: no metadata store, not registered, journal full, stopping."""
@@ -28,20 +28,28 @@ class Health(BaseModel):
     """Why it takes no adds, in words: no room, as told, stopping."""
 
 
+class RecoveryHealth(BaseModel):
+    """Answer of GET /health of a process of auto-recovery."""
+
+    status: str
+    """`ok`; `no metadata` while the metadata store does not answer; `stopping`; or which of its
+    two parts has ended."""
+    name: str
+    is_auditor: bool
+    """Whether it was elected. Any number of processes wait to be."""
+
+
 def make_metrics_app(
     collectors: Sequence[Collector],
     *,
     health: Callable[[], Health],
     request_gc: Callable[[bool], None],
 ) -> FastAPI:
-    """The application; all of it runs on the event loop, where the numbers belong.
+    """The application of a bookie.
 
     `request_gc` begins a round of garbage collection, major or not.
     """
-    app = FastAPI(title="Magnetar metrics", docs_url=None, redoc_url=None, openapi_url=None)
-    registry = CollectorRegistry()
-    for collector in collectors:
-        registry.register(collector)
+    app = _app(collectors)
 
     @app.get("/health")
     async def answer_health(response: Response) -> Health:
@@ -61,6 +69,33 @@ def make_metrics_app(
             return Response("web pages may ask for nothing here\n", status_code=403)
         request_gc(major)
         return Response(status_code=202)
+
+    return app
+
+
+def make_recovery_app(
+    collectors: Sequence[Collector], *, health: Callable[[], RecoveryHealth]
+) -> FastAPI:
+    """The application of a process of auto-recovery."""
+    app = _app(collectors)
+
+    @app.get("/health")
+    async def answer_health(response: Response) -> RecoveryHealth:
+        """200 while ledgers are looked after, 503 otherwise."""
+        now = health()
+        if now.status != "ok":
+            response.status_code = 503
+        return now
+
+    return app
+
+
+def _app(collectors: Sequence[Collector]) -> FastAPI:
+    """Serve GET /metrics; all of it runs on the event loop, where the numbers belong."""
+    app = FastAPI(title="Magnetar metrics", docs_url=None, redoc_url=None, openapi_url=None)
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
 
     @app.get("/metrics")
     async def answer_metrics() -> Response:

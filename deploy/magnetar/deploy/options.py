@@ -99,7 +99,8 @@ class Sources:
     tables: Mapping[str, Table] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     option_variables: Set[str] = frozenset()
-    """Those that are options of commands. Without any, unknown variables are not told of."""
+    """Environment variables that set options of commands. Without any, unknown variables bring no
+    warning."""
     _told: set[str] = field(default_factory=set)
 
     def component(

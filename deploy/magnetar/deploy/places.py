@@ -1,4 +1,4 @@
-"""Which bookie lives in which place of a standalone's data directory.
+"""The places of a standalone's data directory, and the bookie that lives in each.
 
 A place (`bookie-2`) holds the bookie whose id its cookie names. A place without a cookie is new, or
 its files were lost; the metadata store knows which, because it keeps the cookies of all bookies

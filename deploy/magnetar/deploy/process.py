@@ -5,6 +5,8 @@ way ends the process at once, as it did before the server was there.
 
 SIGHUP, when its terminal is closed, is a reason to drain too, and none to hurry: more than one
 comes then. Under `nohup` it is ignored.
+
+While it serves, full collections of Python's cycle collector come by the clock (`FullCollections`).
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from typing import Protocol
 import structlog
 import uvloop
 
-from magnetar.deploy.full_collections import FullCollections
+from magnetar.ledger.ports import Clock
 from magnetar.ledger.system import SystemClock
 
 _log = structlog.get_logger(__name__)
@@ -27,6 +29,14 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SWITCH_INTERVAL_S = 0.001
 """After which a thread that works gives way to one that waits. The event loop waits for each worker
 in turn; with the interpreter's own 5 ms that is more than it should."""
+
+_COLLECTIONS_SHARE_MAX = 1 / 4000
+"""Share of the time for full collections: a quarter of what may hold up the event loop by more than
+it should in one of a thousand moments."""
+_COLLECTION_INTERVAL_S_MIN = 60.0
+_COLLECTION_INTERVAL_S_MAX = 600.0
+"""What only a full collection frees waits no longer than this."""
+_NEVER = 2**31 - 1
 
 
 class Server(Protocol):
@@ -139,3 +149,47 @@ def say_ready(server: Server) -> None:
     """Print the one line that scripts wait for: `ready` and the URLs."""
     sys.stdout.write(" ".join(["ready", *server.addresses()]) + "\n")
     sys.stdout.flush()
+
+
+class FullCollections:
+    """Full collections of Python's cycle collector on the event loop, from `start` to `stop`.
+
+    A full collection looks at every container there is and stops all threads meanwhile: with some
+    hundred thousand ledgers in a write cache that is half a second. By itself the interpreter runs
+    one whenever the number of containers has grown by a quarter, in the worst moment: while much
+    arrives. Nearly all garbage here is freed without the collector, and most cycles die young,
+    which its short collections see to. So full ones come by the clock, and the more one takes, the
+    later is the next.
+    """
+
+    def __init__(self, clock: Clock, collect: Callable[[], object] = gc.collect) -> None:
+        self._clock = clock
+        self._collect = collect
+        self._timer: asyncio.TimerHandle | None = None
+        self._thresholds = gc.get_threshold()
+
+    def start(self) -> None:
+        self._thresholds = gc.get_threshold()
+        gc.set_threshold(*self._thresholds[:2], _NEVER)
+        self._wait(_COLLECTION_INTERVAL_S_MIN)
+
+    def stop(self) -> None:
+        """The interpreter decides again."""
+        gc.set_threshold(*self._thresholds)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._run)
+
+    def _run(self) -> None:
+        started_s = self._clock.monotonic_s()
+        self._collect()
+        took_s = self._clock.monotonic_s() - started_s
+        self._wait(
+            min(
+                _COLLECTION_INTERVAL_S_MAX,
+                max(_COLLECTION_INTERVAL_S_MIN, took_s / _COLLECTIONS_SHARE_MAX),
+            )
+        )

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.settings import BookieSettings
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.broker import Broker
+from magnetar.broker.cluster.balance.sampler import ProcessUsage
 from magnetar.broker.http.server import HttpServer
 from magnetar.deploy.autorecovery_server import start_autorecovery
 from magnetar.deploy.bookie_metrics import BookieCollector
@@ -25,7 +27,6 @@ from magnetar.deploy.explain import explained
 from magnetar.deploy.links import link_network
 from magnetar.deploy.logs import name_server
 from magnetar.deploy.options import Listen, Quorum, Sources
-from magnetar.deploy.process_usage import process_usage
 from magnetar.deploy.shared_secret import with_secret_beside
 from magnetar.deploy.starting import start_on
 from magnetar.ledger.client import LedgerClient
@@ -79,7 +80,8 @@ class BrokerServerSettings:
     name: str = ""
     """Among the brokers of the cluster; empty: host:port."""
     advertised_listeners: str = ""
-    """As in `BrokerSettings`."""
+    """Listeners for clients in other networks, written as in
+    `BrokerSettings.advertised_listeners`."""
     insecure: bool = False
     """Whether it may listen everywhere without authentication."""
 
@@ -439,7 +441,7 @@ async def start_broker(
         random=random.SystemRandom(),
         collectors=collectors,
         is_clustered=is_clustered,
-        usage=process_usage,
+        usage=_process_usage,
         read_file=SystemDisk().read_file,
         metadata_url=metadata_url,
         request_stop=lambda: signal.raise_signal(signal.SIGTERM),
@@ -448,6 +450,21 @@ async def start_broker(
     await broker.start()
     opened.push_async_callback(broker.stop)
     return broker
+
+
+def _process_usage() -> ProcessUsage:
+    """Processor time of all threads since the start, and resident memory: for the load report."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return ProcessUsage(cpu_s=used.ru_utime + used.ru_stime, memory_bytes=_resident_bytes())
+
+
+def _resident_bytes() -> int:
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * page_bytes
+    except (OSError, IndexError, ValueError):
+        return 0  # Not Linux: it is not told.
 
 
 def _spans(settings: BrokerSettings, opened: AsyncExitStack) -> "Spans":

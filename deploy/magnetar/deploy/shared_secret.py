@@ -19,14 +19,14 @@ from magnetar.ledger.metadata.url import SHARED_SECRET_NAME, shared_secret_besid
 
 _FIELD = "shared_secret_file"
 _COMPONENTS = ("bookie", "ledger")
-"""Who serves, and who uses those."""
+"""Components whose settings name the secret: the bookie checks it, the ledger client proves it."""
 _SECRET_BYTES = 32
 _MODE = 0o600
-"""Who reads it may read and write every ledger."""
+"""Only the owner may read the file: the secret gives access to every ledger."""
 
 
 def with_own_secret(sources: Sources, data: Path) -> Sources:
-    """The same settings, with the secret of this data directory where they name none."""
+    """Add the secret file of this data directory to settings that name none."""
     if any(_is_named(each, sources.tables, sources.environment) for each in _COMPONENTS):
         return sources
     own = {_FIELD: str(data / SHARED_SECRET_NAME), "shared_secret_create": True}
@@ -34,8 +34,8 @@ def with_own_secret(sources: Sources, data: Path) -> Sources:
 
 
 def with_secret_beside(sources: Sources, metadata_url: str) -> Sources:
-    """The same settings, with the secret beside an embedded metadata store for a ledger client
-    that is told of none."""
+    """Add the secret file beside an embedded metadata store to ledger client settings that name
+    none."""
     beside = shared_secret_beside(metadata_url)
     if not beside or _is_named("ledger", sources.tables, sources.environment):
         return sources

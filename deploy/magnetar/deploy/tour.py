@@ -6,11 +6,13 @@ The publisher, the consumer and the whole broker share one event loop here, so t
 greeting, not a benchmark: `make bench` measures.
 """
 
+import gzip
 import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +23,6 @@ from rich.table import Table
 
 from magnetar.deploy.cli import run_app
 from magnetar.deploy.errors import DeployError
-from magnetar.deploy.flights import Flight, read_flights
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import Listen, Sources, default_quorum, parse_data
 from magnetar.deploy.process import Server, run_server
@@ -37,6 +38,15 @@ _SUBSCRIPTION = "tour"
 _ONE_BY_ONE = 200
 _CHUNK = 500
 _STEP = 50
+_CARRIER_COLUMN = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """One departure: its airline's two-letter code, and the CSV line as it is."""
+
+    carrier: str
+    line: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,13 @@ class Published:
     latencies_ms: Sequence[float]
     rest: int
     rest_seconds: float
+
+
+def read_flights() -> list[Flight]:
+    """All records of `tour_data/flights.csv.gz`, in file order, without the header line."""
+    packed = files("magnetar.deploy").joinpath("tour_data", "flights.csv.gz").read_bytes()
+    lines = gzip.decompress(packed).splitlines()
+    return [Flight(line.split(b",")[_CARRIER_COLUMN].decode(), line) for line in lines[1:]]
 
 
 class FlightOrder:

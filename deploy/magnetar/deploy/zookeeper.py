@@ -48,7 +48,8 @@ _JVM_FLAGS = (
 _SINGLE_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _ENSEMBLE_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _READY_TIMEOUT_S = 60.0
-"""Those of an ensemble may be started one by one, by hand; a busy machine is slow to start any."""
+"""Time until a server serves: an operator may start an ensemble's servers one by one, and a busy
+machine starts each slowly."""
 _POLL_INTERVAL_S = 0.05
 _STOP_TIMEOUT_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 10

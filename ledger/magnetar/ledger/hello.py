@@ -31,7 +31,7 @@ understands it in every request. Missing in releases before that."""
 
 
 class BookieIdentity(NamedTuple):
-    """Which bookie."""
+    """A bookie's id, and the cluster that it belongs to."""
 
     bookie_id: str
     instance_id: str
@@ -62,7 +62,7 @@ def encode_hello(meant: BookieIdentity) -> bytes:
 
 
 def decode_identity(body: bytes) -> BookieIdentity:
-    """Who is meant, in a hello, or who answers.
+    """Decode the bookie that a hello asks for, or that an answer comes from.
 
     Raises:
         BookieProtocolError: this is neither.

@@ -35,12 +35,11 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.managed_log.log_appender import AppendBatch, AppendState, LogAppender
 from magnetar.ledger.managed_log.log_changes import LedgerChanges
 from magnetar.ledger.managed_log.log_extent import stored_since_ms
-from magnetar.ledger.managed_log.log_ledgers import LogLedgers
+from magnetar.ledger.managed_log.log_ledgers import LogLedgers, LogShrink
 from magnetar.ledger.managed_log.log_list import LogList
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_reads import OwnerReads
 from magnetar.ledger.managed_log.log_retention import Retention, trim_point
-from magnetar.ledger.managed_log.log_shrink import LogShrink
 from magnetar.ledger.managed_log.log_takeover import MayOwn, always, claim, take_over
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock

@@ -1,4 +1,4 @@
-"""Which bookies an ensemble takes, and who replaces a failed member.
+"""Placement: choose the bookies of an ensemble, and the replacement of a failed member.
 
 The order of an ensemble is part of placement: entry e lies on the members `(e + k) mod E` for k
 below Qw, so a failure domain (rack, zone) must be looked at for each run of Qw consecutive members,

@@ -20,8 +20,8 @@ class Clock(Protocol):
     def monotonic_s(self) -> float: ...
 
     def boot_s(self) -> float:
-        """As `monotonic_s`, and it runs on while the machine is suspended: for how long something
-        may still be relied upon that others count by clocks of their own."""
+        """Monotonic time that runs on while the machine is suspended: for deadlines that others
+        count by clocks of their own."""
         ...
 
     def wall_ms(self) -> int: ...
@@ -99,12 +99,12 @@ class File(Protocol):
         ...
 
     def read_once(self, size: int, offset: int) -> bytes:
-        """As `pread`, with the hint that the caller keeps what it read: nobody else need."""
+        """Read like `pread`, and hint that the caller keeps what it read: nobody else need."""
         ...
 
     def pread_now(self, size: int, offset: int) -> bytes | None:
-        """As `pread`, for use on the event loop: only what is in memory already. None if the disk
-        would have to be waited for, if less is there, or if the system cannot tell."""
+        """Read what is in memory already, for use on the event loop. None if the disk would have to
+        be waited for, if less is there, or if the system cannot tell."""
         ...
 
     def datasync(self) -> None:

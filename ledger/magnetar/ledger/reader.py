@@ -156,7 +156,8 @@ class LedgerReader:
         return await self._read_lac(None)
 
     async def try_read_last_add_confirmed(self) -> int:
-        """As `read_last_add_confirmed`, but the first news is enough: it may not be the latest.
+        """Ask the bookies for the last add confirmed, and return on the first news: a later one may
+        exist.
 
         Raises:
             As `read_last_add_confirmed`, when there is no news.

@@ -1,4 +1,4 @@
-"""Which bookies there are: registrations, addresses, cookies, and the id of the cluster.
+"""Bookie registry: registrations, addresses, cookies, and the id of the cluster.
 
 A bookie id is independent of the network address; ensembles hold ids, and the registration node
 (ephemeral) says where the bookie listens now. Layout: docs/formats/ledger-metadata.md. The registry
@@ -72,7 +72,7 @@ class BookieInfo:
 
     @property
     def identity(self) -> BookieIdentity:
-        """Who has to answer there."""
+        """The identity that a bookie at this address must answer with."""
         return BookieIdentity(self.bookie_id, self.instance_id)
 
 

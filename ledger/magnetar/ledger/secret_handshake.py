@@ -1,4 +1,4 @@
-"""Who knows the cluster's shared secret: the handshake of a connection to a bookie. Pure.
+"""Handshake of a connection to a bookie: both sides prove the cluster's shared secret. Pure.
 
     client                                       bookie
     AUTH  nonce c (32 bytes)          ──>
@@ -22,7 +22,7 @@ from magnetar.ledger.wire import RESPONSE, Frame, Op, Status, encode_frame
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 SECRET_BYTES_MIN = 32
-"""Whoever listens in can try secrets at leisure: they must be too many."""
+"""An eavesdropper can try secrets offline: they must be too long to find that way."""
 _OP_AT = 7
 """Of a frame's header."""
 _CLIENT = b"magnetar client"

@@ -28,7 +28,7 @@ class TlsFiles:
     certificate: str = ""
     key: str = ""
     authorities: str = ""
-    """Whose certificates the other side may have."""
+    """Certificate authorities that must have signed the other side's certificate."""
 
 
 class ServerTls:

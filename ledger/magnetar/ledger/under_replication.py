@@ -64,7 +64,8 @@ def item_path(root: str, ledger_id: int) -> str:
 
 
 def merge_ranges(ranges: Iterable[tuple[int, int]], *, ranges_max: int) -> list[tuple[int, int]]:
-    """The same entries in ascending, separate ranges; one covering range if there are too many."""
+    """Merge ranges of entries into ascending, separate ones; into one covering range if there are
+    too many."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1] + 1:

@@ -396,7 +396,7 @@ class Acknowledger:
 
 
 def _bits_of(what: Acknowledgeable) -> int:
-    """Which messages of its entry are meant: bit i is message i of a batch."""
+    """Messages of the entry that are acknowledged, as bits: bit i is message i of a batch."""
     if not isinstance(what, MessageBatch):
         return ALL_MESSAGES if what.batch_index < 0 else 1 << what.batch_index
     if what.remaining is not None:

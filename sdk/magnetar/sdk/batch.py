@@ -230,7 +230,7 @@ class MessageBatch:
         )
 
     def with_body(self, body: bytes) -> "MessageBatch":
-        """The same entry, decrypted: with this body, and as if it had never been encrypted."""
+        """Make a decrypted copy of this entry: the given body, and no encryption fields."""
         metadata = MessageMetadata()
         metadata.CopyFrom(self.metadata)
         for name in ("encryption_keys", "encryption_algo", "encryption_param"):

@@ -97,7 +97,7 @@ class ConsumerListener(Protocol):
 
 
 class TopicListener(Protocol):
-    """Who wants to hear of topics that appear and go."""
+    """Callbacks of a watcher of topics that appear and go."""
 
     def on_topics_changed(self) -> None: ...
 

@@ -575,7 +575,7 @@ class Consumer(ABC):
 
     @abstractmethod
     def _end_parts(self) -> None:
-        """It is closed: timers and the like."""
+        """Stop timers and other parts when the consumer closes."""
 
     # -- taking and waiting
 

@@ -52,9 +52,9 @@ class CryptoFailureAction(Enum):
     FAIL = "fail"
     """`receive` raises; the message stays unacknowledged."""
     DISCARD = "discard"
-    """It is acknowledged and passed over."""
+    """The consumer acknowledges the message and passes over it."""
     CONSUME = "consume"
-    """It is delivered as it is; see `Message.is_encrypted`."""
+    """The consumer delivers the message encrypted; see `Message.is_encrypted`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ M = TypeVar("M")
 
 
 class InterceptorChain(Generic[I]):
-    """Those of one producer or consumer, in their order."""
+    """The interceptors of one producer or consumer, in their order."""
 
     def __init__(self, topic: str, interceptors: Sequence[I]) -> None:
         self.topic = topic
@@ -95,7 +95,7 @@ class ProducerInterceptor(Protocol):
 
 
 class ProducerInterceptors:
-    """Those of one producer."""
+    """The interceptors of one producer."""
 
     def __init__(self, topic: str, interceptors: Sequence[ProducerInterceptor]) -> None:
         self._topic = topic

@@ -90,7 +90,7 @@ class Message:
 
     @property
     def schema_version(self) -> bytes:
-        """Which version of the topic's schema it was written with; empty: without a schema."""
+        """Version of the topic's schema that encoded the message; empty: without a schema."""
         return self._entry.metadata.schema_version
 
     @property
@@ -173,7 +173,8 @@ class Message:
 
     @property
     def is_encrypted(self) -> bool:
-        """Its producer has encrypted it: `data` is the whole entry, a batch perhaps, as it is."""
+        """The producer encrypted the message: `data` is the whole entry, a batch perhaps, as it
+        is."""
         return bool(self._entry.metadata.encryption_keys)
 
     @property
@@ -188,7 +189,7 @@ class Message:
 
     @property
     def is_null_key(self) -> bool:
-        """Its value is a pair without a key (KEY_VALUE, SEPARATED), and it says so."""
+        """The producer sent a pair without a key (KEY_VALUE, SEPARATED)."""
         return self._own.null_partition_key
 
     @property

@@ -25,7 +25,7 @@ class Producer(ABC, Generic[T]):
     """Sends messages to one topic. Made by `Client.producer`."""
 
     topic: str
-    """Its full name."""
+    """Full name of the topic."""
     on_confirmed: OnConfirmed | None = None
     """For measuring: see `OnConfirmed`. Must not raise."""
     _values: ValueEncoder[T]

@@ -441,7 +441,7 @@ def _is_skipped(entry: Delivery, skip: tuple[MessageId, bool]) -> bool:
 
 
 def _place_before(message_id: MessageId) -> MessageId:
-    """Who has taken everything up to this place has not taken the message, but all before it."""
+    """The place just before a message: everything up to it is taken, and the message is not."""
     if message_id.batch_index > 0:
         return replace(message_id, batch_index=message_id.batch_index - 1)
     first = message_id.first_chunk or message_id

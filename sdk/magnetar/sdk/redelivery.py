@@ -41,7 +41,7 @@ class Redelivery:
         return len(self._waiting)
 
     def discard(self, ledger_id: int, entry_id: int, bits: int = ALL_MESSAGES) -> None:
-        """These messages of an entry were acknowledged after all, or come again anyway."""
+        """Forget messages of an entry that were acknowledged after all, or come again anyway."""
         found = self._waiting.get((ledger_id, entry_id))
         if found is None:
             return
@@ -109,7 +109,7 @@ class AckTimeouts:
         self._taken[entry] = (now_s, known | bits)
 
     def discard(self, entry: tuple[int, int], bits: int = ALL_MESSAGES) -> None:
-        """These messages of an entry were acknowledged, or are asked for again anyway."""
+        """Stop the timeout of messages that were acknowledged, or are asked for again anyway."""
         found = self._taken.get(entry)
         if found is None:
             return

@@ -110,7 +110,8 @@ class SchemaInfo:
 
 
 def _pairs(schema: pb.Schema) -> MutableSequence[pb.KeyValue]:
-    """Its properties. To the type checker their type is the enumerator of that name in Schema."""
+    """The schema's properties. The cast is needed: type checkers take the name for the enumerator
+    of that name in Schema."""
     return cast("MutableSequence[pb.KeyValue]", schema.properties)
 
 

@@ -134,7 +134,7 @@ HASHES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySharedPolicy:
-    """Which keys a consumer of a Key_Shared subscription gets."""
+    """How the keys of a Key_Shared subscription are divided among its consumers."""
 
     hash_ranges: tuple[tuple[int, int], ...] = ()
     """Hashes of this consumer, ends included (STICKY); empty: the broker divides them."""
@@ -156,7 +156,8 @@ class DeadLetterPolicy:
     """What becomes of a message that was delivered again and again."""
 
     redeliveries_max: int
-    """It is delivered so many times after the first; then it goes to the dead letter topic."""
+    """Redeliveries of a message before it goes to the dead letter topic; the first delivery is not
+    counted."""
     topic: str = ""
     """Empty: `{topic}-{subscription}-DLQ`, as with the official clients."""
     retry_topic: str = ""
@@ -219,7 +220,7 @@ class ClientSettings:
     """Payload bytes that all producers of the client may have under way together: `send` waits,
     `send_nowait` raises PendingLimitError. 0: no limit beyond that of each producer."""
     listener_name: str = ""
-    """Which of the broker's advertised listeners to ask for; empty for the default one."""
+    """Name of the broker's advertised listener to ask for; empty for the default one."""
 
     @property
     def credentials(self) -> bytes:
@@ -377,7 +378,7 @@ class ConsumerSettings:
     """Shown in statistics, decides who is active in Failover; empty: a random one."""
     subscription_type: SubscriptionType = SubscriptionType.EXCLUSIVE
     key_shared: KeySharedPolicy = field(default_factory=KeySharedPolicy)
-    """Which keys a Key_Shared consumer gets; with ranges, also what an Exclusive one sees."""
+    """Keys that a Key_Shared consumer gets; with ranges, also those that an Exclusive one sees."""
     initial_position: InitialPosition = InitialPosition.LATEST
     durable: bool = True
     """False: the subscription lives as long as its consumer, as a reader's does."""

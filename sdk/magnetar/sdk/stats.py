@@ -80,7 +80,7 @@ class ConsumerStats:
     """Counted here, since the consumer was made."""
 
     received_messages: int
-    """Those in entries that were opened."""
+    """Messages of entries that were opened."""
     received_bytes: int
     """Entries as they travelled, also those not opened yet."""
     acknowledged: int

@@ -35,7 +35,7 @@ from magnetar.sdk.wire.topic_name import TopicName
 _T = TypeVar("_T")
 
 ASSIGNMENT_TOPIC = TopicName.parse("persistent://pulsar/system/transaction_coordinator_assign")
-"""Who owns partition n of it is coordinator n."""
+"""Topic that assigns coordinators: the broker that owns partition n is coordinator n."""
 
 
 class TransactionState(Enum):
@@ -45,7 +45,7 @@ class TransactionState(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
-    """It was to be committed, and no answer came: it is, or is not."""
+    """The commit was sent and no answer came: the transaction may or may not be committed."""
 
 
 class Transaction:

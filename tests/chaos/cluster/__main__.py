@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def _become_root_of_a_namespace(network: str) -> None:
-    """Who is not root starts over as root of a namespace of its own, where users may have one."""
+    """Start over as root of a user namespace if the process is not root and may have one."""
     if network == "proxies" or os.geteuid() == 0 or _IN_USER_NAMESPACE in os.environ:
         return
     if shutil.which("unshare") is None:

@@ -37,7 +37,7 @@ class Position(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Which message it is: the producer counts from 0."""
+    """A message's producer, and its number: the producer counts from 0."""
 
     producer: str
     number: int
@@ -93,7 +93,7 @@ class Subscription:
     deliveries: list[Delivery] = field(default_factory=list)
     """In the order of time."""
     acked: list[AckedAt] = field(default_factory=list)
-    """Likewise."""
+    """Acknowledgements in the order of time."""
     is_ordered: bool = False
     """With one active consumer: first deliveries come in the order of the topic."""
 

@@ -33,7 +33,7 @@ class Scene:
     number: int
     """Of the fault, in this drill."""
     topic: str = ""
-    """Whose owner is meant, where one is."""
+    """The topic whose owner the fault strikes, where it strikes one."""
     problems: list[str] = field(default_factory=list)
     told: str = ""
     """What the broker said that had lost the topic."""
@@ -178,7 +178,8 @@ def _bookie_killed(scene: Scene) -> None:
 
 
 def _bookie_lost(scene: Scene) -> None:
-    """Its disk, too. Another bookie comes in its place; every ledger gets all its copies back."""
+    """Lose a bookie with its disk. Another one comes in its place; every ledger gets all its copies
+    back."""
     stage = scene.stage
     bookie = scene.random.choice([each for each in stage.bookies if each != FULL_DISK])
     stage.lose_bookie(bookie)

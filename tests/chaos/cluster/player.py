@@ -64,7 +64,7 @@ class Player:
                 self.stop.wait(RETRY_S)
 
     def take(self, message: pulsar.Message) -> tuple[Message, Position] | None:
-        """Which message it is, and where it was; None, and a broken promise, if it is not ours."""
+        """Identify a message and its position; None, and a broken promise, if it is not ours."""
         position = position_of(message.message_id())
         found = message_of(message.data())
         if found is None:

@@ -194,7 +194,7 @@ class Stage:
         return self.field.run(lambda: asyncio.run(self.find_owner(topic)))
 
     async def find_owner(self, topic: str, *, former: str = "") -> str:
-        """The same, for who is in the clients' place already.
+        """Find the owner of a topic; for callers that are in the clients' place already.
 
         Args:
             former: a broker that is not asked, and must not be the owner any more.
@@ -381,7 +381,7 @@ class Stage:
         return [f"{name} ended with status {status}"] if status else []
 
     def _wait_client(self, name: str) -> list[str]:
-        """Those that are left read to the end, for as long as they get further."""
+        """Wait for a client to read to the end, for as long as it gets further."""
         client = self._ended[name] = self._clients.pop(name)
         since_s = time.monotonic()
         while True:

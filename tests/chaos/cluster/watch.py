@@ -48,11 +48,12 @@ class Watch:
         self.gaps_s.clear()
 
     def quiet_since(self, since_s: float, keys: Iterable[Key]) -> list[Key]:
-        """Those who were told or given nothing since then."""
+        """Keys of clients that were told or given nothing since then."""
         return [key for key in keys if self.last_s.get(key, 0.0) <= since_s]
 
     def longest_publish_gap_s(self) -> float:
-        """Those that still last count, too: to be asked while all producers publish."""
+        """The longest gap between publishes, in seconds. Gaps that still last count, too: to be
+        asked while all producers publish."""
         now_s = time.monotonic()
         ended = [gap_s for (letter, _, _), (gap_s, _) in self.gaps_s.items() if letter == "a"]
         lasting = [now_s - at_s for (letter, _, _), at_s in self.last_s.items() if letter == "a"]

@@ -72,7 +72,8 @@ async def test_connections_beyond_the_limit_are_closed(machine: BookieMachine) -
 async def test_a_client_whose_machine_is_gone_does_not_stay_connected_for_ever(
     machine: BookieMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sends no FIN, and a bookie has nothing to send to it: the system has to ask."""
+    """A dead machine sends no FIN, and a bookie has nothing to send to it: the system has to
+    ask."""
     accepted: list[asyncio.BaseTransport] = []
     connection_made = BookieConnection.connection_made
 

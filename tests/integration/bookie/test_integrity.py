@@ -398,7 +398,7 @@ async def test_d16_a_wiped_bookie_takes_no_ordinary_adds_for_what_it_may_have_fe
 async def test_d16_a_wiped_bookie_refuses_writers_that_slept_through_a_recovery(
     cluster: Cluster,
 ) -> None:
-    """It was fenced for a ledger that does not even name it any more."""
+    """The bookie was fenced for a ledger that does not even name it any more."""
     async with cluster.client() as client:
         elsewhere: list[LedgerWriter] = []
         while len(elsewhere) < 2:

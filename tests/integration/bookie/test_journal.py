@@ -208,7 +208,7 @@ async def test_a_full_disk_leaves_no_trail_of_files(tmp_path: Path) -> None:
 
 
 async def test_batches_that_did_not_know_of_the_full_disk_fail_too(tmp_path: Path) -> None:
-    """They may need what was in the failed group: a ledger's master key."""
+    """A later batch may need what was in the failed group: a ledger's master key."""
     disk = FailingDisk()
     async with opened(tmp_path, disk) as harness:
         harness.append("stored")

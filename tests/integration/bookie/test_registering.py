@@ -18,7 +18,7 @@ from tests.integration.bookie.bookie_machine import BookieMachine
 def session_callbacks(
     machine: BookieMachine, monkeypatch: pytest.MonkeyPatch
 ) -> list[SessionCallback]:
-    """Who is told how the store's session does."""
+    """Callbacks that are told how the store's session does."""
     callbacks: list[SessionCallback] = []
     subscribe = machine.store.on_session_change
 

@@ -117,7 +117,7 @@ class Machine(BookieMachine):
 
     @asynccontextmanager
     async def killed_bookie(self, **options: object) -> AsyncIterator[tuple[Bookie, BookieClient]]:
-        """As `bookie`; at the end its files are those that kill -9 would have left."""
+        """Run a bookie; at the end its files are those that kill -9 would have left."""
         async with self.bookie(**options) as (bookie, client):
             yield bookie, client
             copy = copy_as_after_a_crash(self.root, self.place / "copy")
@@ -187,7 +187,8 @@ async def test_an_orderly_stop_leaves_nothing_to_replay(machine: Machine) -> Non
 async def test_b01_a_fence_that_was_answered_holds_after_a_crash(
     machine: Machine, ledger: int
 ) -> None:
-    """Also when nothing else was ever written for the ledger's journal and shard."""
+    """The fence holds even when nothing else was ever written for the ledger's journal and
+    shard."""
     async with machine.killed_bookie() as (_, client):
         reply = await fence(client, ledger)
         assert (reply.status, reply.flags) == (Status.OK, Flag.FENCED)
@@ -257,7 +258,8 @@ async def test_b04_a_checkpoint_with_only_a_fence_flushes_it(machine: Machine, l
 
 
 async def test_b05_a_full_shard_completes_no_checkpoint(machine: Machine) -> None:
-    """It flushes again and again while the other one cannot; the journals keep everything."""
+    """The full shard flushes again and again while the other one cannot; the journals keep
+    everything."""
     async with machine.killed_bookie(
         write_cache_bytes_max=64 << 10,
         write_cache_full_wait_ms_max=60_000,

@@ -81,7 +81,7 @@ def after(
 def after_own(
     before: Callable[[Place], BaseCommand], row: Callable[[Place], Made]
 ) -> Callable[[Place], Made]:
-    """The same connection does something first."""
+    """Make a row whose connection does something else first."""
 
     def both(place: Place) -> Made:
         place.done(before(place))

@@ -41,7 +41,7 @@ class Scene:
         self.inactive = InactiveSubscriptions(self.clock)
 
     async def look(self) -> list[str]:
-        """Which subscriptions are left."""
+        """Look for inactive subscriptions; return those that are left."""
         work = self.inactive.look_at(self.topic)
         if work is not None:
             await work

@@ -222,7 +222,8 @@ async def test_a_topic_is_loaded_once_even_if_somebody_hears_late_that_it_may_be
 async def test_who_heard_that_a_topic_exists_waits_for_its_deletion_and_hears_that_it_is_gone(
     tmp_path: Path,
 ) -> None:
-    """It began to load what was being deleted meanwhile, and was told to try again."""
+    """The caller began to load the topic while it was being deleted, and must not be told to try
+    again."""
     name = parse_topic_name(TOPIC)
     async with cluster_of(1, tmp_path) as cluster:
         async with broker_on(cluster) as broker:

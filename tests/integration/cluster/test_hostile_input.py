@@ -272,7 +272,7 @@ def broker_command(
     register_timeout_ms: int = 1000,
     environment: Mapping[str, str] | None = None,
 ) -> Ended:
-    """It tries to register until its time is over."""
+    """Run a broker that tries to register until its time is over."""
     return magnetar(
         *("broker", "--metadata", url, "--port", "0", "--http-port", "0"),
         environment={
@@ -562,7 +562,7 @@ def test_what_is_no_vote_is_passed_over_and_somebody_leads(
 def test_a_vote_that_cannot_be_read_counts_as_long_as_its_session_lives(
     cluster: RealCluster, tree: Tree, zookeeper: ZooKeeper, namespace: str, path: str, server: str
 ) -> None:
-    """It may be that of a newer release, whose leader this is."""
+    """An unreadable vote may be that of a newer release, whose leader this is."""
     name = f"V_{int(the_vote(tree, path)[2:]) + 1:010d}"
     stranger = KazooClient(hosts=f"127.0.0.1:{zookeeper.port}")
     stranger.start()

@@ -113,7 +113,7 @@ def test_m13_m15_a_broker_that_was_stopped_longer_than_its_session_says_nothing_
 def test_clients_of_a_broker_that_is_cut_off_from_the_store_alone_find_the_next_owner(
     tmp_path: Path,
 ) -> None:
-    """They know both brokers, and the one that is cut off sends them to the other."""
+    """The clients know both brokers, and the one that is cut off sends them to the other."""
     cluster = _cluster(tmp_path)
     with FrozenProxy(cluster.server("zookeeper-1").ports["native"]) as proxy:
         url = f"zk://{HOST}:{proxy.port}/" + cluster.metadata_url.rpartition("/")[2]

@@ -27,7 +27,7 @@ def test_an_answer_is_read_up_to_a_bound(limit: int, monkeypatch: pytest.MonkeyP
 
 
 def test_a_request_by_tls_is_not_sent_on_without_it(tmp_path: Path) -> None:
-    """It would show credentials to everybody on the way."""
+    """A redirect to plain HTTP would show credentials to everybody on the way."""
     authority = Authority(tmp_path)
     secret, plain = free_ports(2)
     trusting = ClientCredentials(tls_trust=str(authority.path))

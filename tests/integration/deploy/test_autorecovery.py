@@ -175,7 +175,7 @@ async def wait_lost(cluster: RealCluster, name: str) -> None:
 
 
 def total(cluster: RealCluster, metric_name: str) -> float:
-    """Of both processes of auto-recovery, whichever is the auditor."""
+    """Sum of a metric over both processes of auto-recovery, whichever is the auditor."""
     return sum(metric(cluster, f"autorecovery-{number}", metric_name) for number in (1, 2))
 
 

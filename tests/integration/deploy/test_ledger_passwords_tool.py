@@ -68,7 +68,7 @@ async def test_an_older_one_gets_them_when_it_is_told_to(tmp_path: Path) -> None
 
 
 class _OldBookie(asyncio.Protocol):
-    """It answers INFO as a release before keys of reads did."""
+    """A bookie that answers INFO as a release before keys of reads did."""
 
     def __init__(self, **facts: object) -> None:
         self._facts = {"bookie_id": "old", "instance_id": "", **facts}

@@ -39,7 +39,8 @@ from tests.integration.ledger.log_parts import (
 )
 
 DOWN = ["first", "second", "third", "spare", "client"]
-"""Which one fails: a bookie by its place in the ensemble of the log's ledger, or the owner."""
+"""The process that fails: a bookie by its place in the ensemble of the log's ledger, or the
+owner."""
 
 
 class Scene:

@@ -181,7 +181,7 @@ async def test_directories_that_vanish_during_the_listing_do_not_end_it(
 async def test_a_ledger_in_the_wrong_place_stops_the_listing(
     manager: LedgerManager, store: MetadataStore, path: str
 ) -> None:
-    """It may be somebody's ledger: whoever collects garbage must not take it for none."""
+    """The node may be somebody's ledger: garbage collection must not take it for none."""
     await store.create(ROOT + path)
     with pytest.raises(LedgerLayoutError, match="another system writes to"):
         await listed(manager)

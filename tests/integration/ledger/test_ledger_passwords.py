@@ -162,7 +162,8 @@ async def test_a_poll_that_waited_before_the_ledger_was_known_shows_nothing_eith
 async def test_a_ledger_of_an_older_release_is_read_in_the_words_of_then(
     client: LedgerClient, what: str
 ) -> None:
-    """Its password is empty, its readers show no key, and newer ones do as they did."""
+    """An older ledger's password is empty, its readers show no key, and newer ones do as they
+    did."""
     writer = await written(client, password=b"")
     assert read_key(writer.metadata.password) == b""
     for key in (b"", CONSTANT_KEY):

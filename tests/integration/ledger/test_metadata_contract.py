@@ -331,7 +331,7 @@ async def test_calls_under_way_when_the_handle_is_closed_end(stores: Stores) -> 
 async def writer(
     request: pytest.FixtureRequest, stores: Stores, store: MetadataStore
 ) -> MetadataStore:
-    """Who changes what `store` watches."""
+    """The store handle that changes what `store` watches."""
     return store if request.param == "own handle" else await stores.open()
 
 

@@ -146,7 +146,8 @@ async def test_an_owner_that_names_a_sealed_orphan_after_all_keeps_it(
 
 
 async def test_a_young_ledger_is_left_alone(store: MetadataStore, manager: LedgerManager) -> None:
-    """Its owner may be about to name it. A clock that runs behind makes a ledger look young."""
+    """A young ledger's owner may be about to name it. A clock that runs behind makes a ledger look
+    young."""
     for age_ms in (GRACE_MS_MIN, GRACE_MS_MIN - 1, 0, -GRACE_MS_MIN):
         await create(manager, OF_LOG, age_ms=age_ms)
     findings = await sweep(store, manager)

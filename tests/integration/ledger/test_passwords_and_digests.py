@@ -1,4 +1,4 @@
-"""Who may open a ledger, and ledgers of every digest type, on real bookies."""
+"""Passwords of ledgers, and ledgers of every digest type, on real bookies."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

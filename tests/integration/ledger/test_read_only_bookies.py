@@ -58,7 +58,8 @@ def is_readonly(client: LedgerClient, name: str) -> bool:
 async def test_a_writer_leaves_a_bookie_that_turns_read_only_at_once(
     cluster: Cluster, settings: LedgerSettings
 ) -> None:
-    """Also where it would wait with a bookie that fails: this one says that it takes nothing."""
+    """The delayed mode waits with a bookie that fails, but not with one that says it takes
+    nothing."""
     async with cluster.client(settings=settings) as client:
         writer = await create(client)
         await append(writer, b"one")

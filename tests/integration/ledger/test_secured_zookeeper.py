@@ -133,7 +133,8 @@ async def test_another_user_gets_an_error_and_changes_nothing(
 async def test_every_node_is_for_the_user_alone(
     store: MetadataStore, secured: SecuredZooKeeper
 ) -> None:
-    """Also those that are made on the way to another one, and below the root of the URL."""
+    """Nodes made on the way to another one, and below the root of the URL, are for the user alone,
+    too."""
     try:
         await store.create("/x/y/z", b"")
         settings = secured.settings()

@@ -84,7 +84,7 @@ async def ask(cluster: Cluster, network: Network) -> Frame | BookieUnavailableEr
 async def ask_bookie(
     bookie_id: str, registry: BookieRegistry, network: Network
 ) -> Frame | BookieUnavailableError:
-    """The same of any bookie."""
+    """Ask a bookie INFO over a new channel; return its answer, or the channel's error."""
     channel = BookieChannel(bookie_id, registry, network, SystemClock(), SETTINGS)
     answers: list[Frame | BookieUnavailableError] = []
     channel.send(Op.INFO, (), answers.append, ledger_id=0)

@@ -185,7 +185,7 @@ async def test_a_server_that_takes_a_connection_and_says_nothing_does_not_cost_t
 async def test_a_connection_that_is_lost_while_the_root_is_made_is_no_end_of_the_opening(
     server: ZooKeeper,
 ) -> None:
-    """It is made once more, whether or not it is there by now."""
+    """The root is made once more, whether or not it is there by now."""
     relay = Relay(server)
     relay.greetings = 2
     store = await open_store(f"{await relay.start()}/a/root", settings=SHORTER_SESSION)

@@ -211,7 +211,7 @@ def test_the_index_goes_with_its_topic(own_server: Standalone, topic: str) -> No
 
 
 def test_kill_9_keeps_them(own_server: Standalone, topic: str) -> None:
-    """Those in the stored part of the index, and those that it did not have yet."""
+    """Messages in the stored part of the index are kept, and those that it did not have yet."""
     count = 450
     client = connect(own_server.url)
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)

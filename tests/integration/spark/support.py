@@ -56,7 +56,7 @@ class HasAdmin(Protocol):
 
 
 class HasBookies(HasAdmin, Protocol):
-    """The same, and where its brokers and its metadata are."""
+    """A server with an admin interface that also says where its brokers and its metadata are."""
 
     @property
     def url(self) -> str: ...

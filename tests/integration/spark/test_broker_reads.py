@@ -22,7 +22,7 @@ ENTRIES = 40
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone]:
-    """It looks for messages above their TTL once a second."""
+    """A server that looks for messages above their TTL once a second."""
     monkeypatch.setenv("MAGNETAR_BROKER_MESSAGE_EXPIRY_CHECK_INTERVAL_S", "1")
     with Standalone(tmp_path / "data") as standalone:
         yield standalone
@@ -56,7 +56,7 @@ def test_what_expires_while_it_is_read_is_read(
 def test_a_task_waits_for_a_broker_that_is_killed_in_the_middle_and_comes_back(
     server: Standalone, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sees the end of its connection, and then that nobody listens."""
+    """The task sees the end of its connection, and then that nobody listens."""
     monkeypatch.setattr(broker_reads, "_PERMITS", 4)
     publish(client, TOPIC, [b"%d" % number for number in range(ENTRIES)], batching_enabled=False)
     (ledger,) = admin(server, "GET", f"{PATH}/internalStats")["ledgers"]

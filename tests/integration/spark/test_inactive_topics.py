@@ -24,7 +24,7 @@ ROWS = 40
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone]:
-    """It deletes topics that were not used for a second."""
+    """A server that deletes topics that were not used for a second."""
     monkeypatch.setenv("MAGNETAR_BROKER_INACTIVE_TOPIC_CHECK_INTERVAL_S", "0.1")
     monkeypatch.setenv("MAGNETAR_BROKER_INACTIVE_TOPIC_MAX_S", "1")
     with Standalone(tmp_path / "data") as standalone:

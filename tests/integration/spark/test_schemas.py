@@ -249,7 +249,7 @@ class Painted(Record):  # type: ignore[misc]
 def test_json_of_the_official_client_with_an_enum_is_read(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
-    """It writes the number of what the schema calls a symbol."""
+    """The official client writes the number of what the schema calls a symbol."""
     producer = client.create_producer(topic, schema=JsonSchema(Painted))
     producer.send(Painted(colour=Colour.blue, x=1))
     producer.close()

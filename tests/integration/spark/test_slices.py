@@ -42,7 +42,8 @@ def read(reader: BatchReader, slices: list[Slice]) -> list[bytes]:
 def test_a_message_in_chunks_is_whole_wherever_slices_are_cut(
     server: Standalone, client: pulsar.Client, topic: str, mode: str
 ) -> None:
-    """It belongs to the slice of its last chunk, which fetches the others, over ledgers too."""
+    """A chunked message belongs to the slice of its last chunk, which fetches the others, over
+    ledgers too."""
     huge = [bytes([65 + number]) * 11_000_000 for number in range(2)]
     producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
     producer.send(b"first")

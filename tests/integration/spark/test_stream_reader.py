@@ -309,7 +309,7 @@ async def test_a_message_that_began_in_the_last_micro_batch_is_held_for_the_next
 async def test_a_message_whose_beginning_went_before_its_end_was_read_is_noticed(
     server: Standalone, topic: str, fails: bool
 ) -> None:
-    """It began more than one micro-batch, and one ledger, before its end."""
+    """The message began more than one micro-batch, and one ledger, before its end."""
     await publish_in_chunks(server, topic, [b"ab", b"cd", b"ef"])
     options = options_for(
         server,

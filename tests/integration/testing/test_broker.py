@@ -108,8 +108,8 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(
 
 
 def test_it_starts_in_under_half_a_second() -> None:
-    """Of this process's own time: what it waits for a busy machine is in `embedded_bench`. One
-    start of three counts, as the time has in it what else runs here meanwhile."""
+    """Processor time of this process counts: the wait for a busy machine is in `embedded_bench`.
+    One start of three counts, as the time has in it what else runs here meanwhile."""
 
     def start_s() -> float:
         began_s = time.process_time()

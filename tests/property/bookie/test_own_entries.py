@@ -1,4 +1,4 @@
-"""Which entries a bookie must have: the ranges are those that asking for every entry gives."""
+"""Ranges of entries that a bookie must have: those that asking for every entry gives."""
 
 from hypothesis import given
 from hypothesis import strategies as st

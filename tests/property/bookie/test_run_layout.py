@@ -75,7 +75,7 @@ def test_planned_runs_hold_the_newest_copy_of_each_entry_once(
 def test_blocks_are_planned_in_the_order_in_which_they_came(
     blocks: list[tuple[int, list[int], bool]], entries_max: int, bytes_max: int
 ) -> None:
-    """Also through a flush that failed: its buffer takes over the next one."""
+    """The order holds through a flush that failed, too: its buffer takes over the next one."""
     buffer, newer = WriteBuffer(), WriteBuffer()
     expected: list[tuple[int, int, bytes]] = []
     for version, (ledger_id, ids, absorbs) in enumerate(blocks):

@@ -52,7 +52,7 @@ def test_a_list_request_comes_back(bytes_max: int, key: bytes) -> None:
 
 @given(u32, i64)
 def test_without_a_key_the_bytes_are_those_of_older_releases(number: int, lac: int) -> None:
-    """Which decode nothing else."""
+    """Older releases decode nothing else."""
     poll = wire_bodies.encode_long_poll(LongPoll(lac, number, number))
     assert poll == struct.pack(">qII", lac, number, number)
     assert wire_bodies.encode_list_entries(number) == struct.pack(">I", number)

@@ -16,7 +16,7 @@ _EXPIRED = "the session has expired"
 
 
 class _Copies:
-    """Which copies are intact at a place of the history."""
+    """Copies that are intact at a place of the history."""
 
     def __init__(self, run: Record) -> None:
         self._run = run

@@ -210,7 +210,7 @@ class Cluster(Simulation):
         return None
 
     def owner_of(self, topic: str) -> SimBroker:
-        """The same, where there must be one."""
+        """The broker that owns a topic, where there must be one."""
         owner = self.owner(topic)
         assert owner is not None, f"nobody has {topic}"
         return owner

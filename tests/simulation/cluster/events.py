@@ -221,7 +221,7 @@ class Backlog(NamedTuple):
     subscription: str
     entries: int
     acked: tuple[Place, ...]
-    """Those of the log's entries that its cursor has as acknowledged."""
+    """Entries of the log that its cursor has as acknowledged."""
 
     def __str__(self) -> str:
         return f"backlog of {short(self.topic)}/{self.subscription}: {self.entries}"

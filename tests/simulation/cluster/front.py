@@ -19,7 +19,7 @@ _SIGN = 1 << 63
 
 
 class FrontMatch(NamedTuple):
-    """Which frames a rule is about; None matches everything."""
+    """Frames that a rule is about; None matches everything."""
 
     source: str | None
     target: str | None

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from tests.simulation.plan import Setting, Step
 
 NAMESPACES = ("public/default", "public/second")
-"""Those that topics may lie in."""
+"""Namespaces that topics may lie in."""
 
 
 @dataclass(frozen=True, slots=True)

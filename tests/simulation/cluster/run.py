@@ -58,7 +58,7 @@ class ClusterOutcome:
 
     @property
     def reasons(self) -> frozenset[str]:
-        """Which invariants do not hold, or the kind of the error."""
+        """Invariants that do not hold, or the kind of the error."""
         if self.error:
             return frozenset([self.error.partition(":")[0]])
         return frozenset(violation.invariant for violation in self.violations)

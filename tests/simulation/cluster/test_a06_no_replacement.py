@@ -5,7 +5,8 @@ from tests.simulation.cluster.items import closed_ledger
 from tests.simulation.history import Sent
 
 SOME_ATTEMPTS = 12
-"""Of the ones that fit into half a minute with delays of 0.5 s that double up to 8 s."""
+"""Generous bound on the attempts within half a minute, with delays of 0.5 s that double up to 8
+s."""
 
 
 @story(bookies=3, brokers=0)

@@ -30,7 +30,7 @@ async def test_m20_a_client_that_comes_by_a_stale_answer_does_not_open_the_topic
 async def test_m20_a_broker_that_was_paused_while_it_loaded_does_not_take_the_topic_back(
     sim: Cluster,
 ) -> None:
-    """Its lease was good when it asked for it, and gone when it wrote the list."""
+    """The broker's lease was good when it asked for it, and gone when it wrote the list."""
     path = sim.log_path("t")
     reading = {
         name: sim.store.hold(client=name, kind="get", path=path, reply=True) for name in sim.brokers
@@ -59,7 +59,8 @@ async def test_m20_a_broker_that_was_paused_while_it_loaded_does_not_take_the_to
 
 @story()
 async def test_m20_a_broker_paused_before_it_reads_the_list_fences_nobody(sim: Cluster) -> None:
-    """Its lease was good when it asked for it; the list that it reads is the next owner's."""
+    """The broker's lease was good when it asked for it; the list that it reads is the next
+    owner's."""
     producer = await sim.user("p").producer("t")
     await producer.publish(2)
     first = sim.owner_of("t")
@@ -85,7 +86,8 @@ async def test_m20_a_broker_paused_before_it_reads_the_list_fences_nobody(sim: C
 async def test_m20_a_broker_paused_while_it_recovers_leaves_the_list_to_the_next_owner(
     sim: Cluster,
 ) -> None:
-    """It goes on before the next owner has written the list, which it would have to read anew."""
+    """The paused broker goes on before the next owner has written the list, which it would have to
+    read anew."""
     producer = await sim.user("p").producer("t")
     await producer.publish(2)
     first = sim.owner_of("t")
@@ -125,7 +127,8 @@ def _lists_written(sim: Cluster, broker: str) -> list[NodeWrote]:
 async def test_m20_a_broker_paused_before_it_opens_a_cursor_leaves_it_to_the_next_owner(
     sim: Cluster,
 ) -> None:
-    """It knows of the log's end as it was, and would cut what was acknowledged since."""
+    """The paused broker knows of the log's end as it was, and would cut what was acknowledged
+    since."""
     consumer = await sim.user("c").consumer("t")
     producer = await sim.user("p").producer("t")
     await producer.publish(2)

@@ -51,7 +51,8 @@ async def test_a_bookie_that_answers_at_the_second_look_is_believed(sim: Cluster
 
 @story(bookies=3, brokers=0)
 async def test_a_ledger_that_is_deleted_while_it_is_checked_gets_no_item(sim: Cluster) -> None:
-    """Its bookies are right to have nothing of it: the metadata is read again before a report."""
+    """Bookies rightly have nothing of a deleted ledger: the metadata is read again before a
+    report."""
     w = await closed_ledger(sim, 20)
     x = await publisher(sim)
     sim.net.refuse(Status.NO_SUCH_LEDGER, client="ar1", op=Op.LIST_ENTRIES)

@@ -22,7 +22,7 @@ RUNS = 40
 """Of plain seeds; `make sim CLUSTER=1 RUNS=n` is the long form."""
 PER_TEST = 20
 FEWER = 10
-"""Of the other kinds of fixed seeds. The fresh ones find more than these can."""
+"""Runs of the other kinds of fixed seeds. The fresh ones find more than these can."""
 FRESH_PER_KIND = 15
 FIRSTS = [(first,) for first in range(0, RUNS, PER_TEST)]
 """Of the fixed seeds half is tried each day, all by `make nightly`."""

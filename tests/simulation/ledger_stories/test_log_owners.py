@@ -1,4 +1,5 @@
-"""Who owns a log: takeovers that meet, owners in doubt, and updates whose outcome is unknown."""
+"""Ownership of a log: takeovers that meet, owners in doubt, and updates whose outcome is
+unknown."""
 
 import asyncio
 
@@ -33,7 +34,8 @@ from tests.simulation.simulation import Simulation, play, scenario
 def test_an_opener_that_may_not_own_the_log_any_more_leaves_it_as_it_is(
     config: LogConfig, asked: int
 ) -> None:
-    """It is asked before each of the last two ledgers is fenced, and before the list is set."""
+    """The opener is asked before each of the last two ledgers is fenced, and before the list is
+    set."""
 
     async def story(sim: Simulation) -> None:
         first = await open_log(sim)

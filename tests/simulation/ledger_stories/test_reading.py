@@ -1,4 +1,4 @@
-"""Which replica a read goes to, and what becomes of it when replicas are bad, slow or gone."""
+"""Reads choose a replica, and cope with replicas that are bad, slow or gone."""
 
 from collections import Counter
 

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from magnetar.ledger.digest import _Codec
 from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.reading import read_errors, replica_read
-from magnetar.ledger.reading.entry_fetcher import EntryFetcher
+from magnetar.ledger.reading import read_errors
+from magnetar.ledger.reading.entry_fetcher import EntryFetcher, ReplicaRead
 from magnetar.ledger.reading.lac_reads import LacRead
 from magnetar.ledger.reading.read_bound import ReadBound
 from tests.simulation.mutations.mutation import Mutation, edited, replaced
@@ -50,7 +50,7 @@ MUTATIONS: list[Mutation] = [
         invariants=("W3",),
         description="a read gives up at the first replica that does not have the entry",
         apply=lambda: edited(
-            replica_read.ReplicaRead,
+            ReplicaRead,
             "_on_reply",
             (
                 "if self._asked < len(self._bookies):",
@@ -75,7 +75,7 @@ MUTATIONS: list[Mutation] = [
         invariants=("I20",),
         description="a replica that fails its digest ends the read; no other is asked",
         apply=lambda: edited(
-            replica_read.ReplicaRead,
+            ReplicaRead,
             "_on_reply",
             (
                 "if self._asked < len(self._bookies):",

@@ -32,7 +32,7 @@ MUTATIONS: list[Mutation] = [
 
 
 def mutations_of(defect: str) -> list[Mutation]:
-    """Those whose rule prevents the defect, for example "D8"."""
+    """Mutations of rules that prevent the defect, for example "D8"."""
     return [each for each in MUTATIONS if defect in each.defects]
 
 

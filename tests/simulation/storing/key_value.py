@@ -44,7 +44,7 @@ class SimKeyValue:
 
     @classmethod
     def open(cls, disk: SimDisk, path: str, may_create: bool) -> KeyValueStore:
-        """As `MakeKeyValue` says."""
+        """Open a store; a `MakeKeyValue`."""
         store = cls(disk, path)
         try:
             store._open(may_create)

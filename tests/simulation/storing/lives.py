@@ -29,7 +29,8 @@ class Trouble(NamedTuple):
     """Calls of one kind fail, from the `after`-th on, so many times."""
 
     kind: str
-    """As `SimDisk.on_call` is told: write, sync, read, create, rename, remove, list, ..."""
+    """Kind of call, by the names of `SimDisk.on_call`: write, sync, read, create, rename, remove,
+    list, ..."""
     path: str
     """A part of the path."""
     after: int
@@ -48,7 +49,7 @@ class Life:
     """The power is lost behind so many steps; 0: at the end."""
     survival: str
     stops: bool
-    """It ends in order, if nothing ends it before."""
+    """The life ends in order, if nothing ends it before."""
     trouble: Trouble | None
 
 

@@ -80,7 +80,7 @@ class Shape:
 
     @property
     def options(self) -> StorageOptions:
-        """Those of each shard."""
+        """Storage options of each shard."""
         return StorageOptions(
             write_buffer_bytes=6000,
             read_cache_bytes=4000,

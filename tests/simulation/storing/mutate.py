@@ -336,7 +336,7 @@ def _replace(name: str, table: str) -> None:
 
 
 def how(catch: Catch | None) -> str:
-    """Who noticed, in words."""
+    """Say in words what noticed a mutation."""
     if catch is None:
         return "**not searched**"
     if catch.by == "cut":

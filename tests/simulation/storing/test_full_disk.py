@@ -105,7 +105,7 @@ def test_a_start_without_a_byte_of_room_serves_what_was_answered(shape: Shape) -
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_logs_that_nothing_needs_go_from_a_disk_that_no_flush_finds_room_on(shape: Shape) -> None:
-    """Their ledger was deleted durably; what came since is only in memory and the journal."""
+    """The logs' ledger was deleted durably; what came since is only in memory and the journal."""
     disk = SimDisk(seed="0", faithful=True)
     machine = Machine(disk, Metadata(), shape, seed="0")
 

@@ -27,7 +27,8 @@ from tests.ledger_storage import turn_loop
 
 
 class SlowStorage(MemoryStorage):
-    """Its flushes end when they are told to; what a flush covers is fixed when it is called."""
+    """A storage whose flushes end when they are told to; a flush covers what is there when it is
+    called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +207,8 @@ async def test_b07_the_work_of_incomparable_checkpoints_is_not_skipped(parts: Pa
 
 
 async def test_b07_a_checkpoint_is_due_when_any_journal_has_news(parts: Parts) -> None:
-    """Also when another journal is behind what is on disk, as no order of vectors would have it."""
+    """One journal's news are enough, even when another is behind what is on disk, as no order of
+    vectors would have it."""
     parts.marks.advance((LastMark(5, 64), LastMark(5, 64)))
     parts.journal_marks[:] = [LastMark(4, 64), LastMark(5, 65)]
     parts.checkpointer.start()
@@ -319,7 +321,8 @@ async def test_what_a_restart_would_replay_is_told(parts: Parts) -> None:
 
 
 async def test_files_stay_while_one_ledger_directory_has_an_old_mark(tmp_path: Path) -> None:
-    """It is full, and the others may be lost before it is not: a start must find its journal."""
+    """The directory is full, and the others may be lost before it is not: a start must find its
+    journal."""
 
     class FullDisk(SystemDisk):
         def replace_file(self, path: str, data: bytes) -> None:

@@ -240,7 +240,7 @@ def test_the_head_of_a_run_can_be_moved_with_its_packets_left_as_they_are(tmp_pa
 def test_b15_garbage_behind_the_runs_becomes_no_ledger_and_ends_the_scan(
     tmp_path: Path, seed: int
 ) -> None:
-    """Also what looks like a run, with sizes and ids of nonsense."""
+    """The garbage may look like a run, with sizes and ids of nonsense."""
     locations = write_three_runs(make_writer(tmp_path))
     source = random.Random(seed)
     path = tmp_path / log_name(1)

@@ -89,7 +89,7 @@ def test_a_hurry_ends_with_its_flush() -> None:
 
 
 def test_flushes_that_follow_each_other_closely_do_not_rest() -> None:
-    """They come from adds as many as the disk can take, and resting would make it fewer."""
+    """Such flushes come from adds as many as the disk can take, and resting would make it fewer."""
     clock = StandingClock()
     pace = FlushPace(2.0, clock)
     pace.begin(is_gentle=False)

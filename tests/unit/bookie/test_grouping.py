@@ -1,4 +1,4 @@
-"""Which batches are synced together, and why a group is closed."""
+"""Grouping of batches for one sync, and why a group is closed."""
 
 import threading
 
@@ -72,7 +72,8 @@ def test_a_batch_that_is_too_large_is_a_group_of_its_own() -> None:
 
 
 def test_batches_that_are_over_the_limit_go_together_before_the_group_is_closed() -> None:
-    """They waited behind a slow sync: not a row of small groups of those that waited longest."""
+    """The batches waited behind a slow sync: not a row of small groups of those that waited
+    longest."""
     clock = ManualClock()
     queue = queue_of(clock, wait_s=0.002)
     put(queue, batch("a"))

@@ -159,7 +159,7 @@ async def test_a_ledger_that_left_limbo_denies_again(parts: Parts) -> None:
 async def test_a_read_that_began_in_limbo_denies_nothing_when_it_ends_after_it(
     parts: Parts,
 ) -> None:
-    """It may have looked before the repair stored what it asked for."""
+    """The read may have looked before the repair stored what it asked for."""
     parts.storage.is_slow = True
     parts.handle(read_request(1, LEDGER, 0))
     parts.ledgers.leave_limbo(LEDGER, KEY)

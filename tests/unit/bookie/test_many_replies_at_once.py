@@ -48,7 +48,7 @@ class SlowClient(ManualConnection):
 
     @is_congested.setter
     def is_congested(self, value: bool) -> None:
-        """It is not for others to say."""
+        """Ignore the value: congestion is not for others to say."""
 
 
 class Parts:

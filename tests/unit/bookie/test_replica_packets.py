@@ -1,4 +1,4 @@
-"""Which packets of another bookie are copies of an entry."""
+"""Packets of another bookie that are copies of an entry."""
 
 from dataclasses import replace
 

@@ -48,7 +48,7 @@ def test_a_secret_or_certificates_keep_strangers_out(values: dict[str, Any], ask
 
 
 def test_a_secret_is_made_at_an_absolute_path_only() -> None:
-    """It might be the secret itself, given where its file is expected."""
+    """A relative path might be the secret itself, given where its file is expected."""
     with pytest.raises(ValidationError, match="absolute path"):
         BookieSettings(
             data_directory=Path("d"), shared_secret_file="a" * 32, shared_secret_create=True

@@ -173,7 +173,7 @@ async def test_b05_a_flush_ends_only_when_all_shards_have_ended_theirs(tmp_path:
 
 
 async def test_b05_a_shard_that_flushes_by_itself_ends_no_flush_of_all(tmp_path: Path) -> None:
-    """It makes room, so that a slow disk does not hold up the ledgers of another one."""
+    """The shard makes room, so that a slow disk does not hold up the ledgers of another one."""
     room = asyncio.Event()
     async with opened(tmp_path) as (storage, shards):
         storage.on_room = room.set
@@ -286,7 +286,7 @@ async def test_a_shard_whose_own_flush_failed_waits_for_the_flush_of_all(tmp_pat
 
 
 async def test_b18_the_owner_hears_of_every_flush_that_failed(tmp_path: Path) -> None:
-    """Whoever asked for it: of all shards, or of one."""
+    """The caller may have asked for a flush of all shards, or of one."""
     disk = DownDisk()
     heard: list[BaseException] = []
     async with opened(tmp_path, disk=disk) as (storage, shards):
@@ -304,7 +304,7 @@ async def test_b18_the_owner_hears_of_every_flush_that_failed(tmp_path: Path) ->
 
 
 class ManualShard(MemoryStorage):
-    """Its flushes end when, and as, they are told to."""
+    """A shard whose flushes end when, and as, they are told to."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -313,7 +313,8 @@ async def test_a_place_in_the_trimmed_part_is_kept_until_that_part_is_acknowledg
 
 
 async def test_a_compaction_that_ends_meanwhile_is_followed() -> None:
-    """Its predecessor's ledger is gone, and the log may be trimmed: nothing of that is missed."""
+    """The earlier compaction's ledger is gone, and the log may be trimmed: nothing of that is
+    missed."""
     reading = Reading(View(Position(3, 1), _LEFT[:2]))
     reading.begin(EARLIEST)
     assert await reading.take(1) == _LEFT[:1]

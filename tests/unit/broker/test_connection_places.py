@@ -1,4 +1,4 @@
-"""Who gets a place when all are taken: probes of the host, and clients that speak."""
+"""Connections that get a place when all are taken: probes of the host, and clients that speak."""
 
 import pytest
 

@@ -82,7 +82,7 @@ async def test_who_joins_with_nothing_left_is_told_after_the_answer(sub_type: An
 
 
 async def test_the_cpp_client_is_never_told() -> None:
-    """It ends its connection on the command, and comes back in a loop."""
+    """The C++ client ends its connection on the command, and comes back in a loop."""
     harness = Harness()
     client = await _join(harness, _SUB.Exclusive, client_version="Pulsar-CPP-v4.2.0")
     _terminate(harness)

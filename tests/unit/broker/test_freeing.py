@@ -48,7 +48,7 @@ class Watched:
 
 
 async def _nothing(_client: Client) -> None:
-    """It connects and goes."""
+    """Do nothing: the client connects and goes."""
 
 
 async def _publishes(client: Client) -> None:
@@ -286,7 +286,7 @@ _CONNECT = encode_command(
     ids=["nothing", "a part of a frame", "noise", "connect", "connect and noise"],
 )
 async def test_a_connection_and_its_socket_are_freed_together(said: bytes) -> None:
-    """Also of a client that never finishes CONNECT."""
+    """The connection of a client that never finishes CONNECT is freed, too."""
     network = _Network()
     server = BinaryServer(Harness().services, network)
     await server.start()

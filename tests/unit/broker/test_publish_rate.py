@@ -156,7 +156,7 @@ async def test_a_connection_that_is_lost_is_forgotten() -> None:
 
 
 async def test_a_connection_that_waits_is_alive() -> None:
-    """Its name is not given to another; and the broker's own pings go on."""
+    """The waiting producer's name is not given to another; and the broker's own pings go on."""
     harness = Harness()
     client = await _producing(harness, producer_name="p")
     _limit(harness, messages=1)

@@ -156,7 +156,7 @@ async def test_clients_are_told_where_the_topic_goes() -> None:
 async def test_a_client_is_told_an_address_that_it_can_reach_or_none(
     asked: str | None, told: str
 ) -> None:
-    """Whoever has looked nothing up on this connection may be in another network."""
+    """A client that has looked nothing up on this connection may be in another network."""
     harness = Harness()
     client = await _producing(harness)
     client.connection.link.listener = asked

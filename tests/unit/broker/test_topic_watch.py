@@ -147,7 +147,7 @@ class _Scene:
         return Watch()
 
     def now(self, *names: str) -> None:
-        """These are the topics from now on."""
+        """Replace the topics that exist, and tell all watches."""
         self.names = _full(*names)
         for callback in list(self.watches):
             callback(WatchEvent.CHILDREN)

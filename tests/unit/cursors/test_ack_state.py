@@ -150,7 +150,8 @@ def test_bits_beyond_the_batch_size_are_ignored() -> None:
 
 @pytest.mark.parametrize("is_cumulative", [False, True])
 def test_a_batch_size_that_no_entry_can_have_costs_nothing(is_cumulative: bool) -> None:
-    """It comes from the client as it is: every acknowledgement of a frame may bear one."""
+    """The batch size comes from the client as it is: every acknowledgement of a frame may bear
+    one."""
     _, state = start((3, 5))
     tracemalloc.start()
     try:

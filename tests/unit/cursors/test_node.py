@@ -39,7 +39,8 @@ def node_at(entry_id: int) -> CursorNode:
 
 
 async def test_a_cursor_made_anew_that_came_to_the_same_version_is_somebody_elses() -> None:
-    """Its owner was stopped in the middle of a write, for longer than his session lasts."""
+    """The cursor's owner was stopped in the middle of a write, for longer than its session
+    lasts."""
     store = OneNode(Versioned(encode_node(node_at(1)), 4))
     owned = OwnedNode(store, PATH, store.node)  # type: ignore[arg-type]
     store.meanwhile = Versioned(encode_node(node_at(-1)), 4)

@@ -1,4 +1,4 @@
-from magnetar.deploy.flights import read_flights
+from magnetar.deploy.tour import read_flights
 from tests.flights import read_flights as read_all_flights
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from magnetar.deploy.full_collections import FullCollections
-from magnetar.deploy.process import run_server
+from magnetar.deploy.process import FullCollections, run_server
 
 
 class HandClock:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from magnetar.deploy.loop_watch import LoopWatch
+from magnetar.deploy.process_metrics import LoopWatch
 
 HELD_S = 0.03
 

@@ -1,4 +1,4 @@
-"""Who is kept out of new ensembles, and for how long."""
+"""Bookies that are kept out of new ensembles, and for how long."""
 
 from magnetar.ledger.writing.replacements import BookieHealth
 

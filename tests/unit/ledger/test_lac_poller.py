@@ -10,9 +10,9 @@ from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.errors import BookieUnavailableError, LedgerClosedError
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from magnetar.ledger.reading.entry_fetcher import OnReply
 from magnetar.ledger.reading.lac_poller import LacPoller
 from magnetar.ledger.reading.read_bound import ReadBound
-from magnetar.ledger.reading.replica_read import OnReply
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Flag, Frame, Op, Status, encode_block

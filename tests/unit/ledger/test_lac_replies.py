@@ -1,7 +1,7 @@
 import pytest
 
 from magnetar.ledger.digest import packet_codec
-from magnetar.ledger.reading.lac_replies import proven_lac
+from magnetar.ledger.reading.read_bound import proven_lac
 from magnetar.ledger.wire_bodies import LacReply
 
 CODEC = packet_codec(7)

@@ -144,7 +144,7 @@ async def test_outcomes_that_stay_unknown_are_not_asked_about_for_ever(store: On
 async def test_a_log_made_anew_that_came_to_the_same_version_is_somebody_elses(
     store: OneNode,
 ) -> None:
-    """Its owner was stopped in the middle of a write, for longer than his session lasts."""
+    """The log's owner was stopped in the middle of a write, for longer than its session lasts."""
     log_list, other = list_on(store), list_on(store)
     await log_list.create(random.Random(1))
 

@@ -1,4 +1,4 @@
-"""Which ledgers of a log may go, and how large parts of it are."""
+"""Ledgers of a log that retention deletes, and how large parts of it are."""
 
 import pytest
 from hypothesis import given

@@ -4,9 +4,9 @@ import pytest
 
 from magnetar.ledger.errors import UnknownOutcomeError
 from magnetar.ledger.managed_log.log_extent import LogExtent
+from magnetar.ledger.managed_log.log_ledgers import LogShrink
 from magnetar.ledger.managed_log.log_list import LogList
 from magnetar.ledger.managed_log.log_metadata import LogLedger
-from magnetar.ledger.managed_log.log_shrink import LogShrink
 from magnetar.ledger.metadata.store import Versioned
 from magnetar.ledger.position import Position
 from tests.unit.ledger.test_log_list import PATH, UNKNOWN, OneNode

@@ -1,4 +1,4 @@
-"""Who gets into an ensemble: load, racks, zones, quarantine, and what is said when short."""
+"""Placement of an ensemble: load, racks, zones, quarantine, and what is said when short."""
 
 import random
 from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from magnetar.ledger.errors import (
     LedgerError,
     NoSuchEntryError,
 )
-from magnetar.ledger.reading.replica_read import OnReply, ReadCounts, ReplicaRead
+from magnetar.ledger.reading.entry_fetcher import OnReply, ReadCounts, ReplicaRead
 from magnetar.ledger.wire import Frame, Op, Status
 
 GOOD = Frame(Op.READ, True, 0, Status.OK, 0, 7, 3, b"good")

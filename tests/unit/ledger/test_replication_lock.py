@@ -65,7 +65,7 @@ async def test_releasing_twice_is_fine() -> None:
 
 
 class LosingStore(DictionaryStore):
-    """It loses the reply to a creation, perhaps the creation itself."""
+    """A store that loses the reply to a creation, perhaps the creation itself."""
 
     def __init__(self, *, came_through: bool, is_away: bool = False) -> None:
         super().__init__()

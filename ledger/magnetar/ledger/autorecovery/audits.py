@@ -314,7 +314,8 @@ class Audits:
         return missing
 
     def _sampled(self, span: Span, index: int, write_quorum: int) -> list[int]:
-        """Which entries of a member are read: the first, the last, and a share of the others."""
+        """Choose the entries of a member to read: the first, the last, and a share of the
+        others."""
         ranges = ranges_of_member(span, index, write_quorum)
         if not ranges:
             return []

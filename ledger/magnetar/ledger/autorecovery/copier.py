@@ -330,7 +330,7 @@ class _SpanCopy:
     def sources(
         self, run: _Run, entry_id: int, facts_of: Callable[[str], ReplicaFacts]
     ) -> list[str]:
-        """Who may have the entry, best first. Those that lack it are not asked."""
+        """Bookies that may have the entry, best first; those that lack it are left out."""
         ensemble_size = len(self._span.bookies)
         members = write_set(
             entry_id, ensemble_size=ensemble_size, write_quorum=self._metadata.write_quorum

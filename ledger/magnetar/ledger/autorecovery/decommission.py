@@ -128,7 +128,7 @@ class Decommission:
             )
 
     async def _still_naming(self, bookie_id: str, ledger_ids: set[int]) -> set[int]:
-        """Those of the ledgers of which the metadata or the work item names the bookie."""
+        """Return those ledgers whose metadata or work item still names the bookie."""
         left: set[int] = set()
         for ledger_id in sorted(ledger_ids):
             try:

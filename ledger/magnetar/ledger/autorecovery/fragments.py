@@ -1,4 +1,4 @@
-"""Which copies of a ledger's entries are missing, and what has to be copied where. Pure.
+"""Find the missing copies of a ledger's entries, and plan what to copy where. Pure.
 
 A *span* is a fragment with both its ends. It is *complete* when no writer can add to it any more:
 any span of a CLOSED ledger, any but the last of another. Of one that is complete, every entry is
@@ -80,16 +80,16 @@ class MemberState(Enum):
     """What is known of a member's copies."""
 
     WHOLE = "whole"
-    """It has every entry that belongs on it."""
+    """The bookie has every entry that belongs on it."""
     LACKS = "lacks"
-    """It is registered, and says that it has not got some, or has bad copies of them."""
+    """The bookie is registered, and says that it lacks some entries or has bad copies of them."""
     GONE = "gone"
-    """It is not registered, and somebody who may judge that said that it is lost."""
+    """The bookie is not registered; the auditor or an operator declared it lost."""
     AWAY = "away"
-    """It is not registered. Whether it is lost is the auditor's decision, with its delay."""
+    """The bookie is not registered. The auditor decides, after its delay, whether it is lost."""
     UNKNOWN = "unknown"
-    """It gave no answer that proves anything; or it is not registered, and somebody said that it
-    lacks some entries."""
+    """The bookie gave no conclusive answer; or it is not registered, and a report says that it
+    lacks some entries but not that it is lost."""
 
 
 @dataclass(frozen=True, slots=True)

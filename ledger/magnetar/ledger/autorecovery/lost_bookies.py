@@ -1,4 +1,4 @@
-"""Which bookies are lost, and when to look for what they held. Pure.
+"""Decide which bookies are lost, and when to audit the ledgers that they held. Pure.
 
 A bookie is *known* when it has a cookie, or was seen registered: a new auditor starts from the
 cookies, so that it finds those that were lost while there was none (defect A10). Registered is
@@ -72,7 +72,7 @@ class LostBookies:
 
     @property
     def open(self) -> frozenset[str]:
-        """Of these, those that no audit has dealt with."""
+        """Bookies that are away and that no audit has dealt with."""
         return frozenset(self._away_since.keys() - self._audited)
 
     @property

@@ -259,7 +259,8 @@ class LedgerRepair:
     def _replacements(
         self, metadata: LedgerMetadata, span_check: SpanCheck, left: _Left
     ) -> dict[str, str]:
-        """Who takes whose place: of the lost, and of those that lack entries and take none."""
+        """Map each member to replace to its replacement: lost members, and read-only ones that lack
+        entries."""
         parts = self._client.parts
         span = span_check.span
         bookies = list(span.bookies)

@@ -34,7 +34,7 @@ class ItemReport:
 
     ledger_id: int
     bookies: tuple[str, ...]
-    """Who lacks something."""
+    """Bookies that lack entries of the ledger."""
     age_ms: int
     """Since the first note, by the wall clock."""
     bytes_to_copy: int
@@ -50,7 +50,7 @@ class ItemsReport:
     count: int
     """Of all items, those that were not read included."""
     items: tuple[ItemReport, ...]
-    """Those that were read, in the order of their ledgers."""
+    """Reports of the items that were read, in the order of their ledgers."""
     lost: Mapping[int, Sequence[Range]]
     """By ledger: entries that no bookie has, as workers found out."""
     unreadable: tuple[str, ...] = ()
@@ -239,7 +239,7 @@ async def report_status(
 
 
 async def lock_holder(store: MetadataStore, ledger_id: int, *, root: str = "/ledgers") -> str:
-    """Who works on the ledger; empty if nobody does.
+    """The worker that holds the ledger's replication lock; empty: nobody holds it.
 
     Raises:
         MetadataError

@@ -249,7 +249,7 @@ class WorkItems:
         return _ids_of(await self._children_if_any(parent_path(lost_path(self._root, 0))))
 
     async def lost(self) -> dict[int, list[Range]]:
-        """Which entries are recorded as lost, by ledger.
+        """The entries that are recorded as lost, by ledger.
 
         Raises:
             InvalidLedgerMetadataError, MetadataUnavailableError

@@ -114,7 +114,7 @@ async def check_layout(
 async def _look_at(
     store: MetadataStore, root: str, layout: LedgerLayout
 ) -> tuple[LayoutRecord | None, bool]:
-    """As `check_layout`; and, if the root does not say, whether it holds ledgers all the same."""
+    """Return the root's layout record after checking it, and whether the root may hold ledgers."""
     path = f"{root}/LAYOUT"
     try:
         value = (await store.get(path)).value

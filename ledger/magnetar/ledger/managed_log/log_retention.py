@@ -1,4 +1,4 @@
-"""Which ledgers of a log may go: those that everybody has consumed and nobody wants kept. Pure.
+"""Choose the ledgers of a log to delete: consumed by every cursor, and past the retention. Pure.
 
 Consumed is what every durable cursor has *persistently* passed (rule 5.1); (L, last) counts as
 passed with the whole of L (rule 4.1). Of the consumed ledgers, oldest first, each one goes that was

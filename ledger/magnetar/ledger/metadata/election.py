@@ -67,8 +67,8 @@ class _Vote(NamedTuple):
 
 
 async def read_leader(store: MetadataStore, path: str) -> str | None:
-    """Who leads, for those who do not stand themselves; None if nobody does, or a vote that is not
-    understood is the lowest.
+    """Read the current leader without standing for election; None if there is no vote, or the
+    lowest vote is not understood.
 
     Raises:
         MetadataUnavailableError

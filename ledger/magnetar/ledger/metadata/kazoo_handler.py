@@ -250,7 +250,8 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
         _: Sequence[_ServerSocket],
         timeout: float | None = None,
     ) -> tuple[list[_ServerSocket | _Bell], list[_ServerSocket], list[_ServerSocket]]:
-        """As `select.select`. kazoo waits for reading or for writing, never for both.
+        """Wait until sockets are ready; kazoo's `select.select`. kazoo waits for reading or for
+        writing, never for both.
 
         Raises:
             KazooTimeoutError: the server has not answered anything for too long.

@@ -1,4 +1,4 @@
-"""Who is alive: one locked file per session of the embedded store.
+"""Liveness of the embedded store's sessions: one locked file per session.
 
 Beside the SQLite file `PATH` lies the folder `PATH-sessions`. A handle with ephemeral nodes has a
 session, and the session a file named by its number there:

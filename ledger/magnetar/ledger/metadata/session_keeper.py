@@ -52,7 +52,8 @@ class SessionKeeper:
         return self.create_in_session(path, value, sequential=sequential)
 
     def create_in_session(self, path: str, value: bytes, *, sequential: bool) -> Written:
-        """The same, without starting one: that would not be certain within a transaction of others.
+        """Create an ephemeral node of the session that exists; never start one, since that would
+        not be certain within a transaction of others.
 
         Raises:
             SessionExpiredError: there is none (any more).

@@ -208,9 +208,8 @@ def check_path(path: str) -> None:
 
 
 def check_new_path(path: str, *, sequential: bool) -> None:
-    """As `check_path`, for a node to be created: a sequential one may end with "/", its name is
-    then the digits alone.
-    """
+    """Check the path of a node to be created. A sequential node's path may end with "/": its name
+    is then the digits alone."""
     check_path(path[:-1] if sequential and path.endswith("/") and path != "/" else path)
 
 

@@ -53,7 +53,7 @@ def read_reply_block(frame: Frame, bookie_id: str) -> EntryBlock:
 
     The LAC that the reply begins with is left alone. No digest protects it, and who reads up to it
     because a damaged or lying bookie says so sees entries that may vanish (invariant I5). So it is
-    a hint at most, and whoever wants a higher LAC asks for one that is proven (`lac_replies.py`).
+    a hint at most, and whoever wants a higher LAC asks for one that is proven (`read_bound.py`).
 
     Raises:
         NoSuchEntryError, NoSuchLedgerOnBookieError: explicit negatives.

@@ -25,8 +25,7 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.reading.bookie_requests import check_status
-from magnetar.ledger.reading.lac_replies import proven_lac
-from magnetar.ledger.reading.read_bound import ReadBound
+from magnetar.ledger.reading.read_bound import ReadBound, proven_lac
 from magnetar.ledger.reading.read_errors import READ_ERRORS, is_negative
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.wire import EntryBlock, Flag, Frame, Op

@@ -14,7 +14,7 @@ from magnetar.ledger.errors import BookieUnavailableError, LedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.quorum import Coverage
 from magnetar.ledger.reading.bookie_requests import check_status
-from magnetar.ledger.reading.lac_replies import proven_lac
+from magnetar.ledger.reading.read_bound import proven_lac
 from magnetar.ledger.reading.read_errors import READ_ERRORS, is_negative
 from magnetar.ledger.wire import Frame, Op
 from magnetar.ledger.wire_bodies import decode_lac_reply

@@ -1,13 +1,25 @@
-"""How far a reader may read: a bound that only grows, and ends at the ledger's end. Pure.
+"""How far a reader may read, and which last add confirmed (LAC) a bookie's reply proves. Pure.
 
-Of a ledger that is not closed, everything up to a proven last add confirmed may be read, and what
-earlier fragments hold: an ensemble change begins behind the LAC. Of a closed one, everything up to
-its last entry. Whatever arrives late or twice, the bound never moves backwards nor above the final
-last entry (rules 9.3 and 9.4).
+A LAC is believed only if a packet with a good digest says it: the last entry's, in whose header it
+was piggy-backed, or the explicit LAC packet. Both are statements of the ledger's writer, so the
+larger of the two counts, and the largest of all bookies.
+
+Of a ledger that is not closed, everything up to a proven LAC may be read, and what earlier
+fragments hold: an ensemble change begins behind the LAC. Of a closed one, everything up to its last
+entry. Whatever arrives late or twice, the bound never moves backwards nor above the final last
+entry (rules 9.3 and 9.4).
 """
 
-from magnetar.ledger.errors import BeyondLastConfirmedError, InvalidLedgerMetadataError
+from typing import NamedTuple
+
+from magnetar.ledger.digest import PacketCodec
+from magnetar.ledger.errors import (
+    BeyondLastConfirmedError,
+    DigestMismatchError,
+    InvalidLedgerMetadataError,
+)
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.wire_bodies import LacReply
 
 
 class ReadBound:
@@ -65,3 +77,29 @@ class ReadBound:
                     else "wait_beyond or read_last_add_confirmed tell when there is more"
                 )
             )
+
+
+class ProvenLac(NamedTuple):
+    """What one bookie's reply says."""
+
+    last_add_confirmed: int
+    """The highest LAC that is proven; -1 if there is none."""
+    error: DigestMismatchError | None
+    """A packet is bad: what the bookie knows may be more."""
+
+
+def proven_lac(codec: PacketCodec, reply: LacReply) -> ProvenLac:
+    """Check both packets of a READ_LAC reply."""
+    heard = -1
+    bad: DigestMismatchError | None = None
+    if reply.last_packet:
+        try:
+            heard = codec.open_some_packet(reply.last_packet).last_add_confirmed
+        except DigestMismatchError as error:
+            bad = error
+    if reply.explicit_packet:
+        try:
+            heard = max(heard, codec.open_lac(reply.explicit_packet))
+        except DigestMismatchError as error:
+            bad = error
+    return ProvenLac(heard, bad)

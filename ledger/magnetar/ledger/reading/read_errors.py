@@ -1,4 +1,4 @@
-"""Which error a read reports when no replica could serve it (rule 9.1). Pure."""
+"""Choose the error that a read reports when no replica could serve it (rule 9.1). Pure."""
 
 from collections.abc import Sequence
 

@@ -66,7 +66,7 @@ def sticky_first(members: Sequence[int], first: int | None) -> list[int]:
 
 
 class FailureMemory:
-    """Which bookies failed, or were slow, within the last `memory_s` seconds."""
+    """The bookies that failed, or were slow, within the last `memory_s` seconds."""
 
     def __init__(self, memory_s: float) -> None:
         self._memory_s = memory_s

@@ -72,7 +72,7 @@ class LettersOnce:
         return wanted, done
 
     def stored(self, message: Message) -> None:
-        """Its letter is stored."""
+        """Note that the message's dead letter is stored."""
         message_id = message.message_id
         self._under_way.pop(message_id, None)
         entry = _entry_of(message_id)
@@ -81,7 +81,8 @@ class LettersOnce:
             self._stored.popitem(last=False)
 
     def failed(self, message: Message) -> Message:
-        """It has no letter; returns the message as it came last, to be asked for again."""
+        """Note that no dead letter was stored; return the message as it came last, to be asked for
+        again."""
         return self._under_way.pop(message.message_id, message)
 
     @property

@@ -80,7 +80,8 @@ class MessageCopies:
         self._needs_schema = needs_schema
         self._senders: dict[TopicName, asyncio.Task[Sender]] = {}
         self._versions: dict[tuple[TopicName, str, bytes], bytes] = {}
-        """Those of targets by those of sources; empty: copies are stored without one."""
+        """Schema version on the target, by target, source topic and version there; empty: copies
+        are stored without a schema."""
 
     async def store(
         self,

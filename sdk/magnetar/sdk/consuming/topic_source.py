@@ -69,7 +69,7 @@ class TopicPattern:
         return f"{self.namespace}/{self.local.pattern}"
 
     def matching(self, names: Iterable[str]) -> list[TopicName]:
-        """Those of a namespace's topics that fit, in the order of their names."""
+        """Topics of a namespace that match the pattern, in the order of their names."""
         found = []
         for name in names:
             try:

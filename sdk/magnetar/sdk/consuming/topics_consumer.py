@@ -321,7 +321,7 @@ class Members:
         return len(self.by_topic)
 
     def become_ready(self, member: TopicConsumer) -> None:
-        """It may have something to take."""
+        """Queue a member that may have a message to take."""
         self._ready[member] = None
 
     def remove(self, topic: str) -> TopicConsumer:
@@ -350,7 +350,7 @@ class Members:
             self._taken = 0
 
     def of(self, what: Acknowledgeable) -> TopicConsumer | None:
-        """Whose message it is; None: of a topic that is gone, there is nobody to be told.
+        """The consumer that a message came from; None: its topic is gone, and nobody is to be told.
 
         Raises:
             UnknownTopicError: an id does not tell.

@@ -32,7 +32,7 @@ class OutgoingMessage:
     sequence_id: int | None = None
     """The application's own number, above that of the message before; by default the next one."""
     is_null: bool = False
-    """It has no value at all, which is not the same as an empty one: a tombstone."""
+    """The message is a tombstone: no value at all, which is not the same as an empty one."""
     is_null_key: bool = False
     """KEY_VALUE, SEPARATED: its value has no key."""
     schema_version: bytes | None = None
@@ -41,7 +41,7 @@ class OutgoingMessage:
 
     @property
     def is_plain(self) -> bool:
-        """It has a payload and nothing else."""
+        """The message has a payload and nothing else."""
         return (
             self.key is None
             and self.ordering_key is None
@@ -96,7 +96,7 @@ class OutgoingMessage:
 
 
 def single_metadata(extra: MessageMetadata) -> bytes:
-    """The same for a message within a batch; payload size and sequence id are added there."""
+    """Encode a message's own metadata for a batch; payload size and sequence id are added there."""
     return SingleMessageMetadata(
         partition_key=extra.partition_key if extra.HasField("partition_key") else None,
         partition_key_b64_encoded=True if extra.partition_key_b64_encoded else None,
@@ -118,7 +118,7 @@ def outer_metadata(first: MessageMetadata) -> bytes:
 
 
 TransactionId = tuple[int, int]
-"""Its most and its least significant bits."""
+"""Most and least significant bits of the transaction's id."""
 
 
 @lru_cache(maxsize=64)

@@ -56,7 +56,7 @@ class _Waiting:
     """The one that `on_sent` settles, if that is what it does."""
 
     def fail(self, error: Exception) -> SdkError | None:
-        """It will not be sent; gives the error if there is nobody to tell."""
+        """Report that the message will not be sent; return the error if there is nobody to tell."""
         if self.future is not None:
             if not self.future.done():
                 self.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Which partition a message goes to. Pure; no I/O.
+"""Route messages to partitions. Pure; no I/O.
 
 A key always decides: its hash modulo the number of partitions, so all messages of a key keep their
 order as long as no partitions are added. The hashes are those of the official clients; Java's and

@@ -60,7 +60,7 @@ class SendLane:
 
     @property
     def payload_bytes(self) -> int:
-        """Their payloads' bytes."""
+        """Payload bytes of the messages without receipt, those of the open batches included."""
         return self._pending.payload_bytes + self._batches.payload_bytes
 
     def attach(

@@ -124,7 +124,7 @@ class Turn:
         self.leave()
 
     def leave(self) -> None:
-        """Who comes behind need not wait any more; it may be called again."""
+        """Give up the place, and wake the next in line. A second call does nothing."""
         if self in self._turns:
             self._turns.remove(self)
             if self._turns:

@@ -90,7 +90,7 @@ class SendsUnderWay:
             self._after_progress()
 
     def fail_all(self, error: SdkError) -> None:
-        """It is over: no receipt will come."""
+        """Fail all sends under way: no receipt will come."""
         self._fail(self.pending.take_older(float("inf")), error)
         if self._timer is not None:
             self._timer.cancel()

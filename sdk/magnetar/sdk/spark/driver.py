@@ -118,7 +118,7 @@ class SourceDriver:
         ends: Mapping[str, MessageId],
         cuts: Mapping[str, int],
     ) -> dict[str, int]:
-        """Which topics are read by one task."""
+        """Group small topics for one task: topic -> number of the task; see `joined_topics`."""
         size = self.options.slice_bytes
         return joined_topics(states, starts, ends, cuts, slice_bytes=size)
 
@@ -290,7 +290,7 @@ def _check_reached(option: str, state: TopicState, at: MessageId) -> None:
 
 
 def _check_order(name: str, first: MessageId | None, last: MessageId) -> None:
-    """Of the two messages that the options name."""
+    """Check that the options' first message does not come after their last one."""
     if first is None or first in (MessageId.EARLIEST, MessageId.LATEST):
         return
     if reach(last) < (first.ledger_id, first.entry_id, max(0, first.batch_index)):

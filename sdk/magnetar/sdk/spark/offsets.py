@@ -146,8 +146,8 @@ class QueryOffset:
     none. One that goes later is a loss."""
 
     joined: Mapping[str, int] = field(default_factory=dict)
-    """Which topics of the micro-batch that ends here are read by one task, by the number of the
-    task; see `planning.joined_topics`. None, of a checkpoint from before that was logged."""
+    """Topic -> number of the task that reads it with others in the micro-batch that ends here; see
+    `planning.joined_topics`. Empty in a checkpoint from before that was logged."""
 
     def to_json(self) -> dict[str, object]:
         return {

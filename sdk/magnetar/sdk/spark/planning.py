@@ -79,8 +79,8 @@ def joined_topics(
     *,
     slice_bytes: int,
 ) -> dict[str, int]:
-    """Which topics are read by one task, as each has so little that it is not worth its own: topic
-    -> number of the task. Topics that are in none are read by tasks of their own.
+    """Group topics that have too little for a task of their own: topic -> number of the task.
+    Topics that are in none are read by tasks of their own.
 
     Small slices are joined up to a quarter of `slice_bytes`, and a slice counts for some bytes that
     it costs to begin with it; no fewer than `_TASKS_MIN` tasks come of it, for the cores that there

@@ -80,7 +80,8 @@ def _batches(schema: StructType, wanted: Sequence[Slice]) -> Iterator[pa.RecordB
 
 
 def _large(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: each costs the way to the JVM, however small it is."""
+    """Join small batches into larger ones: each batch costs the way to the JVM, however small it
+    is."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -68,12 +68,12 @@ class BookieSecurity:
     """Paths of files on the executors; empty: plain connections, or no secret."""
 
     tls_trust_file: str = ""
-    """Whose certificates bookies must have. With it go the other two."""
+    """Certificate authorities of the bookies. The certificate and the key must be given with it."""
     tls_certificate_file: str = ""
     tls_key_file: str = ""
     tls_checks_host: bool = True
     secret_file: str = ""
-    """As `shared_secret_file` of the cluster's servers."""
+    """File of the cluster's shared secret; servers name it in `shared_secret_file`."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ _SUBSCRIPTION = re.compile(r"[^\s/]{1,255}")
 
 @dataclass(frozen=True)
 class Selection:
-    """Which topics: these, or those of a namespace that match a pattern."""
+    """The topics of a query: a list of them, or those of a namespace that match a pattern."""
 
     topics: tuple[TopicName, ...] = ()
     namespace: str = ""

@@ -1,4 +1,4 @@
-"""Which schema the topics of a query have, and which columns that gives."""
+"""Schema of a query's topics, and the columns that it gives."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

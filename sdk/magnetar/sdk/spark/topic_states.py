@@ -43,7 +43,7 @@ class TopicState:
     name: str
     partition: int
     ledgers: tuple[LedgerState, ...] = ()
-    """Those that can be read, oldest first."""
+    """Ledgers that can be read, oldest first."""
     end: MessageId = BEFORE_FIRST
     """The last entry that can be read; before the first one if there is none."""
     mark_deletes: Mapping[str, MessageId] | None = None

@@ -1,4 +1,4 @@
-"""Which columns messages' values become: the bytes, or what their schema makes of them.
+"""Columns of messages' values: the bytes, or what their schema makes of them.
 
 Here are values of primitive schemas as a column (layouts: `magnetar.sdk.schemas.primitives`), and
 those of KEY_VALUE schemas as two columns, `key` and `value`: INLINE, the payload is both, each

@@ -58,7 +58,7 @@ class WebSocketContext:
     forget: Callable[[Session], None]
 
     async def headers(self) -> dict[str, str]:
-        """Who we are, at this moment.
+        """Make the headers that authenticate the client, with its current credentials.
 
         Raises:
             CredentialsError: we have nothing to prove it.

@@ -141,7 +141,8 @@ class FrameDecoder:
         return [(self._known_command(raw), payload) for raw, payload in self.split(data)]
 
     def split(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """The same, the commands as they came: for those who parse most of them by hand.
+        """Split bytes into whole frames: each command unparsed, with its payload. For callers that
+        parse most commands by hand.
 
         A large frame arrives in many reads; they are put behind each other and looked at again
         when it is whole, so that the cost stays linear in its size.

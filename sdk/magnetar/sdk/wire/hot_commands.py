@@ -37,7 +37,7 @@ SEND_START = b"\x08\x06\x32"
 """How a SEND begins: its type, and the tag of the command's field."""
 
 ACK_START = b"\x08\x0a\x52"
-"""The same of an ACK."""
+"""How an ACK begins: its type, and the tag of the command's field."""
 
 _VARINT_BITS_MAX = 63
 """Nine bytes. A varint of ten is a negative number, or an error: protobuf knows."""
@@ -391,7 +391,7 @@ def parse_send(raw: bytes) -> Send | None:
 
 
 def send_of(command: CommandSend) -> Send:
-    """The same of any SEND that protobuf has parsed."""
+    """Make a `Send` of a SEND that protobuf has parsed."""
     is_in_one = command.HasField("txnid_most_bits") and command.HasField("txnid_least_bits")
     return Send(
         command.producer_id,

@@ -128,7 +128,7 @@ async def test_a_namespace_has_no_more_bundles_than_it_may(store: MetadataStore)
 async def test_who_looks_while_a_namespace_is_deleted_leaves_no_layout_behind(
     store: MetadataStore,
 ) -> None:
-    """It would be the layout of the next namespace of that name."""
+    """A layout left behind would be that of the next namespace of that name."""
     layouts = layouts_on(store)
     before = await layouts.layout_of(NAMESPACE)
     marked = NamespaceRecord(is_deleted=True)

@@ -47,7 +47,7 @@ def call(cluster: RealCluster, broker: str, method: str, path: str, body: object
 
 
 def follow(cluster: RealCluster, broker: str, method: str, path: str) -> Answer:
-    """The same as a client does it: to the broker that a redirect names."""
+    """Send a request as a client does: to the broker that a redirect names."""
     for _ in range(5):
         answer = call(cluster, broker, method, path)
         if answer.status != 307:
@@ -77,7 +77,7 @@ def lookup(cluster: RealCluster, broker: str, topic: str) -> str:
 def owners(
     cluster: RealCluster, broker: str = "broker-1", namespace: str = "public/default"
 ) -> dict[str, str | None]:
-    """Who has each bundle."""
+    """The owner of each bundle."""
     found = call(cluster, broker, "GET", f"/magnetar/v1/namespaces/{namespace}/bundles")
     return {each["bundle"]: each["broker"] for each in found.json}
 

@@ -114,7 +114,7 @@ def chunked_messages(setting: Setting) -> Iterator[None]:
 
 
 def producers_that_wait_or_fence(setting: Setting) -> Iterator[None]:
-    """Who waits for its turn gets it when the owner leaves; who fences does not wait."""
+    """A producer that waits gets its turn when the owner leaves; one that fences does not wait."""
     waiting = {"access_mode": pulsar.ProducerAccessMode.WaitForExclusive}
     fencing = {"access_mode": pulsar.ProducerAccessMode.ExclusiveWithFencing}
     consumer = setting.subscribe()
@@ -190,7 +190,7 @@ def _made_keys() -> pulsar.CryptoKeyReader:
 
 
 def encrypted_messages(setting: Setting) -> Iterator[None]:
-    """They are passed on as they are: only who has the key can read them."""
+    """Encrypted messages are passed on as they are: only a client with the key can read them."""
     setting.subscribe().close()
     setting.subscribe(name="blind").close()
     producer = setting.producer(encryption_key="the key", crypto_key_reader=_keys())

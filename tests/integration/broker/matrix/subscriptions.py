@@ -113,7 +113,7 @@ def cumulative_acknowledgements(setting: Setting) -> Iterator[None]:
 
 
 def negative_acknowledgements(setting: Setting) -> Iterator[None]:
-    """They come again, counted; the count ends with the memory of the broker."""
+    """Refused messages come again, counted; the count ends with the memory of the broker."""
     options: dict[str, Any] = {"negative_ack_redelivery_delay_ms": 100}
     consumer = setting.subscribe(pulsar.ConsumerType.Shared, **options)
     send(setting.producer(), range(10))

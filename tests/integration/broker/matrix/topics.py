@@ -110,7 +110,7 @@ def patterns(setting: Setting) -> Iterator[None]:
 
 
 def non_persistent(setting: Setting) -> Iterator[None]:
-    """Whoever is connected gets the messages, and is connected again by itself."""
+    """Connected consumers get the messages, and are connected again by themselves."""
     topic = f"non-{setting.topic}"
     if setting.is_partitioned:
         setting.admin("PUT", "/partitions", PARTITIONS, topic=topic)

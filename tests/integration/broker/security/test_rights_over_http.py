@@ -126,7 +126,7 @@ TABLE: dict[tuple[str, str, Any], set[str]] = {
     ("GET", "/admin/v2/brokers", None): set(),
     ("GET", "/metrics", None): set(),
 }
-"""Whom each request is for, beside super users."""
+"""Roles that may send each request, beside super users."""
 
 
 _T = r"/admin/v2/(non-)?persistent/acme/ns"

@@ -171,7 +171,7 @@ async def test_a_bookie_that_comes_back_meanwhile_keeps_its_cookie(tmp_path: Pat
 
 
 async def test_a_ledger_that_cannot_be_read_keeps_the_cookie(healing: Healing) -> None:
-    """It may name the bookie: what is unknown is not absent."""
+    """An unreadable ledger may name the bookie: what is unknown is not absent."""
     metadata = await healing.write(PAYLOADS)
     other = await healing.write(PAYLOADS)
     path = f"/ledgers/00/0000/L{other.ledger_id:04d}"

@@ -47,7 +47,7 @@ async def test_a07_lost_entries_are_an_alarm_and_not_a_hot_loop(healing: Healing
 async def test_a07_a_lost_member_of_a_fragment_with_lost_entries_stays_in_the_metadata(
     healing: Healing,
 ) -> None:
-    """It may be the only one that can ever give them back."""
+    """The lost member may be the only one that can ever give the entries back."""
     metadata = await with_lost_tail(healing, 5)
     lost = metadata.ensembles[0].bookies[0]
     await healing.lose(lost)

@@ -129,7 +129,7 @@ class SubscriptionModel:
         self.is_unordered = False
         self.open = opened
         self.saved = dict(opened)
-        """The same as it is stored, with everything that was published since."""
+        """Open messages as they are stored, with everything that was published since."""
         self.members: list[Member] = []
         self.active: Member | None = None
         self.after = Position(-1, -1)
@@ -153,7 +153,7 @@ class SubscriptionModel:
             self.activate(member)
 
     def activate(self, member: Member) -> None:
-        """It gets everything that is open, from the first entry on."""
+        """Make a member active: it gets everything that is open, from the first entry on."""
         if self.active is not member:
             self.active = member
             self.rewind()

@@ -53,7 +53,7 @@ class Operating(Checked):
         return members
 
     def _next_owner(self, topic: int) -> None:
-        """Whoever loads the topic next writes to a ledger of its own."""
+        """Start a new ledger: the next broker that loads the topic writes to one of its own."""
         if not self.logs[topic].is_terminated:
             self.world.log(TOPICS[topic]).roll(self.logs[topic].roll())
 

@@ -56,7 +56,7 @@ def acks(draw: st.DrawFn) -> pb.CommandAck:
 
 @st.composite
 def spoiled(draw: st.DrawFn, raw: bytes) -> bytes:
-    """The same, some bytes changed, put in or taken out."""
+    """Bytes with some of them changed, put in or taken out."""
     data = bytearray(raw)
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(data)))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from magnetar.broker.features.retention import trimming
-from magnetar.ledger.managed_log.log_shrink import LogShrink
+from magnetar.ledger.managed_log.log_ledgers import LogShrink
 from tests.simulation.mutations.mutation import Mutation, edited
 
 _LEAVE = "await asyncio.gather(*(cursor.leave(before) for cursor in cursors))"

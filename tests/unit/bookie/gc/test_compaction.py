@@ -61,7 +61,7 @@ async def test_copying_is_slowed_down_however_little_there_is_to_copy(
 async def test_a_copy_has_the_highest_rank_of_its_sources(
     tmp_path: Path, engine: EngineKind
 ) -> None:
-    """Who has the logs alone takes the copy of the highest rank for the newest."""
+    """A reader that has the logs alone takes the copy of the highest rank for the newest."""
     async with Store(tmp_path, engine) as store:
         await store.fill()
         finished = await store.finished()

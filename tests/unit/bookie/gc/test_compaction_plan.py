@@ -1,4 +1,4 @@
-"""Which logs are compacted, in which order, and which become one."""
+"""Choice of the logs to compact, their order, and those that become one."""
 
 from magnetar.bookie.gc.compaction_plan import (
     SOURCES_MAX,

@@ -1,4 +1,4 @@
-"""Which ledgers look dead, and which listings are not believed (rules 10.1, 10.2; B10, B11)."""
+"""Ledgers that look dead, and listings that are not believed (rules 10.1, 10.2; B10, B11)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which ledgers a bookie deletes: only those whose metadata is certainly gone (B10, B11)."""
+"""Ledgers that a bookie deletes: only those whose metadata is certainly gone (B10, B11)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which entry logs of a storage are removed, and when not; on real files."""
+"""Entry logs of a storage that are removed, and when not; on real files."""
 
 import asyncio
 from collections.abc import AsyncIterator

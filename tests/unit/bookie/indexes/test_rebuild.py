@@ -76,7 +76,7 @@ async def check_entries(directory: Path, engine: EngineKind) -> dict[int, Ledger
 async def test_c3_a_lost_index_is_made_anew_and_every_ledger_is_in_limbo_and_fenced(
     tmp_path: Path, engine: EngineKind
 ) -> None:
-    """Which ledgers were here without entries is lost: the next start has to find out."""
+    """The index alone knew of ledgers without entries: the next start has to find out."""
     with default_engine(engine):
         await fill(tmp_path)
     shutil.rmtree(index_path(str(tmp_path), engine))

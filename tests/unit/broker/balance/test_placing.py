@@ -1,4 +1,4 @@
-"""Who gets a bundle that nobody owns."""
+"""Choice of the broker that gets a bundle without an owner."""
 
 from magnetar.broker.cluster.balance.bundles import BundleId, Layout
 from magnetar.broker.cluster.balance.load_report import BundleLimits, BundleLoad, LoadReport

@@ -1,4 +1,4 @@
-"""Which status an error has that no route expected."""
+"""HTTP status of an error that no route expected."""
 
 import json
 from typing import Any

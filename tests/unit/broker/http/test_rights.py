@@ -1,4 +1,4 @@
-"""Which right a request takes: a row for each kind, and super users for what is in no row."""
+"""The right that a request takes: a row for each kind, and super users for what is in no row."""
 
 import pytest
 

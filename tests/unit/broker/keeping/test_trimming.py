@@ -1,4 +1,4 @@
-"""Which ledgers of a topic go, who holds them, and what becomes of readers."""
+"""Ledgers of a topic that are deleted, what holds them, and what becomes of readers."""
 
 from collections.abc import Sequence
 from typing import cast

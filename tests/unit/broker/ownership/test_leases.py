@@ -30,7 +30,7 @@ URL = "pulsar://localhost:6650"
 
 
 class Store(DictionaryStore):
-    """Its answers can be held back or lost; whoever watches is told when a test says so."""
+    """A store whose answers can be held back or lost; watchers are told when a test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -298,7 +298,7 @@ async def test_an_announcement_is_looked_after_until_the_store_answers() -> None
 
 
 async def test_an_announcement_that_nobody_knows_of_at_the_end_of_a_term_counts_as_made() -> None:
-    """It is carried out, since others may see it."""
+    """The announcement is carried out, since others may see it."""
     world = await World.made()
     world.store.lost_replies = ["set"]
     world.store.refused = ["get"] * 1000

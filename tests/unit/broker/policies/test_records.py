@@ -13,7 +13,7 @@ from tests.unit.broker.schemas.memory_schemas import MemoryNodes
 
 
 class _Store(DictionaryStore):
-    """Its values can be replaced."""
+    """A store whose values can be replaced."""
 
     async def set(self, path: str, value: bytes, *, version: int) -> int:
         assert path in self.nodes

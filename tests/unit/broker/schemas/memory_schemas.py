@@ -62,7 +62,7 @@ class MemoryNodes:
         return path not in self.nodes
 
     async def catch_up(self) -> None:
-        """It is never behind."""
+        """Do nothing: the store is never behind."""
 
     def _check(self, path: str, version: int) -> None:
         if path not in self.nodes:

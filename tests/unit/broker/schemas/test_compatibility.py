@@ -1,4 +1,4 @@
-"""Which schema may follow which, by strategy and type."""
+"""Schemas that may follow one another, by strategy and type."""
 
 import base64
 import json

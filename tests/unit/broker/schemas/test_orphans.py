@@ -1,4 +1,4 @@
-"""Which ledgers of schemas are named, as the orphan sweep asks."""
+"""Ledgers of schemas that are named, as the orphan sweep asks."""
 
 from typing import cast
 

@@ -1,4 +1,4 @@
-"""Which names a broker answers to that serves people it does not know."""
+"""Host names that a broker answers to if it does not authenticate clients."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which entries are hidden or aborted."""
+"""Entries that a transaction buffer hides, and those that are aborted."""
 
 import json
 

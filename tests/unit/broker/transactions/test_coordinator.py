@@ -195,7 +195,7 @@ async def test_a_number_that_may_have_been_given_out_is_not_given_out_again() ->
 
 
 class HandClock(SystemClock):
-    """Its wall clock may be ahead; the other one stands until it is moved."""
+    """A clock whose wall clock may be ahead; the other one stands until it is moved."""
 
     def __init__(self, *, ahead_ms: int = 0) -> None:
         self.ahead_ms = ahead_ms
@@ -224,7 +224,7 @@ async def test_one_whose_time_is_over_is_aborted_also_by_the_next_owner() -> Non
 
 
 async def test_a_wall_clock_that_is_set_back_lets_no_transaction_stay_open() -> None:
-    """It would hold back every reader of its topics for a year."""
+    """An open transaction would hold back every reader of its topics for a year."""
     log, told, clock = Log(), Told(), HandClock(ahead_ms=YEAR_MS)
     coordinator = await owner(log, told, clock=clock)
     txn = await coordinator.begin(30)

@@ -1,4 +1,4 @@
-"""Those who take part in transactions, and do not answer, keep no place from others."""
+"""Participants of transactions that do not answer keep no place from others."""
 
 import asyncio
 from typing import cast

@@ -41,7 +41,7 @@ def test_two_transactions_cannot_hold_the_same_entry(cursor: NonDurableCursor) -
 
 
 def test_a_transaction_acknowledges_a_message_once(cursor: NonDurableCursor) -> None:
-    """Who is sent a message twice and makes something of each copy is to be told."""
+    """A consumer that gets a message twice, and makes something of each copy, is to be told."""
     pending = PendingAckState()
     pending.add(ONE, [Ack(at(1)), Ack(at(2), (0b110,), 3)])
     for ack in (Ack(at(1)), Ack(at(1), (0b110,), 3), Ack(at(2), (0b110,), 3)):
@@ -133,7 +133,7 @@ def test_a_snapshot_has_everything(cursor: NonDurableCursor) -> None:
 def test_words_and_batch_sizes_that_no_entry_can_have_cost_little(
     cursor: NonDurableCursor,
 ) -> None:
-    """They come from the client as they are, and from the log when the topic is loaded."""
+    """The words come from the client as they are, and from the log when the topic is loaded."""
     pending = PendingAckState()
     many = Ack(at(1), (-2,) * 100_000)
     large = Ack(at(2), (-2,), (1 << 31) - 1)

@@ -88,7 +88,7 @@ class DeadConsumer:
         return self, [dead(MessageId(1, self.left), self.topic)]
 
     def resize_queue(self, _messages: int) -> None:
-        """It sends what it has."""
+        """Do nothing: the source sends what it has."""
 
     def acknowledge(self, _: Message) -> None:
         self.acknowledged += 1
@@ -141,8 +141,8 @@ def letters_to(topic: SlowTopic) -> DeadLetters:
 
 
 async def test_a_message_that_comes_again_before_its_letter_is_known_has_one_letter() -> None:
-    """Its batch is asked for once more by another message of it; and an acknowledgement takes its
-    time, so that it may even come after its letter was stored."""
+    """The message's batch is asked for once more by another message of it; and an acknowledgement
+    takes its time, so that it may even come after the letter was stored."""
     topic, source = SlowTopic(), Source()
     letters, consumer = letters_to(topic), cast(Consumer, source)
     first, other = MessageId(1, 2, 0, -1, 2), MessageId(1, 2, 1, -1, 2)

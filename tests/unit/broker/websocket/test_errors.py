@@ -1,4 +1,4 @@
-"""Which HTTP status an upgrade is refused with."""
+"""HTTP status that an upgrade is refused with."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which partition a message of a WebSocket producer goes to."""
+"""Partition that a message of a WebSocket producer goes to."""
 
 import pytest
 

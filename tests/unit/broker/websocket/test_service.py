@@ -21,7 +21,7 @@ _UNKNOWN = BrokerMetadataError("that cannot be told now")
 
 
 class FakeSession:
-    """Its rights are what the test says; `while_opening` changes them."""
+    """A session whose rights are what the test says; `while_opening` changes them."""
 
     def __init__(self, denial: Exception | None = None, while_opening: Any = None) -> None:
         self.denial = denial

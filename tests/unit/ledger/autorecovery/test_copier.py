@@ -45,7 +45,8 @@ class Bookies:
     def __init__(self) -> None:
         self.packets = {bookie_id: list(PACKETS) for bookie_id in SOURCES}
         self.reads: list[tuple[str, int, int]] = []
-        """Who was asked, the first entry asked for, the entries given."""
+        """Per read: the bookie that was asked, the first entry asked for, the number of entries
+        given."""
         self.stored: dict[int, bytes] = {}
 
     def get(self, bookie_id: str) -> "_Channel":

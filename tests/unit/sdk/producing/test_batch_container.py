@@ -1,4 +1,4 @@
-"""Which messages share a batch."""
+"""Messages that share a batch."""
 
 from collections.abc import Sequence
 

@@ -166,7 +166,8 @@ def test_entries_that_do_not_come_when_they_are_asked_for_again_are_no_messages(
 def test_what_expires_behind_what_is_no_message_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It came with what lies behind a marker that the broker was asked about often enough."""
+    """The expired message came with what lies behind a marker that the broker was asked about often
+    enough."""
     links = [
         Link([(5, 1)], last=(5, 3), mark_delete=(5, 0)) for _ in range(broker_reads._REREADS_MAX)
     ]

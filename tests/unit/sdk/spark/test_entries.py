@@ -232,7 +232,8 @@ def _chunk(number: int, of: int, body: bytes) -> dict[str, Any]:
 
 
 def test_a_message_beyond_the_limit_is_refused_and_not_put_together() -> None:
-    """Its chunks were dropped one after the other; they must not all come back at its end."""
+    """The message's chunks were dropped one after the other; they must not all come back at its
+    end."""
     part = b"x" * (400 << 10)
     stored_chunks = [stored(**_chunk(number, 4, part)) for number in range(3)]
     fetched: list[bytes] = []

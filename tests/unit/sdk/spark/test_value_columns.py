@@ -1,4 +1,4 @@
-"""Which columns a topic's schema gives, and what its values are in them."""
+"""Columns that a topic's schema gives, and its values in them."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Which error an upgrade that was refused with an HTTP status becomes."""
+"""Error that an upgrade becomes that was refused with an HTTP status."""
 
 import pytest
 

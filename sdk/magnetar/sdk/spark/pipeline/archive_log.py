@@ -70,7 +70,7 @@ class ArchiveState:
     query: str = ""
     """The last one that has written."""
     batch_id: int = -1
-    """Its last batch."""
+    """Last batch of the query that wrote last; -1: none."""
     commits_since_state: int = 0
 
     def after(self, commit: Commit) -> "ArchiveState":

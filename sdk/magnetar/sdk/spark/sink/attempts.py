@@ -166,7 +166,8 @@ BATCHES_PER_NAME = 1 << BATCH_BITS
 ROWS_MAX = (1 << ROW_BITS) - 1
 """Rows of one task on one topic in one batch of a stream."""
 ROWS_MAX_ALONE = (1 << (BATCH_BITS + ROW_BITS)) - 1
-"""The same for a name that has one batch only: its row count may use the bits of the batch."""
+"""Rows of one task on one topic under a name that has one batch only: the row count may use the
+bits of the batch."""
 
 _CHECKSUM_MASK = (1 << CHECKSUM_BITS) - 1
 

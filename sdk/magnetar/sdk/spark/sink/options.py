@@ -17,7 +17,7 @@ _NAME_CHARACTERS_MAX = 200
 
 
 class Deduplication(Enum):
-    """Who sees to it that the broker deduplicates."""
+    """The party that makes sure that the broker deduplicates."""
 
     ENABLE = "enable"
     """The sink: it switches it on for the topic."""

@@ -1,4 +1,4 @@
-"""Which columns of a query become what of a message; decided once, on the driver.
+"""Map the columns of a query to the parts of a message; decided once, on the driver.
 
 Rows are encoded already when a producer gets them: its schema (`RowSchema`) is what the broker is
 told, and has nothing to do.

@@ -74,7 +74,7 @@ class Written:
 
     rows: int
     skipped: int
-    """Of these, stored by an earlier attempt."""
+    """Rows, counted in `rows` too, that an earlier attempt had stored."""
 
 
 @dataclass(frozen=True, slots=True)

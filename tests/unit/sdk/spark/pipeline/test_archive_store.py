@@ -19,7 +19,7 @@ from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
 
 
 class PlainStorage:
-    """As `Storage`, without Spark."""
+    """A `Storage` without Spark."""
 
     def __init__(self, _spark: object, root: str) -> None:
         self._root = Path(root)

@@ -37,7 +37,7 @@ def test_the_ids_of_a_name_ascend_by_batch_and_row_and_are_signed_longs() -> Non
 
 
 def test_an_entry_of_many_rows_begins_above_the_one_before_whatever_the_checksums() -> None:
-    """Its first id is its last one minus its rows."""
+    """An entry's first id is its last one minus its rows."""
     before = sequence_id(3, 10, 0x7FFF)
     for rows in (1, 2, 1_000_000):
         assert sequence_id(3, 10 + rows, 0) - rows + 1 > before

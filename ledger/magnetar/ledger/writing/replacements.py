@@ -1,4 +1,4 @@
-"""Who takes the place of a failed ensemble member, and when a failure is worth a change.
+"""The bookies that replace failed ensemble members, and failures that are worth a change.
 
 Shared by all writers and recoveries of a client: it joins the registered bookies, the placement
 rules and the quarantine. Source: ledger protocol, section 5, step 4 and options (quarantine after N

@@ -7,6 +7,10 @@ A reader of the code has to open these files, so we keep their number low. There
 message    one SEND to a loaded topic, until its receipt, through broker, ledger client and bookie
 retention  a namespace's retention is set by HTTP, until it counts for a topic that is loaded
 
+Of the second walk, a part is what every change by HTTP crosses: the server, who may do it, the
+metadata store. The same listener hears the change of a tenant, and the files that this has in
+common with the walk are told apart (`~` in the list): the rest is what is there for policies.
+
 Each walk runs in a whole standalone in this process, with one bookie and its data in memory. A
 profiler notes the file of every Python function that is called, on every thread. The same requests
 come a few times before, so that imports, first ledgers and caches are done with, and a file counts
@@ -25,7 +29,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -58,6 +62,8 @@ class Footprints:
         self._heard: list[set[str]] = []
         self._folders = tuple(str(_ROOT / each / "magnetar") + "/" for each in COMPONENTS)
         self._listens = False
+        self.ordinary: set[str] = set()
+        """The files that something else crosses as well, with which a walk is compared."""
 
     def files(self) -> set[str]:
         """The files that it heard each time it listened."""
@@ -71,6 +77,10 @@ class Footprints:
             yield
         finally:
             threading.setprofile(None)
+
+    def these_are_ordinary(self) -> None:
+        """What was heard until now is no walk, but what one is compared with."""
+        self.ordinary, self._heard = self.files(), []
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -153,8 +163,19 @@ async def walk_of_retention(broker: Broker, footprints: Footprints) -> None:
     publisher = await Publisher.connect(broker.port)
     (topic,) = [each for each in broker.services.topics.loaded if str(each.name) == _TOPIC]
 
+    for number in range(_WARM_UP + _MEASURED):
+        tenant = {"adminRoles": [f"role-{number}"], "allowedClusters": ["standalone"]}
+        method = "POST" if number else "PUT"
+        if number < _WARM_UP:
+            await _ask(broker.http_port, method, "tenants/way", tenant)
+            continue
+        with footprints.listening():
+            await _ask(broker.http_port, method, "tenants/way", tenant)
+    footprints.these_are_ordinary()
+
     async def set_retention(minutes: int) -> None:
-        await _post_retention(broker.http_port, minutes)
+        retention = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": 1024}
+        await _ask(broker.http_port, "POST", "namespaces/public/default/retention", retention)
         await until(lambda: topic.policies.retention_time_s == 60 * minutes)
 
     for minutes in range(1, _WARM_UP + 1):
@@ -165,11 +186,11 @@ async def walk_of_retention(broker: Broker, footprints: Footprints) -> None:
     publisher.close()
 
 
-async def _post_retention(http_port: int, minutes: int) -> None:
-    body = json.dumps({"retentionTimeInMinutes": minutes, "retentionSizeInMB": 1024})
+async def _ask(http_port: int, method: str, path: str, value: object) -> None:
+    body = json.dumps(value)
     reader, writer = await asyncio.open_connection(_HOST, http_port)
     writer.write(
-        f"POST /admin/v2/namespaces/public/default/retention HTTP/1.1\r\n"
+        f"{method} /admin/v2/{path} HTTP/1.1\r\n"
         f"Host: {_HOST}:{http_port}\r\nConnection: close\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
     )
@@ -186,15 +207,25 @@ WALKS: Mapping[str, Walk] = {
 }
 
 
-def files_of(walk: str) -> dict[str, int]:
-    """The files of one walk, from the root of the project, and how many lines each has."""
+class Crossed(NamedTuple):
+    """A file of a walk."""
+
+    lines: int
+    is_ordinary: bool
+    """Something else crosses it as well, with which the walk is compared."""
+
+
+def files_of(walk: str) -> dict[str, Crossed]:
+    """The files of one walk, from the root of the project."""
     footprints = Footprints()
     memory = _MEMORY if _MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="way-", dir=memory) as data:
         asyncio.run(_run(WALKS[walk], footprints, Path(data)))
-    paths = sorted(map(Path, footprints.files()))
     return {
-        each.relative_to(_ROOT).as_posix(): len(each.read_text().splitlines()) for each in paths
+        Path(each).relative_to(_ROOT).as_posix(): Crossed(
+            len(Path(each).read_text().splitlines()), each in footprints.ordinary
+        )
+        for each in sorted(footprints.files())
     }
 
 
@@ -220,13 +251,21 @@ def main(arguments: list[str] | None = None) -> int:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     found = {walk: files_of(walk) for walk in options.walk or WALKS}
     if options.json:
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        lines = {
+            walk: {path: file.lines for path, file in files.items()}
+            for walk, files in found.items()
+        }
+        sys.stdout.write(json.dumps(lines, indent=2) + "\n")
         return 0
     for walk, files in found.items():
-        sys.stdout.writelines(f"{lines:6} {path}\n" for path, lines in files.items())
+        for path, file in files.items():
+            sys.stdout.write(f"{file.lines:6} {'~' if file.is_ordinary else ' '} {path}\n")
         parts = Counter(path.partition("/")[0] for path in files)
         shares = ", ".join(f"{part} {count}" for part, count in parts.most_common())
-        sys.stdout.write(f"{walk}: {len(files)} files ({shares}), {sum(files.values())} lines\n")
+        lines_of_all = sum(file.lines for file in files.values())
+        own = sum(not file.is_ordinary for file in files.values())
+        beside = f"; {own} beside what any change crosses" if own < len(files) else ""
+        sys.stdout.write(f"{walk}: {len(files)} files ({shares}), {lines_of_all} lines{beside}\n")
     return 0
 
 

@@ -132,7 +132,7 @@ class Bookie:
 
     @property
     def gc(self) -> GarbageCollector:
-        """Its rounds can be forced."""
+        """The garbage collector; tools force its rounds."""
         assert self._gc is not None, "start() comes first"
         return self._gc
 

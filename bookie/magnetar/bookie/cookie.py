@@ -62,7 +62,8 @@ class DirectoryCookie(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     directory: str
-    """Its role: `data`, `journal-0`, `ledgers-1`, ... Exchanged directories are noticed so."""
+    """The role of the directory: `data`, `journal-0`, `ledgers-1`, ... It tells directories that
+    were exchanged."""
     cookie: Cookie
 
     def to_bytes(self) -> bytes:
@@ -100,7 +101,7 @@ def read_cookie(disk: Disk, directory: str) -> Cookie | None:
 
 
 def read_directory_cookie(disk: Disk, directory: str) -> DirectoryCookie | None:
-    """As `read_cookie`, with the directory's role."""
+    """The cookie of a directory with the directory's role; None if it has none."""
     return _read(
         disk,
         posixpath.join(directory, COOKIE_NAME),
@@ -125,8 +126,8 @@ def read_stamp(disk: Disk, data_directory: str) -> Stamp | None:
 
 
 def bookie_id_in(disk: Disk, directory: str) -> str | None:
-    """Whose data a data directory holds, a half-done stamp included; None for an empty or missing
-    one.
+    """The id of the bookie whose data a directory holds, a half-done stamp included; None for a
+    directory that is empty or missing.
 
     Raises:
         CookieError: the file is damaged.

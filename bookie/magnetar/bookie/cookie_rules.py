@@ -58,7 +58,7 @@ class BeginStamp:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """These directories are empty and must not be: find out what they held, then publish."""
+    """Directories are empty that must not be: find out what they held, then publish."""
 
     stamp: Stamp
     lost: tuple[str, ...]

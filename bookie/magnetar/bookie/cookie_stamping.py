@@ -45,7 +45,7 @@ _INCARNATION_BITS = 128
 
 
 class Identity(NamedTuple):
-    """Who the bookie is."""
+    """The identity of a bookie, as its cookie has it."""
 
     cookie: Cookie
     lost: tuple[str, ...]

@@ -214,7 +214,7 @@ class PortTakenError(StartError):
 
 
 class OpenToAllError(StartError):
-    """It would listen beyond loopback and ask nobody for proof, and was not told that it may."""
+    """A bookie would listen beyond loopback, ask nobody for proof, and was not told that it may."""
 
 
 class WrongEngineError(StartError):

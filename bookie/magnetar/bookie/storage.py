@@ -68,7 +68,7 @@ class LedgerStorage(Protocol):
         ...
 
     def read_now(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
-        """As `read`, but from memory alone; None means that only `read` can tell.
+        """Packets from memory alone; None means that only `read` can tell.
 
         A result may be shorter than what `read` would give; it has at least one packet.
 
@@ -99,13 +99,13 @@ class LedgerStorage(Protocol):
         ...
 
     def last_packet_now(self, ledger_id: int) -> bytes | None:
-        """As `last_packet`, but from memory alone: empty if there is certainly no entry, None if
-        only `last_packet` can tell.
+        """The packet of the highest entry, from memory alone: empty if there is certainly none,
+        None if only `last_packet` can tell.
         """
         ...
 
     async def list_entries(self, ledger_id: int, first: int, bitmap_bytes_max: int) -> EntryList:
-        """Which entries from `first` on are stored: one page, as large as allowed or needed.
+        """The entries from `first` on that are stored: one page, as large as allowed or needed.
 
         Raises:
             NoSuchLedgerInStorageError: certain.

@@ -416,7 +416,7 @@ class BookieChannel:
 
 
 def _retrieve(greeted: asyncio.Future[None]) -> None:
-    """Its error counts as seen: whoever gave up connecting does not ask for it."""
+    """Count the error of a task as seen: whoever gave up connecting does not ask for it."""
     if not greeted.cancelled():
         greeted.exception()
 

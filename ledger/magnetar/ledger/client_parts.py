@@ -34,7 +34,7 @@ class ClientParts:
     settings: LedgerSettings
 
     def replacements(self, metadata: LedgerMetadata) -> Replacements:
-        """The rules for replacing failed members of this ledger's ensembles."""
+        """The bookies that may replace failed members of the ledger's ensembles."""
         return Replacements(
             self.registry,
             self.placement,

@@ -319,7 +319,7 @@ class ManagedLog:
     async def read_range(
         self, start: Position, *, entries_max: int, bytes_max: int
     ) -> tuple[Position, list[bytes]]:
-        """The same without an object per entry: the first position, and consecutive payloads.
+        """Entries without an object for each: the first position, and consecutive payloads.
 
         What a shrink removed is passed over: the first entry there is comes next.
 

@@ -16,7 +16,7 @@ ADD_HEAD = struct.Struct(">qqI20s")
 """Ledger id, entry id, bytes of the entry block, master key: the block follows."""
 
 SINGLE_ADD_HEAD = struct.Struct(">qqI20sII")
-"""Head of an add with one entry: `ADD_HEAD` and the table of its block. The packet follows."""
+"""The head of an add with the table of a block of one entry: its packet follows."""
 
 SINGLE_TABLE_BYTES = SINGLE_ADD_HEAD.size - ADD_HEAD.size
 

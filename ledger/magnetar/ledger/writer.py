@@ -354,8 +354,10 @@ class LedgerWriter:
     def abandon(self) -> None:
         """Give the handle up without closing the ledger, as a crash would; recovery decides.
 
-        Pending adds fail with LedgerClosedError; their outcome is unknown.
+        Pending adds fail with LedgerClosedError; their outcome is unknown. A close or a change of
+        the ensemble that is under way is not tried again, and fails with it.
         """
+        self._metadata.give_up()
         self._fail(LedgerClosedError(f"ledger {self.ledger_id}: its handle was given up"))
 
     def _abandon_pending(self, error: LedgerError) -> None:
@@ -378,6 +380,7 @@ class LedgerWriter:
 
         Raises:
             LedgerFencedError: another client recovers or has closed the ledger differently.
+            LedgerClosedError: the handle was given up meanwhile.
             MetadataUnavailableError and other MetadataErrors: call again.
         """
         if self._state is _State.CLOSED:

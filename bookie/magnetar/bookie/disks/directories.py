@@ -1,4 +1,4 @@
-"""Which directories a bookie has: its own, those of its journals, those of its ledgers.
+"""The directories of a bookie: its own, those of its journals, those of its ledgers.
 
 Each may lie on a disk of its own, and each has a lock of its own: a directory that two bookies are
 told to use is refused, whatever else they are told.

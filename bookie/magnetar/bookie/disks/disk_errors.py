@@ -1,4 +1,4 @@
-"""Which failures of a ledger directory mean that its disk is broken. Pure.
+"""Failures of a ledger directory that mean that its disk is broken. Pure.
 
 A full disk, or a process at a limit, may be well again in a moment: what failed is tried again. Any
 other error of a write or a sync is final, since the kernel may have dropped what it could not

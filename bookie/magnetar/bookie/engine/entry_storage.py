@@ -207,7 +207,7 @@ class EntryStorage:
         return sorted(self._states)
 
     def known_ledgers(self) -> list[int]:
-        """The same in no order: of a million it takes a fraction of the time."""
+        """Ids of the ledgers in no order: of a million that takes a fraction of the time."""
         return list(self._states)
 
     def deletions_in_memory(self) -> list[int]:

@@ -61,7 +61,7 @@ class MemoryView:
     def read_from(
         self, looked: Looked, ledger_id: int, first: int, last: int, bytes_max: int
     ) -> list[bytes] | None:
-        """As `read`; `looked` is what `look` has just said about `first`."""
+        """Packets as `read` gives them; `looked` is what `look` has just said about `first`."""
         run, ceiling, _ = looked
         if run is None:
             return None

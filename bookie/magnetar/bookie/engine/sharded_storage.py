@@ -53,7 +53,7 @@ class ShardedStorage:
             shard.on_flush_failure = lambda error: self.on_flush_failure(error)
 
     def shard_number(self, ledger_id: int) -> int:
-        """Which shard has the ledger, or would get it."""
+        """The shard that has the ledger, or would get it."""
         for count in self._former_counts:
             number = ledger_id % count
             if self._shards[number].state(ledger_id) is not None:

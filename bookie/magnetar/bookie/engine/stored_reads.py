@@ -18,7 +18,7 @@ from magnetar.bookie.errors import StorageBusyError, StorageIOError
 _SEQUENTIAL_LEDGERS_MAX = 4096
 """Ledgers whose last read is remembered, to tell reading in order from reading at random."""
 _HEADS_SHARE = 8
-"""This part (1/n) of the read cache's bytes is for the heads of runs, the rest for whole runs."""
+"""One part in so many of the read cache's bytes is for heads of runs, the rest for whole runs."""
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ class BrokenSectorsFile:
         return self._file.size
 
     def pread(self, size: int, offset: int) -> bytes:
-        """As `File.pread`, with zeros for what cannot be read.
+        """Bytes of the file, with zeros for what cannot be read.
 
         Raises:
             OSError: for another reason than a disk that cannot read its sectors.

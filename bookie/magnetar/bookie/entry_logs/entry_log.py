@@ -288,7 +288,7 @@ def decode_run_head(data: bytes, *, log_id: int, offset: int) -> RunHead:
 
 
 def rebind_run_head(data: bytes, *, log_id: int, offset: int) -> bytes:
-    """The same header and tables, valid at another place. The caller has decoded them before."""
+    """Header and tables of a run, made valid at another place. The caller has decoded them."""
     header, tables = data[: _RUN_HEADER.size], data[RUN_HEADER_BYTES:]
     return b"".join((header, _U32.pack(_crc(log_id, offset, header + tables)), tables))
 

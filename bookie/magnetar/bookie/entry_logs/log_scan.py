@@ -143,7 +143,7 @@ def read_footer(file: File, log_id: int) -> dict[int, int] | None:
 
 
 def read_footer_tables(file: File, log_id: int) -> FooterTables | None:
-    """As `read_footer`, for logs of very many ledgers.
+    """The footer's tables, for logs of very many ledgers; None if there is no footer.
 
     Raises:
         StorageCorruptError: a trailer is there, but its footer is damaged.

@@ -235,7 +235,7 @@ def encode_run(log_id: int, offset: int, ledger_id: int, run: PlannedRun) -> tup
 
 
 def _bounded(buffers: list[Buffer]) -> list[Buffer]:
-    """The same bytes in at most `_BUFFERS_PER_WRITE_MAX` buffers, so that one write does it."""
+    """The bytes of many buffers in at most `_BUFFERS_PER_WRITE_MAX`, so that one write does it."""
     surplus = -(-len(buffers) // _BUFFERS_PER_WRITE_MAX)
     if surplus == 1:
         return buffers

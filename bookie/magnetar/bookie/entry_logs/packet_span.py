@@ -1,4 +1,4 @@
-"""Which part of a run must be read for some of its packets, and how it is checked. Pure."""
+"""The part of a run that must be read for some of its packets, and how it is checked. Pure."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class Checked(NamedTuple):
     """What a span held."""
 
     packets: list[bytes]
-    """Those in front that are whole and the right ones."""
+    """The packets in front that are whole and the right ones."""
     damaged: list[int]
     """The positions in the run of pieces that are damaged, ascending."""
 

@@ -157,7 +157,7 @@ def _newest_pieces(runs: Sequence[PacketRun]) -> list[Piece]:
 
 
 def bounded(pieces: Iterable[Piece], *, entries_max: int, bytes_max: int) -> Iterator[Piece]:
-    """The same pieces, the too large ones cut."""
+    """The pieces, of which the too large ones are cut."""
     for piece in pieces:
         if piece.entries <= entries_max and (
             piece.packets_bytes <= bytes_max and piece.last - piece.first <= ID_SPAN_MAX

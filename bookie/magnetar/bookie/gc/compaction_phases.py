@@ -43,7 +43,7 @@ class Step(Enum):
 
 
 class Files(NamedTuple):
-    """Which files of a compaction there are."""
+    """The files of a compaction that are there."""
 
     copy: bool
     record: bool

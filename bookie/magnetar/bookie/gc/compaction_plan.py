@@ -1,4 +1,4 @@
-"""Which entry logs are worth compacting, in which order, and which of them together. Pure.
+"""The entry logs that are worth compacting, their order, and those that go together. Pure.
 
 Emptiest first: they give back most for what is copied. Several logs are copied into one as long as
 their rests fit: else a log of which a hundredth lives on would stay a file for ever, and a bookie
@@ -34,7 +34,7 @@ class CompactionRule:
     live_share_max: float
     """Logs with a smaller live share are compacted. 0: none."""
     merges_small: bool
-    """Also make one log of many small ones, however much of them lives: every start of the process
+    """Make one log of many small ones, however much of them lives: every start of the process
     begins a new log."""
 
 
@@ -54,7 +54,7 @@ def choose_logs(
 
 
 def group_logs(logs: Iterable[LogUse], *, log_bytes_max: int) -> list[list[LogUse]]:
-    """Which of the logs become one, in the same order: as many as fit into a log."""
+    """The logs that become one, in the same order: as many as fit into a log."""
     groups: list[list[LogUse]] = []
     size = 0
     for log in logs:

@@ -1,4 +1,4 @@
-"""Which ledgers of this bookie the metadata does not list: candidates for deletion. Pure.
+"""Ledgers of this bookie that the metadata does not list: candidates for deletion. Pure.
 
 What may go wrong is told by defect B10: listings in another order than assumed, listings that end
 early, ranges that are empty because a node vanished meanwhile. Each would make live ledgers look

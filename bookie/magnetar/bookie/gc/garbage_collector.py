@@ -158,7 +158,7 @@ class GarbageCollector:
     def request(
         self, *, major: bool, accept_vanished: bool = False
     ) -> "asyncio.Future[RoundReport]":
-        """As `force`, for who need not wait for it.
+        """A round as of `force`, for who need not wait for it.
 
         Raises:
             StorageClosedError: the bookie is stopping.

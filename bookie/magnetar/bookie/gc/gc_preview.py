@@ -67,7 +67,7 @@ class LogPreview:
 async def preview_ledgers(
     local_ids: Iterable[int], source: LedgerSource, calls: MetadataCalls, brake: Brake
 ) -> LedgersPreview:
-    """Which of the local ledgers a round would delete now.
+    """The local ledgers that a round would delete now.
 
     Raises:
         ForeignMetadataError, LedgerError: a round would fail in the same way.

@@ -43,7 +43,7 @@ class IdSet:
                 del self._buckets[key]
 
     def without(self, ids: Sequence[int]) -> set[int]:
-        """Those of the ids, ascending, that are not in it."""
+        """The given ids that are not in the set, ascending."""
         absent: set[int] = set()
         for key, part in _parts(ids):
             bucket = self._buckets.get(key)

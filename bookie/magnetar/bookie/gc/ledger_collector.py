@@ -167,7 +167,7 @@ class LedgerCollector:
 async def missing_ledgers(
     local_ids: IdSet, source: LedgerSource, calls: MetadataCalls, brake: Brake | None
 ) -> list[int]:
-    """Those of the local ledgers, looked at before, that the metadata does not list, ascending.
+    """The local ledgers, looked at before, that the metadata does not list, ascending.
 
     `local_ids` is used up; `brake` as in `DeadLedgerSearch.candidates`.
 

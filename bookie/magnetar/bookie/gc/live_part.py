@@ -1,4 +1,4 @@
-"""Which packets of a run the index still points to, and the run that is made of them. Pure.
+"""The packets of a run that the index still points to, and the run that is made of them. Pure.
 
 The index is the only judge of what lives: an entry that was stored again has its record elsewhere,
 and a deleted ledger has no records. Copying no more than that keeps the newest copy of an entry

@@ -83,7 +83,7 @@ def runs_of(file: File, log_id: int) -> Iterator[StoredRun]:
 
 
 def referenced_logs(index: LocationIndex, log_ids: Set[int]) -> set[int]:
-    """Those of the logs that some record of the index points to. Reads all of the index.
+    """The logs that some record of the index points to. Reads all of the index.
 
     Raises:
         StorageIOError: the index could not be read.

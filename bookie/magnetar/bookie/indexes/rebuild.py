@@ -69,7 +69,7 @@ class Rebuilt(NamedTuple):
     ledgers: int
     """Ledgers in the new index."""
     salvaged: int
-    """Those of which the state could be read from the old index."""
+    """Ledgers whose state could be read from the old index."""
     are_states_complete: bool
     """The old index was whole as far as states go."""
     problems: list[LogProblem]

@@ -56,8 +56,8 @@ class RocksStore:
 
     @classmethod
     def open_to_read(cls, path: str, may_create: bool = False) -> "RocksStore":
-        """As `open`, and write nothing: beside a process that has it open, too. It is seen as it
-        was when it was opened here.
+        """Open a database and write nothing, also beside a process that has it open. It is seen as
+        it was when it was opened here.
 
         Raises:
             StorageCorruptError, StorageIOError: it could not be opened.

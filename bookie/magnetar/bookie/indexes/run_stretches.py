@@ -1,4 +1,4 @@
-"""Which entries a record of an index stands for; where it cannot say, its run in the log does."""
+"""The entries that a record of an index stands for; where it cannot say, its run in the log can."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

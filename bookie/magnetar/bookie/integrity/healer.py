@@ -50,7 +50,7 @@ class _Wound:
     attempts: int = 0
     not_before_s: float = 0.0
     is_listed: bool = False
-    """Those who repair ledgers know of it."""
+    """The metadata store marks the ledger: those who repair ledgers know of it."""
 
 
 @dataclass(slots=True)

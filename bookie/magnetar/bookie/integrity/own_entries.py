@@ -1,4 +1,4 @@
-"""Which entries of a ledger a bookie must have, by the ledger's metadata. Pure.
+"""The entries of a ledger that a bookie must have, by the ledger's metadata. Pure.
 
 An entry belongs to the bookies of its write set in the ensemble of its fragment. A closed ledger
 has no entries behind its end; of one that is not closed, what lies before the last fragment is

@@ -77,7 +77,7 @@ class ReplicaSource:
         raise ReplicasUnavailableError(text)
 
     def _in_order(self, bookies: Sequence[str]) -> Sequence[str]:
-        """Those that are not registered last: they may be back by then, and cost nothing."""
+        """The bookies, those not registered last: they may be back by then, and cost nothing."""
         return sorted(bookies, key=lambda each: self._registry.resolve(each) is None)
 
     async def _fetch_from(

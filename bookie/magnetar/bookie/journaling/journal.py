@@ -303,7 +303,7 @@ class Journal(Generic[T]):
             self._tell_loop(self._failed, failure)
 
     def _commit(self, batches: list[JournalBatch[T]]) -> tuple[LastMark, "_Times"]:
-        """As `JournalFiles.commit`, step by step with a look at the clock."""
+        """A commit of journal files, step by step with a look at the clock."""
         now_s, files = self._clock.monotonic_s, self._files
         started_s = now_s()
         has_new_file = files.make_room(sum([batch.size_bytes for batch in batches]))
@@ -382,7 +382,7 @@ class JournalSet(Generic[T]):
 
 
 def journal_number(ledger_id: int, journals: int) -> int:
-    """Which of so many journals a ledger has."""
+    """The number of the journal that a ledger has, of so many."""
     return ledger_id % journals
 
 

@@ -1,4 +1,4 @@
-"""Which entries of a ledger are held, as pages of a bitmap. Pure.
+"""The entries of a ledger that are held, as pages of a bitmap. Pure.
 
 An `IdSource` stands for the ids of one run, or for those that an index record leaves of it. Sources
 may overlap: a page says "held" of an id that any of them holds. Layout of a page:

@@ -61,7 +61,7 @@ class LacRequests:
         self._metrics = metrics
         self._reply_bytes_max = reply_bytes_max
         self.polls = LongPolls(limits)
-        """Who waits for news. Adds look at the number before they say that a LAC moved."""
+        """The requests that wait for news. Adds look at their number before they tell of a LAC."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         ledgers.on_deleted.append(self.on_deleted)

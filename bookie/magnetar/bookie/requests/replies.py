@@ -65,7 +65,7 @@ class Connection(Protocol):
 
 
 class BatchContext:
-    """Whom to tell what when a batch is durable."""
+    """The replies to send when a batch is durable, and to whom."""
 
     __slots__ = ("adds", "connection", "fences", "keys", "lacs", "shared_adds")
 

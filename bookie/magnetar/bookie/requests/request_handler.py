@@ -420,9 +420,9 @@ class _Outcome(Enum):
     """What became of an add."""
 
     TAKEN = auto()
-    """It is in the storage and in the batch for the journal, whose report answers it."""
+    """The add is in the storage and in the batch for the journal, whose report answers it."""
     REFUSED = auto()
-    """It is answered, or will be."""
+    """The add is answered, or will be."""
     WAITS = auto()
     """There is no room for it now."""
 

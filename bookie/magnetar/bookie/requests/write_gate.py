@@ -68,7 +68,7 @@ class WriteGate:
             self.on_change()
 
     def open(self, reason: ReadOnlyReason) -> None:
-        """This reason holds no longer."""
+        """Take a reason back: it holds no longer."""
         if reason in self._reasons:
             del self._reasons[reason]
             self._update()

@@ -359,7 +359,7 @@ OLD_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
 """Fields of a topic in `/topics` alone that never change: the value, and why."""
 
 
-class Metrics(BaseModel):
+class BrokerMetrics(BaseModel):
     """Samples with the same labels."""
 
     metrics: dict[str, float]
@@ -379,21 +379,21 @@ def broker_stats_router(
     router = late_router(tags=["broker statistics"])
 
     @router.get(_STATS + "/metrics", summary="What /metrics shows, as JSON")
-    async def metrics() -> list[Metrics]:
+    async def metrics() -> list[BrokerMetrics]:
         text = "".join([portion async for portion in page.written()])
         return await asyncio.to_thread(_by_labels, text)
 
     @router.get(_STATS + "/mbeans", summary="The process and its garbage collector")
-    async def mbeans() -> list[Metrics]:
+    async def mbeans() -> list[BrokerMetrics]:
         runtime = {"implementation": platform.python_implementation(), "version": sys.version}
         generations = [
-            Metrics(
+            BrokerMetrics(
                 metrics={name: float(value) for name, value in each.items()},
                 dimensions={"MBean": f"python:type=GarbageCollector,generation={number}"},
             )
             for number, each in enumerate(gc.get_stats())
         ]
-        process = Metrics(metrics={}, dimensions={"MBean": "python:type=Runtime", **runtime})
+        process = BrokerMetrics(metrics={}, dimensions={"MBean": "python:type=Runtime", **runtime})
         return [process, *generations]
 
     @router.get(
@@ -479,11 +479,13 @@ def with_old_names(topic: Topic, stats: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _by_labels(text: str) -> list[Metrics]:
+def _by_labels(text: str) -> list[BrokerMetrics]:
     """The samples of a page of metrics; those with the same labels together."""
     found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = tuple(sorted(sample.labels.items()))
             found.setdefault(labels, {})[sample.name] = float(sample.value)
-    return [Metrics(metrics=values, dimensions=dict(labels)) for labels, values in found.items()]
+    return [
+        BrokerMetrics(metrics=values, dimensions=dict(labels)) for labels, values in found.items()
+    ]

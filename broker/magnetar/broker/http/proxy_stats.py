@@ -37,7 +37,7 @@ class TopicStats(BaseModel):
     consumerStats: list[ConsumerStats] = Field(default_factory=list)
 
 
-class Metrics(BaseModel):
+class SessionMetrics(BaseModel):
     """Rates of one namespace: averages over the time of the sessions that are open."""
 
     metrics: dict[str, float]
@@ -67,7 +67,7 @@ def by_topic(sessions: Iterable[SessionStats]) -> dict[str, TopicStats]:
     return found
 
 
-def by_namespace(sessions: Iterable[SessionStats]) -> list[Metrics]:
+def by_namespace(sessions: Iterable[SessionStats]) -> list[SessionMetrics]:
     """Rates per second; a session in several namespaces counts with the first."""
     found: dict[str, dict[str, float]] = {}
     for session in sessions:
@@ -90,7 +90,7 @@ def by_namespace(sessions: Iterable[SessionStats]) -> list[Metrics]:
         rates[f"ns_msg_{kind}_rate"] += session.traffic.messages / age_s
         rates[f"ns_byte_{kind}_rate"] += session.traffic.payload_bytes / age_s
     return [
-        Metrics(metrics=rates, dimensions={"namespace": namespace})
+        SessionMetrics(metrics=rates, dimensions={"namespace": namespace})
         for namespace, rates in sorted(found.items())
     ]
 
@@ -100,7 +100,7 @@ def proxy_stats_router(sessions: Callable[[], Iterable[SessionStats]]) -> APIRou
     router = late_router(tags=["proxy-stats"], prefix=_PATH)
 
     @router.get("/metrics")
-    async def metrics() -> list[Metrics]:
+    async def metrics() -> list[SessionMetrics]:
         """Rates by namespace, of WebSocket sessions of this broker."""
         return by_namespace(sessions())
 

@@ -15,10 +15,9 @@ from pydantic import Field, ValidationError
 from magnetar.broker.base.errors import InvalidNameError, RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.settings.policies import PolicySettings
-from magnetar.broker.policies.followed import Followed
 from magnetar.broker.policies.model import Record
 from magnetar.broker.policies.pulsar_names import PULSARS, WITHOUT_MEANING, our_setting
-from magnetar.broker.policies.records import change_record, read_record
+from magnetar.broker.policies.records import Followed, change_record, read_record
 from magnetar.ledger.metadata.store import MetadataStore
 
 _log = structlog.get_logger()

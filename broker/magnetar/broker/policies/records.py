@@ -1,7 +1,15 @@
-"""Reading and changing single records of tenants, namespaces and policies."""
+"""Single records of the metadata store: read, changed by comparing versions, and followed.
 
+A record that is followed is kept in memory. First a watch, then a read: no change is missed. What
+was read stays in force until the next read has succeeded, also while the store is away; a read that
+is needed and fails is an error.
+"""
+
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
+
+import structlog
 
 from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.policies.model import Record, decode
@@ -12,8 +20,13 @@ from magnetar.ledger.errors import (
     NoNodeError,
     UnknownOutcomeError,
 )
-from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchEvent
 
+_log = structlog.get_logger()
+
+_RETRY_S = 1.0
+PATIENCE_S = 0.25
+"""A read that takes longer is not waited for by those to whom the last value will do."""
 _CHANGES_TRIED = 40
 """Of those who change a record at once one wins each time; brokers fan out to 16 requests."""
 
@@ -106,3 +119,157 @@ async def change_record(
             raise BrokerMetadataError(f"cannot change {path}: {error}") from error
         return after
     raise BrokerMetadataError(f"{path} was not changed: others did, {_CHANGES_TRIED} times")
+
+
+class Followed(Generic[T]):
+    """A value read by `read`, and read again whenever the node at `path` may have changed."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        path: str,
+        read: Callable[[], Awaitable[T]],
+        on_change: Callable[[T, T], None],
+        at_once: asyncio.Semaphore,
+    ) -> None:
+        """`read` raises BrokerMetadataError. `on_change` gets the values before and after, not for
+        the first one; `at_once` bounds the reads that follow events."""
+        self._store = store
+        self._path = path
+        self._read = read
+        self._on_change = on_change
+        self._at_once = at_once
+        self._watch: Watch | None = None
+        self._reading: asyncio.Task[T] | None = None
+        self._read_began_s = 0.0
+        self._following: asyncio.Task[None] | None = None
+        self._generation = 0
+        self._is_closed = False
+        self._values: list[T] = []
+        self.is_fresh = False
+        """Nothing has been heard of a change since the value was read."""
+
+    @property
+    def value(self) -> T | None:
+        """As last read; None before."""
+        return self._values[0] if self._values else None
+
+    async def get(self) -> T:
+        """The value; without a read if it is fresh.
+
+        Raises:
+            BrokerMetadataError
+        """
+        while not self.is_fresh:
+            found = await asyncio.shield(self._start_reading())
+            if self._is_closed:
+                return found
+        return self._values[0]
+
+    def _start_reading(self) -> "asyncio.Task[T]":
+        """The read that is under way, or a new one."""
+        if self._reading is None or self._reading.done():
+            loop = asyncio.get_running_loop()
+            self._read_began_s = loop.time()
+            self._reading = loop.create_task(self._load(), name=f"read-{self._path}")
+            self._reading.add_done_callback(self._read_done)
+        return self._reading
+
+    async def latest(self) -> T:
+        """As `get`; while the store does not answer, the value that was read last.
+
+        A broker that is cut off from the store must still be able to send its clients elsewhere:
+        a read that is under way for longer than `PATIENCE_S` holds up nobody who can do without.
+
+        Raises:
+            BrokerMetadataError: there is none, or what is stored now cannot be read.
+        """
+        if not self._values:
+            return await self.get()
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + PATIENCE_S
+        while not self.is_fresh and not self._is_closed:
+            reading = self._start_reading()
+            left_s = min(until_s, self._read_began_s + PATIENCE_S) - loop.time()
+            done, _ = await asyncio.wait([reading], timeout=max(0.0, left_s))
+            if not done:
+                break
+            try:
+                reading.result()
+            except BrokerMetadataError as error:
+                if not error.retryable:
+                    raise
+                break
+        return self._values[0]
+
+    def expect(self, before: T) -> None:
+        """There is something new in the place of `before`: read it, and tell about it."""
+        if not self._values:
+            self._values = [before]
+        self._watch_it()
+        self._on_event(WatchEvent.CHANGED)
+
+    async def _load(self) -> T:
+        self._watch_it()
+        generation = self._generation
+        found = await self._read()
+        if generation == self._generation:
+            self._replace(found)
+        return found
+
+    def _watch_it(self) -> None:
+        if self._watch is None and not self._is_closed:
+            self._watch = self._store.watch(self._path, self._on_event)
+
+    def _read_done(self, reading: "asyncio.Task[T]") -> None:
+        if self._reading is reading:
+            self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # Retrieved, even if nobody waits any more.
+
+    def wrote(self, value: T) -> None:
+        """This was just written: it counts until it is read again, at once. What others have
+        written after it may have been heard of sooner than the outcome of our own write."""
+        self._replace(value)
+        self._on_event(WatchEvent.CHANGED)
+
+    def _replace(self, value: T) -> None:
+        before, self._values = self._values, [value]
+        self.is_fresh = True
+        if before and before[0] != value and not self._is_closed:
+            self._on_change(before[0], value)
+
+    def _on_event(self, event: WatchEvent) -> None:
+        self._generation += 1
+        self.is_fresh = False
+        self._begin_to_follow()
+
+    def _begin_to_follow(self) -> None:
+        if self._following is None and not self._is_closed:
+            self._following = asyncio.get_running_loop().create_task(
+                self._follow(), name=f"follow-{self._path}"
+            )
+            self._following.add_done_callback(self._followed)
+
+    def _followed(self, following: "asyncio.Task[None]") -> None:
+        self._following = None
+        if not following.cancelled() and following.exception() is None and not self.is_fresh:
+            self._begin_to_follow()  # An event came when it had ended, and its task had not.
+
+    async def _follow(self) -> None:
+        while not self._is_closed and not self.is_fresh:
+            try:
+                async with self._at_once:
+                    await self.get()
+            except BrokerMetadataError as error:
+                _log.warning("node_not_read", path=self._path, error=str(error))
+                await asyncio.sleep(_RETRY_S)
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._is_closed = True
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if self._following is not None:
+            self._following.cancel()

@@ -19,7 +19,6 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.settings.policies import default_policies
 from magnetar.broker.policies.dynamic import DynamicSettings
 from magnetar.broker.policies.effective import EffectivePolicies, effective
-from magnetar.broker.policies.followed import Followed
 from magnetar.broker.policies.model import (
     SYSTEM_NAMESPACE,
     ClusterRecord,
@@ -33,7 +32,7 @@ from magnetar.broker.policies.model import (
     topic_policies_path,
     topic_policies_root,
 )
-from magnetar.broker.policies.records import asked, change_record, read_record
+from magnetar.broker.policies.records import Followed, asked, change_record, read_record
 from magnetar.ledger.errors import (
     MetadataError,
     NodeExistsError,

@@ -12,9 +12,8 @@ from typing import Protocol
 import structlog
 
 from magnetar.broker.base.errors import AuthorizationError, NamespaceNotFoundError
-from magnetar.broker.policies.followed import Followed
 from magnetar.broker.policies.model import AuthMode, NamespaceRecord, TenantRecord, tenant_path
-from magnetar.broker.policies.records import read_record
+from magnetar.broker.policies.records import Followed, read_record
 from magnetar.broker.security.actions import Action, Resource, namespace_of, tenant_of
 from magnetar.broker.security.audit import Audit
 from magnetar.broker.security.decide import ALLOWED, Decision, Denied, Grants, decide

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import NamespaceNotFoundError
-from magnetar.broker.policies.followed import Followed
+from magnetar.broker.policies.records import Followed
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 

@@ -57,7 +57,7 @@ class AppendBatch(Protocol):
         ...
 
     def on_failed(self, error: LogError) -> None:
-        """They may or may not be in the log; the outcome is unknown unless it was refused."""
+        """The entries may or may not be in the log: the outcome is unknown unless refused."""
         ...
 
 
@@ -123,7 +123,7 @@ class AppendOrder:
         return bool(self._sent)
 
     def hold(self, pending: PendingAppend) -> None:
-        """It is confirmed, and others before it are not."""
+        """A batch is confirmed, and others before it are not."""
         self.held_bytes += sum(map(len, pending.batch.payloads))
 
     def take_done(self) -> PendingAppend | None:
@@ -208,7 +208,7 @@ class LedgerFullness:
 
 
 class LedgerEvents(Protocol):
-    """Whoever changes the ledgers hears these. The calls come from within `append` and replies."""
+    """Events for whoever changes the ledgers. The calls come from within `append` and replies."""
 
     def on_full(self) -> None:
         """The current ledger should be followed by the next."""

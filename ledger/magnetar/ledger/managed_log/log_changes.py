@@ -163,6 +163,9 @@ class LedgerChanges:
                 await self._drop_spare()
                 return
             except LedgerError as error:
+                if self._appender.state is AppendState.FENCED:  # what was under way ended by that
+                    self._finish_rotation(error)
+                    return
                 if self._repair_until_s is None:
                     log.warning("ledger_not_changed", path=self._path, error=str(error))
                     delay_max_s = self._config.unavailable_retry_s

@@ -147,7 +147,7 @@ class LogExtent:
         self.shape.grow(last_entry_id + 1)
 
     def grow_in(self, ledger_id: int) -> None:
-        """This ledger grows from now on."""
+        """Let this ledger grow from now on."""
         self.growing_id = ledger_id
         if ledger_id not in self.shape:
             self.shape.add_ledger(ledger_id)
@@ -190,7 +190,7 @@ class StoredTimes:
         return now_s >= self._next_s
 
     def mark(self, position: Position, now_s: float, now_ms: int) -> None:
-        """This entry, and none behind it, is confirmed by now."""
+        """Note that this entry is confirmed by now, and none behind it."""
         self._next_s = now_s + MARK_INTERVAL_S
         self._positions.append(position)
         self._times_ms.append(now_ms)

@@ -191,7 +191,7 @@ class SharedAdds:
 
 
 class AddFrame:
-    """Which of the queued adds a frame carries, and the bodies of request and full reply."""
+    """The queued adds that a frame carries, and the bodies of request and full reply."""
 
     __slots__ = ("body", "is_alone", "pairs", "start", "stop")
 

@@ -1,4 +1,4 @@
-"""Replace failed ensemble members: choose the new bookie, and decide when a failure is worth it.
+"""The bookies that replace failed ensemble members, and failures that are worth a change.
 
 Shared by all writers and recoveries of a client: it joins the registered bookies, the placement
 rules and the quarantine. Source: ledger protocol, section 5, step 4 and options (quarantine after N

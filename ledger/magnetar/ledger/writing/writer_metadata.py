@@ -20,6 +20,7 @@ import structlog
 from magnetar.ledger.errors import (
     BadVersionError,
     InvalidLedgerMetadataError,
+    LedgerClosedError,
     LedgerError,
     LedgerFencedError,
     LedgerWriteError,
@@ -57,6 +58,8 @@ class WriterMetadata:
         self._proposal: Fragment | None = None
         """A fragment whose write was begun, and may have happened."""
         self._is_writing = False
+        self._given_up = 0
+        """How many times the handle was given up: what was begun before is not tried again."""
         self._was_changed = False
         """The node changed, by us or by others, since it was last read or written."""
         self._checking: asyncio.Task[None] | None = None
@@ -74,12 +77,14 @@ class WriterMetadata:
             LedgerFencedError: the ledger is recovered or closed by another client.
             LedgerWriteError: another client changed the ensemble, or the metadata store was away
                 for `ensemble_change_timeout_s`.
+            LedgerClosedError: the handle was given up meanwhile.
             NoSuchLedgerError, MetadataError
         """
         deadline_s = self._clock.monotonic_s() + self._settings.ensemble_change_timeout_s
         ledger = self._ledger
         before = ledger.metadata.last_fragment
         proposal = Fragment(first_entry_id, bookies)
+        given_up = self._given_up
         self._is_writing = True
         try:
             for _ in range(self._settings.metadata_retries_max):
@@ -91,6 +96,7 @@ class WriterMetadata:
                     )
                 except (BadVersionError, UnknownOutcomeError):
                     ledger = await self._read_again(deadline_s)
+                    self._check_kept(given_up)
                     self._check_open(ledger.metadata)
                     found = ledger.metadata.last_fragment
                     if found == proposal:
@@ -101,6 +107,7 @@ class WriterMetadata:
                         raise self._foreign_ensemble(found) from None
                 except MetadataUnavailableError as error:
                     await self._pause(deadline_s, error)
+                    self._check_kept(given_up)
                     continue
                 self._proposal = None
                 return
@@ -118,6 +125,7 @@ class WriterMetadata:
             LedgerFencedError: another client recovers the ledger, or has closed it differently.
             LedgerWriteError: another client changed the ensemble.
             NoSuchLedgerError: it was deleted.
+            LedgerClosedError: the handle was given up meanwhile.
             MetadataUnavailableError and other MetadataErrors: call again.
         """
         # From here on it is the close that judges what it finds. A watch would take its own write,
@@ -125,6 +133,7 @@ class WriterMetadata:
         self.stop_watching()
         ledger = self._ledger
         ours = {ledger.metadata.last_fragment, self._proposal or ledger.metadata.last_fragment}
+        given_up = self._given_up
         self._is_writing = True
         try:
             for _ in range(self._settings.metadata_retries_max):
@@ -149,6 +158,7 @@ class WriterMetadata:
                     break
                 except (BadVersionError, UnknownOutcomeError):
                     ledger = await self._manager.read(metadata.ledger_id)
+                    self._check_kept(given_up)
             else:
                 raise MetadataUnavailableError(
                     f"ledger {self.current.ledger_id}: not closed in "
@@ -158,6 +168,15 @@ class WriterMetadata:
             return ledger.metadata
         finally:
             self._end_writing()
+
+    def give_up(self) -> None:
+        """Try no write again that is under way: its first try may succeed yet."""
+        self._given_up += 1
+        self.stop_watching()
+
+    def _check_kept(self, given_up: int) -> None:
+        if given_up != self._given_up:
+            raise LedgerClosedError(f"ledger {self.current.ledger_id}: its handle was given up")
 
     def _check_open(self, metadata: LedgerMetadata) -> None:
         if metadata.state is LedgerState.IN_RECOVERY:

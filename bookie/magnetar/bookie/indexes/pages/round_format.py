@@ -42,7 +42,7 @@ class Round(NamedTuple):
     removed: Sequence[int]
     """Ledgers."""
     writes: Sequence[Write]
-    """Those of a ledger are neighbours."""
+    """The pages; those of one ledger are neighbours."""
 
 
 def encode_round(todo: Round) -> list[bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.broker.base.errors import BrokerMetadataError
-from magnetar.broker.policies.followed import Followed
+from magnetar.broker.policies.records import Followed
 from magnetar.ledger.metadata.store import MetadataStore, WatchEvent
 from magnetar.ledger.metadata.url import open_store
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("bookie", "broker", "cursors", "deploy", "docs", "ledger", "sdk", "tests")
-CLEAN: tuple[str, ...] = ("cursors", "deploy", "docs", "sdk", "tests")
+CLEAN: tuple[str, ...] = ("bookie", "cursors", "deploy", "docs", "ledger", "sdk", "tests")
 """Folders that have no such docstring any more, and get none."""
 
 SHAPES = {

@@ -8,10 +8,10 @@ re-replication may bring a closed ledger back to this bookie.
 
 Those from before a loss of data (`LossHorizon`). The loss took the fences along, also those of
 ledgers that name the bookie nowhere any more: a writer that paused before such a ledger was
-recovered would find nothing here that refuses its adds (defect D16). Whoever was not open when the
-loss was noticed never is again: CLOSED, IN_RECOVERY and deleted do not lead back to OPEN. So of the
-ledgers that existed then, those alone that were open may get ordinary adds. Ledger ids are given in
-ascending order; the highest one bounds them all.
+recovered would find nothing here that refuses its adds (defect D16). A ledger that was not open
+when the loss was noticed never is again: CLOSED, IN_RECOVERY and deleted do not lead back to OPEN.
+So of the ledgers that existed then, those alone that were open may get ordinary adds. Ledger ids
+are given in ascending order; the highest one bounds them all.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Tombstones:
 
 @dataclass(frozen=True, slots=True)
 class LossHorizon:
-    """What was known of all ledgers when the last loss was noticed."""
+    """The ledgers that existed, and the open ones, when the last loss was noticed."""
 
     ledger_id: int = -1
     """The highest id there was; -1: nothing was ever lost."""

@@ -85,7 +85,7 @@ Batch = JournalBatch[BatchContext]
 
 
 class ReadBatches(dict[int, Batch]):
-    """What one network read leaves for the journals, by their numbers: made when it is needed."""
+    """The batches of one network read, by the number of the journal; made when first needed."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

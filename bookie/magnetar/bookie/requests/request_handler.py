@@ -417,7 +417,7 @@ class AddRequests:
 
 
 class _Outcome(Enum):
-    """What became of an add."""
+    """The state of an add after it was looked at."""
 
     TAKEN = auto()
     """The add is in the storage and in the batch for the journal, whose report answers it."""
@@ -428,5 +428,5 @@ class _Outcome(Enum):
 
 
 def _asked(frame: Frame, ledger_id: int, entry_id: int) -> Frame:
-    """What the reply to one add is a reply to."""
+    """The request, as a frame without its body, that the reply to one add names."""
     return frame._replace(ledger_id=ledger_id, entry_id=entry_id, body=b"")

@@ -331,14 +331,15 @@ class Broker:
 
     @property
     def service_url_tls(self) -> str:
-        """As `service_url`, over TLS; empty: there is none."""
+        """Where clients find the binary protocol over TLS; empty: there is no such port."""
         return (
             f"pulsar+ssl://{_in_url(self.advertised_host)}:{self.tls_port}" if self.tls_port else ""
         )
 
     @property
     def http_url_tls(self) -> str:
-        """As `http_url`, over TLS; empty: there is none."""
+        """Where other brokers and tools find the HTTP service over TLS; empty: there is no such
+        port."""
         return (
             f"https://{_in_url(self.advertised_host)}:{self.https_port}" if self.https_port else ""
         )

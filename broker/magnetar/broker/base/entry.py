@@ -208,7 +208,7 @@ def delayed_of(entries: Sequence[bytes]) -> dict[int, int]:
 
 
 def kept_words_of(entry: bytes) -> tuple[int, ...]:
-    """Which messages of a compacted batch are left, as ack_set words; () if it has lost none.
+    """Return the messages left in a compacted batch, as ack_set words; () if it has lost none.
 
     Not every official client skips what has the mark `compacted_out`, but all skip what the ack_set
     that comes with a batch calls acknowledged.

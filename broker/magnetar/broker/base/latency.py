@@ -8,7 +8,7 @@ BOUNDS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5
 """Upper bounds of the buckets, seconds; one more takes everything above."""
 
 SIZE_BOUNDS_BYTES = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
-"""The same, bytes."""
+"""Upper bounds of the buckets of sizes, bytes; one more takes everything above."""
 
 
 class FixedHistogram(Histogram):

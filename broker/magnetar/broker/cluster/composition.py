@@ -187,13 +187,13 @@ class Cluster:
 
     @property
     def leader_broker(self) -> LeaderBroker:
-        """Who leads, and whom it would choose. Once started."""
+        """The leader among the brokers, and the owner that it would choose. Valid after `start`."""
         assert self._leader is not None, "start() comes first"
         return self._leader
 
     @property
     def balancer(self) -> Balancer | None:
-        """This broker's part in balance; None before the start."""
+        """The balancer of this broker; None before the start."""
         return self._balancer
 
     # The placement that ownership asks

@@ -36,7 +36,7 @@ class Span(Protocol):
         ...
 
     def end(self, *, error: str = "") -> None:
-        """It ends now; with an error if there is one."""
+        """End the span now, with an error if there is one."""
         ...
 
 
@@ -73,13 +73,13 @@ class PublishTrace:
         self.store = store
 
     def stored(self) -> None:
-        """It is durable."""
+        """End both spans: the message is durable."""
         if self.store is not None:
             self.store.end()
         self.publish.end()
 
     def failed(self, error: str) -> None:
-        """It is not stored, as far as anybody knows."""
+        """End both spans with an error: the message is not stored, as far as anybody knows."""
         if self.store is not None:
             self.store.end(error=error)
         self.publish.end(error=error)

@@ -177,7 +177,7 @@ def _sole_admin(broker: BrokerView) -> Callable[[], Admin]:
 
 
 def make_interface(broker: BrokerView, page: MetricsPage) -> FastAPI:
-    """Whoever asks is known already: `identity` is in the state of each request."""
+    """Make the HTTP interface. Each request's state holds the `identity` of its sender already."""
     app = FastAPI(title="Magnetar broker", version=broker.version, openapi_url=None, docs_url=None)
     add_routers(app, broker, page)
     add_description(app)

@@ -60,7 +60,7 @@ class RecoveryView(BaseModel):
     """How re-replication stands; not a shape of Pulsar's."""
 
     auditor: str | None
-    """Who was elected to look for missing copies; null: nobody does."""
+    """Bookie that was elected auditor and looks for missing copies; null: none."""
     enabled: bool
     """False: an operator has switched it off."""
     ledgers_waiting: int
@@ -120,7 +120,8 @@ def bookies_router(
         response_model_exclude_none=True,
     )
     async def racks() -> dict[str, dict[str, BookieInfo]]:
-        """Those that were set here; of all others what they registered with, in `default`."""
+        """Racks that were set here; for all other bookies the rack of their registration, in
+        `default`."""
         known = await resources.racks()
         placed = {name for bookies in known.values() for name in bookies}
         own = {
@@ -144,7 +145,7 @@ def bookies_router(
 
     @router.post(_RACK, status_code=204, summary="Set the rack of a bookie")
     async def set_rack(bookie: str, info: BookieInfo, group: str = "default") -> Response:
-        """It is kept and has no effect: bookies are placed by the racks they register with."""
+        """Store the rack. Without effect: bookies are placed by the racks they register with."""
         if not info.rack or not group:
             raise HttpRefusal(412, "a rack and a group are needed")
 

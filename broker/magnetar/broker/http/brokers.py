@@ -140,7 +140,7 @@ def brokers_router(
         forcedTerminateTopic: bool = True,
         maxConcurrentUnloadPerSec: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
     ) -> Response:
-        """It hands its topics over and ends. How many at a time is a setting of its own."""
+        """Hand the topics over and end. Another setting bounds how many move at a time."""
         request_stop()
         return done()
 
@@ -351,7 +351,7 @@ def _is_secret(name: str) -> bool:
 
 _STATS = "/admin/v2/broker-stats"
 _TOPICS_AT_ONCE = 50
-"""Whose statistics are made in one turn of the loop."""
+"""Topics whose statistics are made in one turn of the loop."""
 
 OLD_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
     "filteredEntriesCount": (0, "brokers run no code of others on messages"),

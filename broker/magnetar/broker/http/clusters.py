@@ -71,7 +71,7 @@ class AutoFailover(RequestBody):
 
 
 class NamespaceIsolation(RequestBody):
-    """Which brokers serve which namespaces; all of them regular expressions."""
+    """Brokers that serve certain namespaces; all fields are regular expressions."""
 
     namespaces: list[str] = Field(default_factory=list)
     primary: list[str] = Field(default_factory=list)
@@ -181,7 +181,7 @@ def clusters_router(context: HttpContext) -> APIRouter:
     async def set_migration(
         cluster: str, isMigrated: bool = False, url: Annotated[ClusterUrl | None, Body()] = None
     ) -> Response:
-        """It is kept and has no effect: clients are not sent to other clusters."""
+        """Store the migration. Without effect: clients are not sent to other clusters."""
         told = ClusterPolicies(migrated=isMigrated, migratedClusterUrl=url)
         kept = told.model_dump(exclude_none=True)
         await tenants.update_cluster(
@@ -294,7 +294,7 @@ def _add_isolation(router: APIRouter, context: HttpContext) -> None:
 
     @router.post(path + "/{name}", status_code=204, summary="Make or replace an isolation policy")
     async def set_policy(cluster: str, name: str, policy: NamespaceIsolation) -> Response:
-        """It is kept and has no effect: bundles are placed by load alone."""
+        """Store the policy. Without effect: bundles are placed by load alone."""
 
         def change(record: ClusterRecord) -> ClusterRecord:
             known = {**record.isolation_policies, name: policy.model_dump(exclude_none=True)}

@@ -212,7 +212,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_path_parameters(operation: dict[str, Any], path: str) -> None:
-    """Those that the route reads itself."""
+    """Describe the path parameters that the route reads itself."""
     known = operation.setdefault("parameters", [])
     described = {each["name"] for each in known if each["in"] == "path"}
     for name in _PARAMETER.findall(path):

@@ -166,7 +166,7 @@ class TopicWork:
         )
 
     async def partitions(self, name: TopicName) -> list[TopicName] | None:
-        """Those of a partitioned topic; None: it is none.
+        """Return the partitions of a partitioned topic; None: the topic is not partitioned.
 
         Raises:
             BrokerMetadataError

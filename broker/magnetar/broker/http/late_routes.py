@@ -52,8 +52,8 @@ def late_router(**options: Any) -> APIRouter:
 
 
 def add_late(app: FastAPI, router: APIRouter, dependencies: Sequence[params.Depends]) -> None:
-    """As `app.include_router`, which would make them all once more at the first request for one of
-    them. `dependencies` come before those of the routes."""
+    """Include a router's late routes without making them. `app.include_router` would make them all
+    at the first request for one of them. `dependencies` come before those of the routes."""
     for route in router.routes:
         assert isinstance(route, _LateRoute)
         assert route.late_options is not None

@@ -62,7 +62,7 @@ class StorageQuestion(TopicNames):
 
 
 class TimeQuestion(TopicNames):
-    """Which message of each topic is the first since a time."""
+    """Question for the first message of each topic since a time."""
 
     time_ms: WholeNumber = Field(alias="timeMs")
     """Milliseconds since 1970."""
@@ -96,8 +96,8 @@ def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
 
     @router.post("/magnetar/v1/topics/internalStats", summary="How many topics are stored")
     async def internal_stats(request: Request, question: StorageQuestion) -> JSONResponse:
-        """As `internalStats` of each; of a partitioned topic only how many partitions it has. 404:
-        also of a partition that its topic should have.
+        """Return `internalStats` of each topic; of a partitioned one only its number of partitions.
+        404 as well for a partition that its topic should have.
 
         With `readHoldS` the topics count as used for so long, and are not deleted as inactive.
         """

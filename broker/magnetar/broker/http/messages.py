@@ -107,7 +107,7 @@ def messages_router(context: HttpContext) -> APIRouter:
     async def message_by_id(
         tenant: str, namespace: str, topic: str, ledger_id: int, entry_id: int
     ) -> Response:
-        """Its payload; the metadata are in headers. 404: there is none with that id."""
+        """Return the payload, with the metadata in headers. 404: no message has that id."""
         there = await single(tenant, namespace, topic, "a message by its id")
         position = Position(ledger_id, entry_id)
         return shown(there, position, await entry_at(there, position))

@@ -155,7 +155,7 @@ def namespaces_router(context: HttpContext) -> APIRouter:
 
     @router.get("/magnetar/v1/namespaces/{tenant}/{namespace}/bundles")
     async def owned_bundles(tenant: str, namespace: str) -> list[OwnedBundle]:
-        """Its bundles with their owners and loads. Reads one lease per bundle."""
+        """Bundles of a namespace with their owners and loads. Reads one lease per bundle."""
         name = await context.namespace(tenant, namespace)
         layout = await context.admin.layouts.layout_of(name)
         loads: dict[tuple[str, str], BundleLoad] = {}
@@ -189,7 +189,7 @@ def bundles_router(context: HttpContext) -> APIRouter:
     async def delete_bundle(
         tenant: str, namespace: str, bundle: str, force: bool = False
     ) -> Response:
-        """Its owner gives it up. 409: there are topics in it; with `force` they are deleted."""
+        """Have the owner give the bundle up. 409: it has topics; with `force` they are deleted."""
         if not bundle.startswith("0x"):
             raise HttpRefusal(404, f"namespaces have nothing that is called {bundle!r}")
         held = await context.bundle(tenant, namespace, bundle)
@@ -289,7 +289,7 @@ def _add_migration(router: APIRouter, context: HttpContext) -> None:
     async def set_migrated(
         tenant: str, namespace: str, migrated: Annotated[Flag, Body()]
     ) -> Response:
-        """It is kept and has no effect: clients are not sent to other clusters."""
+        """Store the flag. Without effect: clients are not sent to other clusters."""
 
         def changed(record: NamespaceRecord) -> NamespaceRecord:
             return record.model_copy(update={"migrated": migrated})
@@ -321,7 +321,7 @@ def _add_resource_group(router: APIRouter, context: HttpContext) -> None:
         summary="Put a namespace into a resource group",
     )
     async def set_group(tenant: str, namespace: str, name: str) -> Response:
-        """It is kept and has no effect. 412: there is no such group."""
+        """Store the group's name. Without effect. 412: no such group exists."""
         await context.namespace(tenant, namespace)
         if name not in await context.resources.group_names():
             raise InvalidNameError(f"there is no resource group {name!r}: make it first")

@@ -30,12 +30,12 @@ def non_persistent_router(context: HttpContext) -> APIRouter:
 
     @router.get(_NAMESPACE, summary="The non-persistent topics of a namespace")
     async def listed(tenant: str, namespace: str) -> list[str]:
-        """Those that are in use, wherever they are."""
+        """Return the topics in use, on whichever broker they are."""
         return await non_persistent_names(context, await context.namespace(tenant, namespace))
 
     @router.put(_TOPIC, status_code=204, summary="Have a non-persistent topic")
     async def create(tenant: str, namespace: str, topic: str) -> Response:
-        """It goes again when nobody uses it. 409: the name is taken."""
+        """Create the topic; it ends when nobody uses it. 409: the name is taken."""
         name = await named(tenant, namespace, topic)
         if name.partition_index >= 0:
             raise HttpRefusal(412, f"{name} has the name of a partition: create the whole topic")
@@ -101,7 +101,7 @@ def non_persistent_router(context: HttpContext) -> APIRouter:
 
     @router.get(_TOPIC + "/subscriptions", summary="The subscriptions of a non-persistent topic")
     async def subscriptions(tenant: str, namespace: str, topic: str) -> list[str]:
-        """Those that have consumers now."""
+        """Return the subscriptions that have consumers now."""
 
         async def names(there: Topic) -> list[str]:
             return [name for name, each in there.subscriptions.items() if each.is_open]

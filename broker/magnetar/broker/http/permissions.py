@@ -1,4 +1,4 @@
-"""Who may do what: grants to roles, over HTTP. Source: HTTP sheet, sections 8.1 and 9.1.
+"""Permissions of roles, over HTTP. Source: HTTP sheet, sections 8.1 and 9.1.
 
 Grants of topics and of subscriptions are kept with their namespace. What they mean is decided in
 `security/`.

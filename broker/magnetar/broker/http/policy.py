@@ -160,7 +160,7 @@ class Shape:
         return dict(inlined(found))
 
     def parse_value(self, value: Any) -> Any:
-        """The same of JSON that is parsed already."""
+        """Parse a value from JSON that was decoded already."""
         return self.parse(TypeAdapter(Any).dump_json(value))
 
 
@@ -448,9 +448,9 @@ class Policy:
     """In PolicySet; of those that only namespaces have, in NamespaceRecord."""
     shape: Shape
     namespace: str = ""
-    """Its name below a namespace; empty: namespaces do not have it."""
+    """Name of the policy below a namespace; empty: namespaces do not have it."""
     topic: str = ""
-    """Its name below a topic; empty: topics do not have it."""
+    """Name of the policy below a topic; empty: topics do not have it."""
     key: str = ""
     """In the description of a whole namespace."""
     is_per_cluster: bool = False

@@ -58,7 +58,7 @@ def resources_router(context: HttpContext) -> APIRouter:
 
     @router.post(_QUOTAS, status_code=204, summary="Set the quota of all other bundles")
     async def set_default_quota(quota: ResourceQuota) -> Response:
-        """It is kept and has no effect: quotas limit nothing."""
+        """Store the default quota. Without effect: quotas limit nothing."""
         await resources.set_quota("default", quota.model_dump())
         return done(note=_NOTE)
 
@@ -69,7 +69,7 @@ def resources_router(context: HttpContext) -> APIRouter:
 
     @router.post(_BUNDLE, status_code=204, summary="Set the quota of a bundle")
     async def set_quota(tenant: str, namespace: str, bundle: str, quota: ResourceQuota) -> Response:
-        """It is kept and has no effect: quotas limit nothing."""
+        """Store the quota. Without effect: quotas limit nothing."""
         name = await bundle_of(tenant, namespace, bundle)
         await resources.set_quota(name, quota.model_dump())
         return done(note=_NOTE)
@@ -90,7 +90,7 @@ def resources_router(context: HttpContext) -> APIRouter:
 
     @router.put(_GROUP, status_code=204, summary="Make or replace a resource group")
     async def set_group(name: str, group: ResourceGroup) -> Response:
-        """It is kept and has no effect: groups limit nothing."""
+        """Store the group. Without effect: groups limit nothing."""
         _check_name(name)
         await resources.set_group(name, group.model_dump(exclude_none=True))
         return done(note=_NOTE)

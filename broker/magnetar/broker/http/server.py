@@ -139,7 +139,7 @@ class HttpConnections:
         self._connections.spoke(connection, asyncio.get_running_loop().time())
 
     def forget(self, connection: Any) -> None:
-        """It is gone, or a WebSocket."""
+        """Stop counting a connection that is gone, or became a WebSocket."""
         if self._connections.give_back(connection):
             self._is_full = False
 

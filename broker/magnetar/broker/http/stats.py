@@ -260,7 +260,7 @@ class _Wanted:
 
     @property
     def query(self) -> str:
-        """The same for another broker."""
+        """Query string that asks another broker for the same fields."""
         flags = {
             "subscriptionBacklogSize": self._sized,
             "excludePublishers": self._no_publishers,

@@ -143,7 +143,7 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
 
     @router.post(_PERSISTENT + "/all_subscription/expireMessages/{seconds}", status_code=204)
     async def expire_all(tenant: str, namespace: str, topic: str, seconds: int) -> Response:
-        """The same for all subscriptions of a topic."""
+        """Expire messages of all durable subscriptions of a topic."""
 
         async def work(there: Topic) -> None:
             known = there.subscriptions.values()

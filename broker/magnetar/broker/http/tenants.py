@@ -45,7 +45,7 @@ def _add_tenants(router: APIRouter, context: HttpContext) -> None:
 
     @router.get(tenants)
     async def list_tenants() -> list[str]:
-        """Their names."""
+        """Return the names of all tenants."""
         return await context.tenants.tenants()
 
     @router.get(tenants + "/{tenant}")
@@ -85,12 +85,13 @@ def _add_namespaces(router: APIRouter, context: HttpContext) -> None:
 
     @router.get(namespaces)
     async def list_namespaces(tenant: str) -> list[str]:
-        """Those of a tenant, as tenant/namespace."""
+        """Return the namespaces of a tenant, as tenant/namespace."""
         return await context.tenants.namespaces(tenant)
 
     @router.get("/admin/namespaces/{tenant}/{cluster}")
     async def list_namespaces_below(tenant: str, cluster: str) -> list[str]:
-        """Those below a cluster, as namespaces once were: none. pulsar-admin asks for them."""
+        """Return no namespaces: those below a cluster are of an older model. pulsar-admin asks for
+        them."""
         await context.tenants.tenant(tenant)
         await context.tenants.cluster(cluster)
         return []

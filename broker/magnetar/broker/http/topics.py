@@ -178,7 +178,7 @@ def topics_router(context: HttpContext) -> APIRouter:
 
 
 _LOAD_S_MAX = 5.0
-"""Whoever creates a topic waits no longer for its owner to load it."""
+"""Seconds that a request to create a topic waits for the owner to load it."""
 
 _PREFIX = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 

@@ -60,7 +60,7 @@ class BrokerView:
     websocket_stats: Callable[[], Sequence[SessionStats]]
     """Of each of them."""
     bookies: Callable[[], Mapping[str, BookieInfo]]
-    """Those that are registered, by id."""
+    """Registered bookies, by id."""
     usage: Callable[[], ProcessUsage]
     """What this process has used so far."""
     client_token: Callable[[], bytes]

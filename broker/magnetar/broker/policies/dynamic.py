@@ -29,7 +29,7 @@ NAMES = tuple(sorted(set(PolicySettings.model_fields) - {"partitions_max"}))
 
 
 ALL_NAMES = (*NAMES, *sorted(PULSARS[name] for name in NAMES if name in PULSARS))
-"""The same, and Pulsar's names of them."""
+"""Names of the settings that may be changed, ours and Pulsar's."""
 
 
 def under_both_names(values: Mapping[str, str]) -> dict[str, str]:

@@ -27,7 +27,7 @@ TENANTS_ROOT = "/admin/policies"
 TOPIC_POLICIES_ROOT = "/admin/topic-policies"
 
 SYSTEM_NAMESPACE = "pulsar/system"
-"""It exists from the start, beside the namespaces of the settings."""
+"""Namespace of system topics. It exists from the start, beside the namespaces of the settings."""
 
 R = TypeVar("R", bound="Record")
 
@@ -256,7 +256,8 @@ class NamespaceRecord(Record):
     permissions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """What each role may do in it, e.g. produce; `security/decide.py` has the rules."""
     topic_permissions: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
-    """The same on single topics, by full name; a partitioned topic's hold for its partitions."""
+    """Actions of each role on single topics, by full name; a partitioned topic's hold for its
+    partitions."""
     subscription_permissions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """By subscription, of any topic in it: the roles that alone may use it."""
     properties: dict[str, str] = Field(default_factory=dict)
@@ -276,7 +277,7 @@ class NamespaceRecord(Record):
     offload_threshold_s: int | None = None
     offload_deletion_lag_ms: int | None = None
     is_deleted: bool = False
-    """It is being deleted: nothing new appears in it."""
+    """Whether the namespace is being deleted: nothing new appears in it."""
 
 
 class TopicPolicyRecord(Record):
@@ -299,7 +300,7 @@ def cluster_path(cluster: str) -> str:
 
 
 def topic_policies_root(namespace: str, domain: str) -> str:
-    """Its children are the topics of a namespace that have policies of their own."""
+    """Path whose children are the topics of a namespace that have policies of their own."""
     return f"{TOPIC_POLICIES_ROOT}/{namespace}/{domain}"
 
 

@@ -28,7 +28,8 @@ _RETRY_S = 1.0
 PATIENCE_S = 0.25
 """A read that takes longer is not waited for by those to whom the last value will do."""
 _CHANGES_TRIED = 40
-"""Of those who change a record at once one wins each time; brokers fan out to 16 requests."""
+"""Tries of one change. Of several changes at once one succeeds each time; brokers fan out to 16
+requests."""
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -65,8 +66,8 @@ async def read_record(
 async def _read(
     store: MetadataStore, kind: type[R], path: str, *, is_sure: bool
 ) -> tuple[R | None, int] | None:
-    """The same; a node without a value, which is there for its children alone, holds no record but
-    has a version."""
+    """Read a record with its version. A node without a value, which exists for its children alone,
+    holds no record but has a version."""
     for attempt in (0, 1):
         try:
             found = await asked(store.get(path), f"read {path}")
@@ -176,7 +177,7 @@ class Followed(Generic[T]):
         return self._reading
 
     async def latest(self) -> T:
-        """As `get`; while the store does not answer, the value that was read last.
+        """Return the value; while the store does not answer, the one that was read last.
 
         A broker that is cut off from the store must still be able to send its clients elsewhere:
         a read that is under way for longer than `PATIENCE_S` holds up nobody who can do without.
@@ -228,8 +229,8 @@ class Followed(Generic[T]):
             reading.exception()  # Retrieved, even if nobody waits any more.
 
     def wrote(self, value: T) -> None:
-        """This was just written: it counts until it is read again, at once. What others have
-        written after it may have been heard of sooner than the outcome of our own write."""
+        """Take the value that was just written, and read it again at once: another writer's value
+        may have been heard of sooner than the outcome of this write."""
         self._replace(value)
         self._on_event(WatchEvent.CHANGED)
 

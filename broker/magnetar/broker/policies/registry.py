@@ -199,7 +199,7 @@ class PolicyRegistry:
             self._tell(namespace, None)
 
     def known_namespaces(self) -> Sequence[str]:
-        """Those of the settings, and those that this broker was asked for, if they exist."""
+        """Existing namespaces of the settings, and existing ones that this broker was asked for."""
         known = [name for name, each in self._namespaces.items() if each.value is not None]
         return sorted(known)
 
@@ -219,7 +219,7 @@ class PolicyRegistry:
         return self.known(topic)
 
     def known(self, topic: TopicName) -> EffectivePolicies:
-        """The same without any read: as last heard of, the broker's defaults if never."""
+        """Return the policies as last read, without a new read; the broker's defaults if never."""
         namespace = topic.namespace_name
         followed = self._namespaces.get(namespace)
         record = followed.value if followed is not None else None

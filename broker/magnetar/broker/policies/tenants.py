@@ -114,7 +114,7 @@ class Tenants:
     # Clusters
 
     async def clusters(self) -> list[str]:
-        """Their names, sorted.
+        """Return the names of all clusters, sorted.
 
         Raises:
             BrokerMetadataError
@@ -169,7 +169,7 @@ class Tenants:
     # Tenants
 
     async def tenants(self) -> list[str]:
-        """Their names, sorted.
+        """Return the names of all tenants, sorted.
 
         Raises:
             BrokerMetadataError

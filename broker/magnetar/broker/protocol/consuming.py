@@ -106,7 +106,7 @@ class Consuming:
         """Consumers that the broker closed: acknowledgements under way are told so for a while."""
 
     def consumers(self) -> Sequence[tuple[TopicName, Subscription, Consumer]]:
-        """Those that are there now, each with its place."""
+        """Return the connected consumers, each with its topic and subscription."""
         return [
             (each.topic.name, each.subscription, each.consumer) for each in self._consumers.values()
         ]

@@ -78,7 +78,7 @@ class Link:
         self.client_version = ""
         """What the client calls itself."""
         self.role = ""
-        """Who the client has proven to be; empty: nobody asked."""
+        """Role that the client has authenticated as; empty: authentication is off."""
         self.is_partial_producer = False
         """The client makes producers of the partitions it needs only."""
         self.listener: str | None = None
@@ -91,7 +91,7 @@ class Link:
         self.is_full = False
         """There is no room for what the client may send: it is not read."""
         self.is_paused = False
-        """It is not read, for whatever reason."""
+        """Whether reading from the client is paused, for whatever reason."""
         self.on_room: Callable[[], None] = _nobody
         """There may be room again: the connection looks."""
         self.on_end: Callable[[], None] = _nobody

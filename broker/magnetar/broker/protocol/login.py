@@ -1,4 +1,4 @@
-"""Who is at the other end of one connection: at CONNECT, and again when credentials expire.
+"""Authenticate the client of one connection: at CONNECT, and again when credentials expire.
 
     CONNECT ──> proving ──> proven ──(credentials expire)──> challenged ──> proven
                    │                                             │
@@ -107,7 +107,7 @@ class Login:
         self._link.start(work, _never, is_bounded=True)
 
     async def _identify(self, data: bytes) -> Identity | None:
-        """Who has sent these; None: refused, and the connection closed."""
+        """Return the identity behind the credentials; None: refused, and the connection closed."""
         credentials = Credentials(
             self._method, data, self._certificate_role, self._original_principal
         )

@@ -89,7 +89,7 @@ class Publishing:
         self._pending_bytes = 0
 
     def producers(self) -> Sequence[Producer]:
-        """Those that are there now."""
+        """Return the connected producers."""
         return list(self._producers.values())
 
     # What its producers see of the connection
@@ -397,7 +397,7 @@ class Publishing:
         producer_name: str,
         cancel: Callable[[], None],
     ) -> None:
-        """It has to wait for its turn: the client hears that now, and of its turn later."""
+        """Tell the client that its producer waits in a queue; it is told again at its turn."""
         pending.cancel = cancel
         self._link.write(
             replies.producer_success(

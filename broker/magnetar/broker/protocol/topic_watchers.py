@@ -61,7 +61,7 @@ class TopicPattern:
             raise NotAllowedError(f"{pattern!r} is no pattern of RE2: {error}") from error
 
     def matching(self, names: Iterable[str]) -> list[str]:
-        """Those of the full names that match, in the same order."""
+        """Return the full names that match, in their order."""
         matches = self._matches
         return [each for each in names if matches(_PARTITION.sub("", each.partition("://")[2]))]
 
@@ -242,7 +242,7 @@ class TopicWatchers:
             )
 
     def namespaces(self) -> set[str]:
-        """Those that are watched."""
+        """Namespaces that have a watcher."""
         return {watcher.namespace for watcher in self._watchers.values()}
 
     def end(self, namespace: str) -> None:

@@ -37,7 +37,7 @@ class Definition:
     body: Body
     """None: the type says all there is, or nobody here can know more."""
     fingerprint: str
-    """The same for schemas that are the same: those that differ in white space, in the order of
+    """Hash that is equal for equal schemas: for those that differ in white space, in the order of
     attributes or in docs only. Stored in metadata, never to be computed in another way."""
 
 

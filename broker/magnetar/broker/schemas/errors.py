@@ -11,7 +11,8 @@ class IncompatibleSchemaError(RequestError):
 
 
 class InvalidSchemaError(IncompatibleSchemaError):
-    """It is no definition of its type. The same code on the wire: it is final for clients."""
+    """The definition is none of its type. On the wire it has the code of an incompatible schema,
+    which is final for clients."""
 
 
 class SchemaNotFoundError(RequestError):

@@ -69,7 +69,7 @@ def data_of_text(text: str) -> bytes:
 
 
 def text_of_data(data: bytes) -> str:
-    """The same the other way round.
+    """Return the JSON text of a joined KEY_VALUE definition.
 
     Raises:
         InvalidSchemaError: it is no KEY_VALUE definition.

@@ -118,7 +118,7 @@ def schema_of_wire(schema: pb.Schema) -> SchemaData:
 
 
 def wire_of_schema(schema: SchemaData, name: str) -> pb.Schema:
-    """The same as a part of a command; `name`: of the topic, as tenant/namespace/name."""
+    """Return the schema as a part of a command; `name`: of the topic, as tenant/namespace/name."""
     found = pb.Schema(name=name, schema_data=schema.data, type=_NUMBERS[schema.type])
     _pairs(found).extend(
         pb.KeyValue(key=key, value=value) for key, value in schema.properties.items()
@@ -127,7 +127,8 @@ def wire_of_schema(schema: SchemaData, name: str) -> pb.Schema:
 
 
 def _pairs(schema: pb.Schema) -> MutableSequence[pb.KeyValue]:
-    """Its properties. To the type checker their type is the enumerator of that name in Schema."""
+    """Return the properties of a schema. To the type checker their type is the enumerator of that
+    name in Schema."""
     return cast("MutableSequence[pb.KeyValue]", schema.properties)
 
 

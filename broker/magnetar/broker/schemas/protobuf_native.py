@@ -47,7 +47,7 @@ class ProtobufDefinition:
     messages: dict[str, descriptors.DescriptorProto]
     """By full name, with a dot before it, as fields name them."""
     canonical: bytes
-    """The same for definitions that are the same."""
+    """Bytes that are equal for equal definitions."""
 
 
 def parse(data: bytes) -> ProtobufDefinition:

@@ -40,14 +40,14 @@ class IndexEntry(BaseModel):
 
 
 class SchemaRecord(Record):
-    """Which versions a topic has."""
+    """Versions of a topic's schema."""
 
     versions: tuple[IndexEntry, ...] = ()
     """In the order of their numbers. A deletion hides what is before it."""
 
     @property
     def current(self) -> tuple[IndexEntry, ...]:
-        """Those that count for new schemas: what is behind the last deletion."""
+        """Versions that new schemas are checked against: those behind the last deletion."""
         for index in range(len(self.versions) - 1, -1, -1):
             if self.versions[index].is_deletion:
                 return self.versions[index + 1 :]
@@ -99,5 +99,5 @@ def schemas_path(topic: TopicName) -> str:
 
 
 def schemas_root(namespace: str) -> str:
-    """Its children are the topics of a namespace that have schemas."""
+    """Path whose children are the topics of a namespace that have schemas."""
     return f"{SCHEMAS_ROOT}/{namespace}"

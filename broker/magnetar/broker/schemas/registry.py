@@ -102,7 +102,7 @@ class SchemaRegistry:
         return await self._stored(topic, entry)
 
     async def versions(self, topic: TopicName) -> list[StoredSchema]:
-        """Those that were not deleted, oldest first.
+        """Return the versions that were not deleted, oldest first.
 
         Raises:
             SchemaNotFoundError: there never was any.
@@ -272,7 +272,8 @@ class SchemaRegistry:
             await self.remove(topic)
 
     async def remove_namespace(self, namespace: str) -> None:
-        """The same of everything in a namespace, given as tenant/namespace, that goes itself.
+        """Remove all schemas of a namespace, given as tenant/namespace, that is being deleted
+        itself.
 
         Raises:
             BrokerMetadataError
@@ -373,8 +374,8 @@ class SchemaRegistry:
         return found if found is not None else (SchemaRecord(), -1)
 
     async def _read_for(self, topic: TopicName, definition: Definition) -> tuple[SchemaRecord, int]:
-        """The same for a decision about a definition: one that is there already is found by one
-        read; that it is not there, or what is, is not what a store that is behind says."""
+        """Read the record for a decision about a definition. One read is enough to find a
+        definition that exists. To say that it does not exist, the store must have caught up."""
         found = await self._read(topic)
         if found[0].find(definition.fingerprint) is None and found[1] >= 0:
             await asked(self._store.catch_up(), f"read schemas of {topic}")

@@ -1,4 +1,4 @@
-"""Who somebody is, and what they may do: authentication, authorization, audit, limits."""
+"""Authentication, authorization, audit, and their limits."""
 
 from magnetar.broker.security.actions import (
     Action,

@@ -41,7 +41,7 @@ class Credentials:
     certificate_role: str = ""
     """Common name of the certificate that the TLS handshake has verified; empty: none."""
     original_principal: str = ""
-    """Whom a proxy speaks for."""
+    """Principal that a proxy speaks for."""
 
 
 class Method(Protocol):
@@ -114,7 +114,7 @@ class Authenticator:
         return bool(self._methods)
 
     async def authenticate(self, credentials: Credentials, *, address: str) -> Identity:
-        """Who somebody is; who they say they are, while authentication is off: nobody.
+        """Return the identity that the credentials prove; nobody, while authentication is off.
 
         Raises:
             AuthenticationError: the text says what is wrong, and can be told to anybody.
@@ -137,8 +137,8 @@ class Authenticator:
         certificate_role: str = "",
         query_token: str = "",
     ) -> Identity:
-        """Who has sent an HTTP request. `headers` by names in lower case; `query_token`: of a
-        WebSocket, for browsers, which cannot set headers.
+        """Return the identity of the sender of an HTTP request. `headers` by names in lower case;
+        `query_token`: of a WebSocket, for browsers, which cannot set headers.
 
         Raises:
             AuthenticationError
@@ -178,7 +178,7 @@ class Authenticator:
         return self.acting_for(identity, credentials.original_principal)
 
     def acting_for(self, identity: Identity, principal: str) -> Identity:
-        """The same connection, with another principal behind it: of a single request.
+        """Return the identity with another principal behind it, for a single request.
 
         Raises:
             AuthenticationError: it may not speak for others, or for that one.

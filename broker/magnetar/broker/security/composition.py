@@ -64,7 +64,7 @@ class Security:
         self._following: asyncio.Task[None] | None = None
         self.audit = Audit(clock.monotonic_s, events_per_s=settings.audit_events_per_s)
         self.tls: ServerTls | None = None
-        """Of both TLS ports; there once `load` has returned, if there are such ports."""
+        """Certificates of both TLS ports; set once `load` has returned, if such ports exist."""
         self._passwords: Passwords | None = None
         self._tokens: TokenMethod | None = None
         self._client_token = b""

@@ -1,4 +1,4 @@
-"""Who somebody is, after they have proven it. Pure."""
+"""The identity of a client that has authenticated. Pure."""
 
 from dataclasses import dataclass
 

@@ -75,7 +75,7 @@ class Issuers:
         return isinstance(issuer, str) and issuer in self._issuers
 
     async def authenticate(self, token: str) -> Identity:
-        """Whose token it is.
+        """Return the identity that a token names.
 
         Raises:
             AuthenticationError

@@ -96,12 +96,12 @@ class Passwords:
         self._hashes: Mapping[str, str] = {}
 
     def replace(self, hashes: Mapping[str, str]) -> None:
-        """These are the users now."""
+        """Replace the users and the hashes of their passwords."""
         self._hashes = dict(hashes)
         self._remembered.clear()
 
     async def authenticate(self, data: bytes) -> Identity:
-        """Whose `user:password` it is.
+        """Return the identity that `user:password` names.
 
         Raises:
             AuthenticationError

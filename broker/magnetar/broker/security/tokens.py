@@ -33,7 +33,7 @@ _NOTHING: Options = {**_SIGNATURE_ONLY, "verify_signature": False}
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Which claims hold the role and the audience, and which audience that must be."""
+    """Names of the claims that hold role and audience, and the audience that is required."""
 
     role: str = "sub"
     audience_claim: str = "aud"
@@ -71,7 +71,7 @@ def unverified(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def verify(token: str, keys: Sequence[TokenKey], claims: Claims, *, now_ms: int) -> Identity:
-    """Whose token it is.
+    """Return the identity that a token names.
 
     Raises:
         AuthenticationError: nobody's; the text says why.

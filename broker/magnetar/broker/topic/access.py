@@ -1,4 +1,4 @@
-"""Who may produce to a topic: access modes, the topic's epoch, and producers that come back.
+"""Admit producers to a topic: access modes, the topic's epoch, and producers that come back.
 
 *Shared*: any number, unless somebody has the topic for itself or waits for that. *Exclusive*: one,
 if nobody else is there. *WaitForExclusive*: the same, after waiting in a queue.
@@ -62,7 +62,7 @@ class Access:
     topic_epoch: int | None = None
     """The epoch that it was given earlier."""
     is_encrypted: bool = False
-    """It says that it encrypts its messages."""
+    """Whether the producer says that it encrypts its messages."""
     on_queued: Callable[[Callable[[], None]], None] = _not_told
     """Called once when it has to wait, with a function that ends the waiting."""
 
@@ -113,7 +113,7 @@ class ProducerAccess:
         self._topic = topic
         self._waiting_max = waiting_max
         self._holder: Producer | _Claim | None = None
-        """Who has the topic for itself."""
+        """Producer that has the topic for itself, or is being admitted as such."""
         self._waiting: deque[_Claim] = deque()
 
     @property

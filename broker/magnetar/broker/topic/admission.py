@@ -1,4 +1,4 @@
-"""Who may join a topic, by its policies. Pure.
+"""Admit producers, consumers and subscriptions by the policies of a topic. Pure.
 
 Only those who come are checked: a policy that is set later leaves those who are there. The codes
 are those of the protocol sheet, sections 7, 9 and 15.

@@ -34,7 +34,7 @@ class KeySharedMode(NamedTuple):
     """What all consumers of a Key_Shared subscription have in common."""
 
     is_sticky: bool = False
-    """They name the hashes they want; else the broker shares them out."""
+    """STICKY: consumers name the hashes that they want. Otherwise the broker assigns them."""
     is_unordered: bool = False
     """The messages of a key may be at several consumers at once."""
 
@@ -128,9 +128,10 @@ class Consumer:
         self.key_shared = key_shared
         self.hash_ranges = hash_ranges
         self.reads_compacted = reads_compacted
-        """It wants the newest message of each key, where the topic is compacted."""
+        """Whether the consumer wants only the newest message of each key, where the topic is
+        compacted."""
         self.is_auto_consume = is_auto_consume
-        """It takes whatever schema a message has."""
+        """Whether the consumer accepts any schema."""
         self.metadata = metadata or {}
         """What its client says of it, for who looks at the statistics."""
         self.start: Position | None = None
@@ -140,7 +141,8 @@ class Consumer:
         self.is_blocked = False
         """Too many unacknowledged messages; of Shared and Key_Shared only."""
         self.is_told_end = False
-        """It knows that the topic is terminated, and that it has seen everything."""
+        """Whether the consumer was told that the topic is terminated and that it has seen every
+        message."""
         self.pending = PendingEntries()
         """Entries sent and not acknowledged, of Shared and Key_Shared; see `PendingAccounts`."""
         self.unacked_messages = 0
@@ -152,7 +154,7 @@ class Consumer:
         self.chunks_out = 0
         """Entries sent that are chunks."""
         self.meter = Meter(0, 0, 0, 0, 0, since_ms=connected_at_ms)
-        """Of those five."""
+        """Rates of messages, bytes, redeliveries, acknowledgements and chunks."""
         self.entries_out = 0
         self.drained_hashes = 0
         """Hashes of keys that this consumer held while another one owned them, and has given up."""

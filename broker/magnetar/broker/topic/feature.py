@@ -95,7 +95,7 @@ class Listener(Protocol):
         ...
 
     def failed(self, batch: PublishBatch, error: LedgerError, /) -> None:
-        """They are not stored, or nobody can tell."""
+        """The entries are not stored, or nobody can tell."""
         ...
 
 
@@ -153,7 +153,7 @@ class Feature:
         return {}
 
     def cursors(self) -> Iterable[Cursor]:
-        """Its durable cursors: they hold trimming back, and are closed with the topic."""
+        """Durable cursors of the feature. They hold trimming back, and close with the topic."""
         return ()
 
     def abandon(self) -> None:

@@ -16,7 +16,8 @@ _NOTHING = Position(-1, -1)
 LOOK_BACK_ENTRIES_MAX = 1_000
 """Entries among which the beginning of a message in chunks is looked for."""
 LOOK_BACK_BYTES_MAX = 256 << 20
-"""Their size: an entry is read as a whole, be it from the cache or from bookies."""
+"""Bytes of entries read to find the beginning of a message in chunks. An entry is read as a whole,
+be it from the cache or from bookies."""
 
 
 class LastMessage:
@@ -89,7 +90,7 @@ class LastMessage:
         self._chunk = chunk if chunk is not None and chunk.chunk_id > 0 else None
 
     async def _find_visible(self) -> tuple[Position, int]:
-        """As `find` where entries are hidden: back over markers, and what nobody may read."""
+        """Find the last message where entries are hidden: pass over markers and aborted ones."""
         position = self._visibility.last
         while position.entry_id >= 0 and self._log.first_position() <= position:
             if position == self._known[0]:

@@ -33,7 +33,7 @@ class Peer(Probed, Protocol):
 
     @property
     def role(self) -> str:
-        """Who the client has proven to be; empty: nobody asked."""
+        """Role that the client has authenticated as; empty: authentication is off."""
         ...
 
     @property

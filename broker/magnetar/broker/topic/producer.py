@@ -132,7 +132,7 @@ class Producer:
         self.messages_dropped = 0
         """Messages that a topic without a store took no notice of: too many at once."""
         self.meter = Meter(0, 0, 0, 0, since_ms=self.connected_at_ms)
-        """Of those four."""
+        """Rates of messages, bytes, chunks and dropped messages."""
         # Batches under way, and encoded SEND_ERRORs that wait for the batches before them.
         self._waiting: deque[PublishBatch | bytes] = deque()
         self._on_drained: Callable[[], None] | None = None

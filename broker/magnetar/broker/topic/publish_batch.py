@@ -60,7 +60,7 @@ class MessageCheck(Protocol):
 
 
 class ReceiptSink(Protocol):
-    """Who answers the SENDs of a batch; `Producer` is one."""
+    """Receiver of the outcome of a batch, which answers its SENDs; `Producer` is one."""
 
     def batch_appended(self, batch: "PublishBatch", ledger_id: int, first_entry_id: int, /) -> None:
         """The log has the entries durably, at consecutive ids."""

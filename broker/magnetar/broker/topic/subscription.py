@@ -568,7 +568,7 @@ class Subscription:
             self._await_return()
 
     def placed(self, first: Position) -> None:
-        """It goes on at a position, which the log may have no more."""
+        """Note that the subscription goes on at a position, which the log may have no more."""
         if self.context is not None and self.context.early is not None:
             self.context.early.place(first)
 

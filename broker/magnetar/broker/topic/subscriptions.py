@@ -85,7 +85,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         self._reads = RangeReads(topic.log, topic.tail.cache, limits.dispatch.reads)
         self._by_name: dict[str, Subscription] = {}
         self.by_name: Mapping[str, Subscription] = self._by_name
-        """The same mapping, for who looks at it for each batch: without a call into Python."""
+        """Read-only view of the subscriptions by name. An attribute, so that looking at it for each
+        batch makes no call into Python."""
         self.rate = admission.SubscribeRate()
         """How often each consumer subscribes."""
         self._sent_before = (0, 0)

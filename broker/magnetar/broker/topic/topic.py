@@ -69,7 +69,7 @@ class Topic:
         self.log = log
         self.tail = Tail(cache)
         self.visibility = Visibility(log)
-        """What of it may be read."""
+        """Visible part of the log."""
         self.last_message = LastMessage(str(name), log, cache, self.visibility)
         self.gate = TrimGate()
         """Entered by whoever makes a durable cursor, or moves one back (rule 5.2)."""
@@ -86,7 +86,8 @@ class Topic:
         self.reload: Callable[[str], None] = self._close_for
         """Gives the topic up at once, and whoever asks for it loads it again; takes the reason."""
         self.reopen: Callable[[str], None] = self._close_for
-        """The same, after its publishes are answered and everything is saved."""
+        """Closes the topic after its publishes are answered and everything is saved; the next
+        request loads it again. Takes the reason."""
         self.is_closed = False
 
     def _published(self) -> tuple[int, int]:
@@ -129,7 +130,7 @@ class Topic:
         return found
 
     def apply_policies(self, policies: EffectivePolicies) -> None:
-        """These count from now on; whoever must act on that hears of it."""
+        """Apply changed policies, and notify those that must act on them."""
         before = self.policies
         if policies != before and not self.is_closed:
             self.policies = policies

@@ -1,4 +1,4 @@
-"""Who has used a topic since it was loaded, and what was taken away from it. In memory alone."""
+"""Use of a topic since it was loaded, and what trimming took away from it. In memory alone."""
 
 import asyncio
 

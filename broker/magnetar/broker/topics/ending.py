@@ -150,7 +150,8 @@ class TopicEnds:
             log.abandon(reason)  # which comes back as `fence`
 
     def fence(self, topic: Topic) -> None:
-        """It has another owner, or may have: drop it at once, write nothing, let clients look."""
+        """Drop a topic that has another owner, or may have: write nothing, and let clients look it
+        up."""
         if not self._table.is_served(topic):
             topic.is_closed = True  # still loading: whoever does that looks at it in the end
             return

@@ -143,7 +143,7 @@ class FollowedLists:
         return followed
 
     def leave(self, namespace: str, listener: Listener) -> None:
-        """It hears no more; a list that nobody follows is forgotten."""
+        """Remove a listener; forget a list that nobody follows."""
         followed = self._lists[namespace]
         del followed.listeners[listener]
         if not followed.listeners:

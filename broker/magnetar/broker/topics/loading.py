@@ -62,7 +62,8 @@ class TopicLoader:
         self.failed_loads = 0
 
     async def get(self, name: TopicName, *, may_create: bool) -> Topic:
-        """As `Topics.get`."""
+        """Return the topic, loading it if need be; create it if `may_create`. Bounded by the load
+        timeout."""
         deadline_s = self._deadline_s()
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Who may connect, what a WebSocket client may do, and until when.
+"""Access of WebSocket clients: origins, rights, and the end of a session with its credentials.
 
 A browser lets any page try, and says which one it is. Rights are asked when a session begins, and
 when it grows: sessions reach topics as the broker, which may do everything. The end of a client's

@@ -65,7 +65,7 @@ class Credit(Generic[Key]):
         return min(room, self._permits) if self._pull else room
 
     def sent(self, keys: Iterable[Key], now_s: float) -> None:
-        """They were sent; not more of them than there was room for."""
+        """Note that messages were sent; at most as many as there was room for."""
         count = 0
         for key in keys:
             count += 1
@@ -184,9 +184,9 @@ class Deliveries:
     sent: list[MessageId] = field(default_factory=list)
     """To a consumer: what the frames hold."""
     dead: list[Message] = field(default_factory=list)
-    """They came too often, and go to the dead letter topic."""
+    """Messages that were delivered too often, and go to the dead letter topic."""
     discarded: list[Message] = field(default_factory=list)
-    """They are encrypted and unwanted: to be acknowledged."""
+    """Messages that are encrypted and unwanted: to be acknowledged."""
 
 
 class ConsumerCore:

@@ -233,7 +233,8 @@ class ConsumerSession(_Receiving):
         return [topic for topics in found for topic in topics]
 
     async def _check_rights(self, topic: TopicName) -> None:
-        """Also where its dead letters go: told now, and not when the first letter is dead."""
+        """Check the rights to consume, and to produce to the dead letter topic: a refusal comes
+        now, not with the first dead letter."""
         parameters, subscription = self._parameters, self._endpoint.subscription
         await self._rights.check_consume(topic, subscription)
         if parameters.redeliveries_max is not None:

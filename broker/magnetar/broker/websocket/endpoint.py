@@ -243,7 +243,7 @@ class ProducerParameters:
     pending_messages_max: int | None
     compression: Compression
     encryption_keys: tuple[EncryptionKey, ...]
-    """Its client encrypts the messages; empty: it does not."""
+    """Keys by which the client encrypts its messages; empty: it does not."""
     encodes_text: bool
     """Payloads are text, to be encoded by the topic's schema."""
 

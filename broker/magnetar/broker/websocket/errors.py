@@ -57,7 +57,7 @@ class Code(IntEnum):
 
     @property
     def text(self) -> str:
-        """Its description."""
+        """Description of the code."""
         return _TEXTS[self]
 
 
@@ -140,7 +140,7 @@ def refusal_of(error: SdkError) -> UpgradeRefusedError:
 
 
 def refusal_here(error: Exception) -> UpgradeRefusedError:
-    """The same when this broker could not look something up itself."""
+    """Return the refusal for a client when this broker could not look something up itself."""
     return UpgradeRefusedError(
         404 if isinstance(error, NamespaceNotFoundError) else 500, str(error)
     )

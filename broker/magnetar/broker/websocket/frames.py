@@ -41,7 +41,7 @@ class Publish:
     """As it travels."""
     key_is_base64: bool = False
     is_null: bool = False
-    """It has no value, which is not the same as an empty one."""
+    """Whether the message has no value, which is not the same as an empty one."""
     properties: Mapping[str, str] | None = None
     event_time_ms: int | None = None
     deliver_at_ms: int | None = None
@@ -66,7 +66,7 @@ class Command:
 
     type: CommandType
     message_id: MessageId | None = None
-    """Of the two acknowledgements."""
+    """Message of an acknowledgement or a negative acknowledgement."""
     permits: int = 0
 
 
@@ -239,7 +239,7 @@ def _clusters(body: dict[str, Any], context: str | None) -> tuple[str, ...]:
 
 
 def receipt_frame(message_id: MessageId, context: str | None) -> bytes:
-    """It is stored."""
+    """Encode the receipt of a message that is stored."""
     body: dict[str, object] = {"result": "ok", "messageId": id_text(message_id)}
     if context is not None:
         body["context"] = context
@@ -247,7 +247,7 @@ def receipt_frame(message_id: MessageId, context: str | None) -> bytes:
 
 
 def send_error_frame(code: Code, text: str, context: str | None) -> bytes:
-    """It is not stored, or that is not known."""
+    """Encode the refusal of a message: it is not stored, or that is not known."""
     body: dict[str, object] = {"result": f"send-error:{code.value}", "errorMsg": text}
     if context is not None:
         body["context"] = context

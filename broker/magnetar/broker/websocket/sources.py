@@ -109,7 +109,7 @@ class Sources:
                 del self._by_ledger[next(iter(self._by_ledger))]
 
     def consumer_of(self, message_id: MessageId) -> Consumer | None:
-        """Whose message it is, as far as that can be told."""
+        """Return the consumer that a message came from, as far as that can be told."""
         if len(self._consumers) == 1:
             return next(iter(self._consumers.values()))
         found = self._by_ledger.get(message_id.ledger_id)

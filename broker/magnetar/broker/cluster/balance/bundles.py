@@ -167,7 +167,7 @@ class Layout:
         )
 
     def split(self, bundle: Bundle, at: int) -> "Layout":
-        """This layout with one bundle cut in two: below `at`, and from there on.
+        """Cut one bundle in two, below `at` and from there on; return the new layout.
 
         Raises:
             BundleError: no such bundle here, or `at` is not inside it.

@@ -109,7 +109,7 @@ class BundleLimits:
         )
 
     def exceeded_by(self, load: BundleLoad) -> str:
-        """Which limit a bundle is over: the name of the field, or "" for none."""
+        """Return the name of the limit that a bundle exceeds, or "" if it exceeds none."""
         if load.topics > self.topics:
             return "topics"
         if load.sessions > self.sessions:

@@ -1,4 +1,4 @@
-"""Which broker gets a bundle that nobody owns: the least loaded one. Pure.
+"""Choose a broker for a bundle that nobody owns: the least loaded one. Pure.
 
 Least loaded by cost (`load_report.py`), which is exact and steady, and not by the use of the
 processor: two idle brokers differ in that by chance, and all bundles would follow the chance. A

@@ -1,4 +1,4 @@
-"""Which bundles move from one broker to another, so that the load is even. Pure.
+"""Choose bundles to move from one broker to another, so that the load is even. Pure.
 
 Each move costs its clients a failover, so there are few of them:
 
@@ -51,7 +51,7 @@ class BrokerLoad:
     usage_percent: float
     costs: Mapping[BundleId, float]
     divisible: Collection[BundleId] = ()
-    """Its bundles that can be split: of several topics, in a namespace with room for more."""
+    """Bundles that can be split: of several topics, in a namespace with room for more."""
 
 
 @dataclass(frozen=True, slots=True)

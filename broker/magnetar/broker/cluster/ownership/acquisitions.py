@@ -56,7 +56,7 @@ class _Asked(Generic[T]):
 
 
 class Acquisitions(Generic[T]):
-    """Those who wait, by bundle. On the event loop."""
+    """Callers that wait for the owner of a bundle, by bundle. On the event loop."""
 
     def __init__(
         self,

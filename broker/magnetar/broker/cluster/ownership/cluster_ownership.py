@@ -195,7 +195,8 @@ class ClusterOwnership:
     async def owner_of_bundle(
         self, bundle: BundleId, *, is_authoritative: bool = False, listener: str = ""
     ) -> Owner:
-        """As `owner_of`, for a bundle of the present layout.
+        """Return the owner of a bundle of the present layout, waiting as `owner_of` does for a
+        topic.
 
         Raises:
             NotAllowedError, BrokerMetadataError

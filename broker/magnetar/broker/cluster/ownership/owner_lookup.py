@@ -1,4 +1,4 @@
-"""Who owns a bundle; and waiting, within bounds, for what cannot be told yet.
+"""Find the owner of a bundle; wait, within bounds, while nobody can tell.
 
 The owner says "connect here", everybody else "connect there". If nobody has the lease, the leader
 of the brokers chooses; whoever it chooses is told by the client, with a redirect that is

@@ -8,7 +8,7 @@ from magnetar.broker.cluster.ownership.records import BrokerRecord
 
 
 class Placement(Protocol):
-    """Who is asked to serve a bundle that nobody owns."""
+    """The choice of a broker for a bundle that nobody owns."""
 
     @property
     def is_leader(self) -> bool:
@@ -16,7 +16,7 @@ class Placement(Protocol):
         ...
 
     def leader(self) -> BrokerRecord | None:
-        """Who decides; None: not known just now."""
+        """Return the broker that decides; None: unknown at the moment."""
         ...
 
     def choose(self, bundle: BundleId, *, excluding: Collection[str] = ()) -> str | None:

@@ -56,9 +56,9 @@ class BrokerRecord(_Addresses):
     name: str = Field(min_length=1)
     version: str = ""
     draining: bool = False
-    """It is about to stop, and takes nothing more."""
+    """Whether the broker is about to stop, and takes no more bundles."""
     load: dict[str, JsonValue] = Field(default_factory=dict)
-    """Its load report, whatever its release puts in it."""
+    """Load report of the broker, with whatever fields its release has."""
 
 
 class LeaseRecord(_Addresses):

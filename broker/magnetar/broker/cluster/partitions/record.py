@@ -17,11 +17,11 @@ class PartitionedTopicRecord(Record):
     partitions: int = Field(ge=1)
     properties: dict[str, str] = Field(default_factory=dict)
     is_deleted: bool = False
-    """It is being deleted: no partition of it appears any more."""
+    """Whether the topic is being deleted: no partition of it appears any more."""
 
 
 def partitioned_topics_root(namespace: str, domain: str) -> str:
-    """Its children are the partitioned topics of a namespace, given as tenant/namespace."""
+    """Path whose children are the partitioned topics of a namespace, given as tenant/namespace."""
     return f"{PARTITIONED_TOPICS_ROOT}/{namespace}/{domain}"
 
 

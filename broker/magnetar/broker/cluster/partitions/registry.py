@@ -1,4 +1,4 @@
-"""Which topics are partitioned, and changes of that.
+"""The registry of partitioned topics: read, create, grow and delete them.
 
 Everything is in the metadata store, so any broker may do it. A partition exists from the moment
 its topic was created or has grown, loaded or not: lists and patterns show it.
@@ -175,7 +175,7 @@ class PartitionedTopics:
         return record
 
     async def ensure(self, topic: TopicName, partitions: int) -> PartitionedTopicRecord:
-        """The same for a topic that appears by itself: what is there already is good.
+        """Create a partitioned topic on first use; keep one that exists already.
 
         Raises:
             As `create`.
@@ -311,7 +311,7 @@ class PartitionedTopics:
         await _at_once(create(index) for index in indexes)
 
     async def _bring_along(self, topic: TopicName, indexes: Sequence[int]) -> None:
-        """Whoever subscribed to the first partition meanwhile has a subscription in these, too.
+        """Copy subscriptions that the first partition gained meanwhile to the new partitions.
 
         They count by now, and may be deleted like any other: no partition that is gone comes back.
         """
@@ -332,7 +332,7 @@ class PartitionedTopics:
         await _at_once(bring(index) for index in indexes)
 
     async def _durable_subscriptions(self, topic: TopicName) -> list[str]:
-        """Those of the first partition."""
+        """Return the durable subscriptions of the first partition."""
         path = naming.log_path(topic.partition(0))
         await asked(self._store.catch_up(), f"read {path}")
         cursors = await asked(list_cursors(self._store, path), f"read {path}")

@@ -66,7 +66,7 @@ class OpenedEntry:
 
     @property
     def chunk_of(self) -> str:
-        """Which message a chunk is a part of."""
+        """Id of the chunked message that this chunk belongs to."""
         uuid: str = self.metadata.uuid
         return uuid
 

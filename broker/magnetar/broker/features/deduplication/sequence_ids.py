@@ -1,4 +1,4 @@
-"""Which sequence ids the producers of a topic have used: *accepted*, and *stored*. Pure.
+"""Track the sequence ids of a topic's producers: *accepted*, and *stored*. Pure.
 
 By name, because a producer that comes back has nothing else. The ids of a name ascend: what is not
 above the highest that was accepted for a write was sent before. If it is not above the highest

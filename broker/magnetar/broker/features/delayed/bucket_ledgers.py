@@ -129,7 +129,7 @@ class BucketLedgers:
         return writer.ledger_id
 
     async def name(self, buckets: Sequence[StoredBucket]) -> None:
-        """These are the buckets from now on."""
+        """Replace the list of stored buckets in the metadata."""
         await self._log.update_properties(property_of(buckets))
 
     async def read(self, ledger_id: int, first: int, last: int) -> list[bytes]:

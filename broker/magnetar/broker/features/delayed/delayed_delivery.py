@@ -428,7 +428,7 @@ class SubscriptionDelays:
         return self._due.size_bytes
 
     def release(self, positions: list[Position]) -> None:
-        """These are due. What the dispatcher has not come to yet, it finds by itself."""
+        """Hand due entries to the dispatcher, but for those that it has not come to yet."""
         dispatcher = self._dispatcher
         if dispatcher is None:
             return

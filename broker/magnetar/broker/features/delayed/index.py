@@ -1,4 +1,4 @@
-"""Which positions are due when: the index of one topic, without I/O. Pure.
+"""Index of the due times of one topic's positions, without I/O. Pure.
 
 A *record* is 24 bytes: due time (ms since the epoch), ledger, entry, each 64 bits big-endian, so
 records compare as bytes. New ones gather in a *tail*, a heap. A tail that is large enough becomes a
@@ -118,7 +118,7 @@ class DelayedIndex:
 
     @property
     def in_memory_bytes(self) -> int:
-        """Of that, what is in memory; the tail at what its numbers take."""
+        """Bytes of the index in memory; the tail counts at what its numbers take."""
         loaded = sum(each.size_bytes for each in self.buckets)
         return len(self._tail) * _TAIL_BYTES + loaded + self.withheld.size_bytes
 

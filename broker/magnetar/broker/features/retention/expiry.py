@@ -235,7 +235,7 @@ async def newest_older(
 async def _search(
     log: ListedLog, after: Position, publish_time_ms: int, now_ms: int
 ) -> tuple[Position | None, int | None]:
-    """The same, and when the first entry was published, if that is known."""
+    """Return the last expired position, and when the first entry was published, if known."""
     pieces = _pieces_behind(log, after)
     high = sum(count for _, _, count in pieces)
     if not high:

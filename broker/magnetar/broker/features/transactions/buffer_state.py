@@ -1,4 +1,4 @@
-"""Which entries of a topic are hidden, or aborted: the core of its transaction buffer. Pure.
+"""The core of a topic's transaction buffer: entries that are hidden, or aborted. Pure.
 
 Messages of a transaction lie in the topic's log among all others. A reader may go up to the first
 entry of the oldest open transaction, and passes over entries of aborted ones. Both are known by
@@ -61,7 +61,7 @@ class BufferState:
         return self._handed_over
 
     def answered(self, number: int) -> None:
-        """It is in the log, and noted; or it was refused."""
+        """Stop hiding an append of a transaction: it is in the log and noted, or was refused."""
         del self._floors[number]
         self.version += 1
 

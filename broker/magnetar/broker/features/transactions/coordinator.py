@@ -57,7 +57,8 @@ class Participants(Protocol):
     async def end_on_subscription(
         self, topic: str, name: str, txn: TransactionId, *, commits: bool, low_watermark: int
     ) -> None:
-        """The same for a subscription."""
+        """End a transaction on a subscription. Return when the subscription knows, durably, or is
+        gone."""
         ...
 
 

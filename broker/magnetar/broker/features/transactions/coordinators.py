@@ -131,7 +131,7 @@ class Coordinators:
 
     @property
     def served(self) -> list[Coordinator]:
-        """Those that are served here just now."""
+        """Coordinators that this broker serves at the moment."""
         found = (topic.find(Coordinator) for topic in self._topics.loaded)
         return [each for each in found if each is not None]
 

@@ -15,7 +15,8 @@ _PAGE_MASK: Final = (1 << _PAGE_SHIFT) - 1
 _NONE: Final = (0, 0)
 
 COORDINATORS: Final = parse_topic_name("persistent://pulsar/system/transaction_coordinator_assign")
-"""Who serves partition n of it is coordinator n; its log is that partition's log."""
+"""System topic of the coordinators. The owner of its partition n serves coordinator n and keeps the
+coordinator's log there."""
 
 
 class TransactionId(NamedTuple):
@@ -41,7 +42,7 @@ def is_coordinator(name: TopicName) -> bool:
 
 
 class EndedTransactions:
-    """Which transactions have ended here, so that what comes late for them is refused.
+    """Transactions that have ended here, so that late requests for them are refused.
 
     One that stays open for hours holds its coordinator's watermark down, while others end by the
     million: an outcome is two bits, in pages by coordinator and number.

@@ -22,7 +22,7 @@ ABORTED: Final = 22
 
 
 class Sender(NamedTuple):
-    """Who sent a message, and the how manieth it is of theirs: to know one that comes again."""
+    """Identity of a sent message, to recognise it when it comes again."""
 
     name: str
     order: tuple[int, int]
@@ -91,7 +91,7 @@ def id_in(metadata: MessageMetadata) -> TransactionId | None:
 
 
 def sender_in(metadata: MessageMetadata) -> Sender:
-    """Whose message it is."""
+    """Return producer name, sequence id and chunk number of a message."""
     chunk = metadata.chunk_id if metadata.num_chunks_from_msg > 1 else 0
     sequence_id = max(metadata.sequence_id, metadata.highest_sequence_id)
     return Sender(metadata.producer_name, (sequence_id, chunk))

@@ -77,7 +77,7 @@ class Messenger:
     async def end_on_topic(
         self, topic: str, txn: TransactionId, *, commits: bool, low_watermark: int
     ) -> None:
-        """As `Participants`."""
+        """End a transaction on a topic, here or by its owner; retry until the topic knows."""
 
         async def here(found: TopicTransactions) -> None:
             await found.buffer.end(txn, commits=commits, low_watermark=low_watermark)
@@ -100,7 +100,7 @@ class Messenger:
     async def end_on_subscription(
         self, topic: str, name: str, txn: TransactionId, *, commits: bool, low_watermark: int
     ) -> None:
-        """As `Participants`."""
+        """End a transaction on a subscription, here or by its owner; retry until it knows."""
 
         async def here(found: TopicTransactions) -> None:
             await found.acks.end(name, txn, commits=commits, low_watermark=low_watermark)

@@ -95,7 +95,7 @@ class PendingAckState:
             )
 
     def check_cumulative(self, txn: TransactionId, ack: Ack, cursor: SubscriptionCursor) -> None:
-        """The same of a cumulative acknowledgement.
+        """Check that no other open transaction holds a cumulative acknowledgement.
 
         Raises:
             TransactionConflictError

@@ -38,7 +38,7 @@ class EnabledTransactions(Protocol):
 
     @property
     def state(self) -> BufferState | None:
-        """Which entries are hidden; None: as before."""
+        """Entries that transactions hide; None: the topic has had no transaction."""
         ...
 
     async def enable(self) -> None:

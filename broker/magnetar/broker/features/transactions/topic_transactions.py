@@ -72,7 +72,7 @@ class TopicTransactions(Feature):
         self._clock = clock
         self.log: TopicTransactionLog | None = None
         self.state: BufferState | None = None
-        """Which entries are hidden; None: the topic has had no transaction."""
+        """Entries that transactions hide; None: the topic has had no transaction."""
         self.buffer = TransactionBuffer(topic, self, clock)
         self.acks = TransactionalAcks(topic, self, pending_acks_max=limits.pending_acks_max)
         self._enabling: asyncio.Task[None] | None = None

@@ -381,7 +381,7 @@ def latency_steps(counts: Sequence[int]) -> list[int]:
 
 
 def size_steps(counts: Sequence[int]) -> list[int]:
-    """The same of a `SizeHistogram`, whose bounds are Pulsar's."""
+    """Return the counts of a `SizeHistogram`, whose bounds are Pulsar's, and their sum."""
     return [*counts, sum(counts)]
 
 

@@ -82,7 +82,8 @@ SUBSCRIPTION = (
 """Of a subscription; of a namespace only what is delayed."""
 
 OF_NAMESPACE = tuple(each.name == "pulsar_subscription_delayed" for each in SUBSCRIPTION)
-"""Which of these there are of a namespace."""
+"""Flags, one per metric of `SUBSCRIPTION`: whether a namespace has it too. Only delayed messages.
+"""
 
 CONSUMER = (
     gauge("pulsar_consumer_msg_rate_out", "Messages sent per second."),

@@ -1,4 +1,4 @@
-"""Who has what: entries that were sent to Shared and Key_Shared consumers and are not acknowledged.
+"""Account for entries that were sent to Shared and Key_Shared consumers and are not acknowledged.
 
 Every entry that was sent is pending at one consumer until it is acknowledged or given back. A
 consumer, or a whole subscription, with too many unacknowledged messages is sent nothing until half

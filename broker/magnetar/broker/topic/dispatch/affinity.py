@@ -21,7 +21,7 @@ class ChunkAffinity:
         return len(self._consumers)
 
     def consumer_of(self, chunk: ChunkOf) -> Consumer | None:
-        """Who must get the chunk; None: whoever is next."""
+        """Return the consumer that must get the chunk; None: any consumer may."""
         return self._consumers.get(chunk.uuid)
 
     def sent(self, chunk: ChunkOf, consumer: Consumer) -> None:

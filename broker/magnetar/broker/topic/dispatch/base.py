@@ -44,7 +44,7 @@ class DispatchLimits:
 
 
 class Delays(Skipped, Protocol):
-    """Whoever holds entries back until they are due."""
+    """A feature that holds entries back until they are due."""
 
     def withholds(self, run: Run, index: int, /) -> bool:
         """Whether an entry of `run.delayed` is not due. It is remembered there, and given to
@@ -63,7 +63,7 @@ class Delays(Skipped, Protocol):
 
 
 class DispatchTrace(Protocol):
-    """Who follows single messages on their way through a subscription."""
+    """A feature that traces single messages through a subscription."""
 
     def sent_through(self, after: Position, consumer: Consumer, /) -> None:
         """Everything up to `after` was written to the one active consumer, or needs not be."""

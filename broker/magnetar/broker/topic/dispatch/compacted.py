@@ -146,7 +146,7 @@ class CompactedSource(EntrySource):
         return self.early.view() if self._reads_compacted and self.early is not None else None
 
     def read_for(self, *, reads_compacted: bool) -> None:
-        """Whom to read for from the next `rewind` on."""
+        """Choose the kind of reader to read for, from the next `rewind` on."""
         self._reads_compacted = reads_compacted
         if not reads_compacted and self.early is not None:
             self.early.clear()

@@ -132,7 +132,7 @@ def _encode_filtered(
     markers: list[Position],
     wanted: Callable[[int], bool] | None,
 ) -> Encoded:
-    """The same, looking at every entry's acknowledgements."""
+    """Encode entries of which some may be acknowledged or unwanted: each is looked at."""
     credit, room = messages_max, bytes_max
     entries, messages = run.entries, run.messages
     stop = start

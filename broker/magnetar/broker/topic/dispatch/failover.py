@@ -43,7 +43,7 @@ def _ring_place(name: str, topic_hash: int) -> tuple[bool, int]:
 
 
 class ActiveChoice:
-    """Which of the consumers should be active, the same on every broker that knows the same ones.
+    """The choice of the active consumer: equal on all brokers that know the same consumers.
 
     Among those with the lowest priority level: by partition index in the order of their names, else
     the one whose point comes first behind the topic on a ring of names. Of several with that
@@ -113,7 +113,7 @@ class Notices:
         )
 
     def begin(self, consumer: Consumer) -> None:
-        """It has sent a FLOW, or was waited for long enough."""
+        """Begin to tell a consumer of changes: it has sent a FLOW, or its time to do so is over."""
         if consumer in self._newcomers:
             self.forget((consumer,))
             self._tell(consumer)

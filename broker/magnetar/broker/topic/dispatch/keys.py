@@ -24,19 +24,19 @@ class Key:
     def __init__(self, key_hash: int, owner: Consumer | None) -> None:
         self.hash = key_hash
         self.owner = owner
-        """Who gets it by the present assignment; None: nobody."""
+        """Consumer that the present assignment gives the key to; None: none."""
         self.holder: Consumer | None = None
-        """Who has entries of it."""
+        """Consumer that has unacknowledged entries of the key."""
         self.in_hand = 0
         """Entries at the holder."""
         self.waiting = 0
         """Entries that wait."""
         self.heap: list[Position] = []
-        """Those, and some that do not wait any more."""
+        """Heap of the waiting entries, and of some that do not wait any more."""
 
     @property
     def is_draining(self) -> bool:
-        """It is assigned to somebody else than its holder."""
+        """Whether the key is assigned to another consumer than its holder."""
         return self.holder is not None and self.holder is not self.owner
 
 

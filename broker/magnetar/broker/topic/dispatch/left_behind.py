@@ -124,7 +124,7 @@ class LeftBehind:
         self.discard(position)
 
     def discard_through(self, position: Position) -> None:
-        """The same for everything at or before the position."""
+        """Forget all entries at or before the position, whether they wait or are due."""
         for each in self._book.waiting_through(position):
             self.discard(each)
         for each in [each for each in self._due if each <= position]:

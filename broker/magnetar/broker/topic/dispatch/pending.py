@@ -22,7 +22,7 @@ _Chunk: TypeAlias = "array[int]"
 
 
 class PendingIndex:
-    """Who has entries of which neighbourhood: to find the owner of one, not all have to be asked.
+    """Index of pending entries by neighbourhood: finds the owner of one without asking all owners.
 
     It changes when an owner gets its first entry of a neighbourhood, or loses its last one.
     """
@@ -33,8 +33,8 @@ class PendingIndex:
         self._joined = 0
 
     def owner(self, position: Position) -> object | None:
-        """Who has the entry; None: nobody. At most as many are asked as a neighbourhood has
-        entries."""
+        """Return the owner of an entry; None: nobody. Asks at most as many owners as a
+        neighbourhood has entries."""
         ledger_id, entry_id = position
         for entries in self._held.get((ledger_id, entry_id >> _SHIFT), {}).values():
             if position in entries:
@@ -76,7 +76,7 @@ class PendingEntries(MutableMapping[Position, int]):
 
     @property
     def owner(self) -> object | None:
-        """Whose entries they are."""
+        """Owner of the entries; None: there is no index, or the owner is gone."""
         return self._owner() if self._owner is not None else None
 
     def _indexed(self) -> PendingIndex | None:

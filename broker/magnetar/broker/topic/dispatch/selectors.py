@@ -1,5 +1,5 @@
-"""Which consumer of a Key_Shared subscription gets a hash: by a ring, by ranges that are split, or
-by the ranges they name.
+"""Select the consumer of a hash in a Key_Shared subscription: by a ring, by split ranges, or by
+ranges that consumers name.
 
 AUTO_SPLIT puts a hundred points of every consumer on a ring; a hash belongs to the first point at
 or after it. A consumer that comes or goes moves only the hashes between its points and the ones
@@ -49,7 +49,7 @@ class Selector(ABC):
 
     @abstractmethod
     def select(self, key_hash: int) -> Consumer | None:
-        """Who gets the hash; None: nobody."""
+        """Return the consumer that gets the hash; None: none does."""
 
     @abstractmethod
     def ranges_of(self, consumer: Consumer) -> list[HashRange]:
@@ -94,7 +94,8 @@ class HashRing(Selector):
         self._has_lost = False
         """What has changed since."""
         self._claims: dict[int, list[_RingClaim]] = {}
-        """Who has each point, ascending: the first one counts, in whatever order they came."""
+        """Claims of each point, ascending: the first one counts, in whatever order consumers came.
+        """
 
     def add(self, consumer: Consumer) -> None:
         name = consumer.name

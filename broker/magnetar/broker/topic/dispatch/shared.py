@@ -128,7 +128,7 @@ class SharedDispatcher(AccountedDispatcher):
         self._end_turn(turn, outgoing, markers, wants_more=has_more)
 
     def _next_ready(self) -> Consumer | None:
-        """Whose turn it is: the first one of its level that can take something."""
+        """Return the next consumer in turn: the first one of its level that can take an entry."""
         if self.accounts.is_blocked:
             return None
         for level in self._levels.values():
@@ -295,7 +295,7 @@ class SharedDispatcher(AccountedDispatcher):
         return to is not consumer
 
     def _chosen(self, chunk: ChunkOf, consumer: Consumer, position: Position) -> Consumer | None:
-        """Who gets a chunk; None: it cannot take it now, and the chunk is parked."""
+        """Return the consumer of a chunk; None: it cannot take it now, and the chunk is parked."""
         to = self._affinity.consumer_of(chunk) or consumer
         if to is not consumer and not self.accounts.allowance(to):
             self._parked.setdefault(to, []).append(position)

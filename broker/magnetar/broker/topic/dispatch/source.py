@@ -29,7 +29,7 @@ _STRETCHES_MAX = 64
 
 
 class Skipped(Protocol):
-    """Who knows of entries that are passed over, because they are delivered in another way."""
+    """A feature that delivers certain entries in another way, so that dispatch passes over them."""
 
     def passed_over(self, position: Position, /) -> Position | None:
         """The last of the consecutive entries from here on that are; None: this one is not."""

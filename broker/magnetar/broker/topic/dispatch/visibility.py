@@ -29,7 +29,7 @@ class HiddenPositions(Protocol):
 
 
 class Hidden(Protocol):
-    """Which entries of a topic are hidden; the state of its transactions is such."""
+    """Entries of a topic that are hidden; the state of its transactions is one such."""
 
     @property
     def is_plain(self) -> bool:

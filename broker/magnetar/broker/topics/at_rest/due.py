@@ -43,7 +43,7 @@ class StoredTopic:
 
     @property
     def was_left_open(self) -> bool:
-        """Its last owner did not close it."""
+        """Whether the last owner did not close the topic."""
         return any(not ledger.is_closed for ledger in self.log.ledgers)
 
     @property
@@ -161,7 +161,7 @@ def what_is_due(
     now_ms: int,
     jobs: Collection[str] = tuple(_CHECKS),
 ) -> str | None:
-    """Which upkeep a load would have something to do for; None: for none.
+    """Return the upkeep that a load of the topic would do; None: none is due.
 
     Args:
         now_ms: wall clock, as in the times of closing.

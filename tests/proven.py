@@ -7,7 +7,8 @@ leaves out tests whose key is the one in that file; `make test` passes it, `ALL=
 
 A key covers what a test is about, not everything that could break it: a mutation's key has the
 files that it changes, Spark's key the package and the modules that it imports itself. The nightly
-run is there for the rest.
+run is there for the rest. Of Python files it covers the code, not docstrings, comments and layout:
+better words prove nothing anew.
 """
 
 import ast
@@ -55,14 +56,35 @@ def record() -> None:
 
 
 def key_of_files(paths: Iterable[Path], *more: str) -> str:
-    """A hash over names and contents of files below the root, and over further texts."""
+    """A hash over names of files below the root, the code in them, and further texts."""
     found = hashlib.sha256()
     for path in sorted(set(paths)):
         found.update(f"{path.relative_to(ROOT)}\n".encode())
-        found.update(path.read_bytes())
+        found.update(_code_of(path))
     for text in more:
         found.update(text.encode())
     return found.hexdigest()[:16]
+
+
+@cache
+def _code_of(path: Path) -> bytes:
+    """The syntax tree of a Python file without its docstrings; another file as it is."""
+    if path.suffix != ".py":
+        return path.read_bytes()
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not _is_docstring(each)]  # type: ignore[attr-defined]
+    return ast.dump(tree).encode()
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 @cache

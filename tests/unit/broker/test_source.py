@@ -13,6 +13,7 @@ from tests.unit.broker.harness import entry, settle
 from tests.unit.broker.memory_log import MemoryLog
 
 _SIZE = len(entry())
+_RETRY_MS_MAX = 4
 
 
 class _Source:
@@ -23,7 +24,9 @@ class _Source:
         self.ready = 0
         self.cache = TailCache(TailCachePool(1 << 20))
         self.cursor = NonDurableCursor(log, "s", initial=EARLIEST)
-        limits = ReadLimits(bytes_max=1 << 20, entries_max=entries_max, retry_ms=1, retry_ms_max=4)
+        limits = ReadLimits(
+            bytes_max=1 << 20, entries_max=entries_max, retry_ms=1, retry_ms_max=_RETRY_MS_MAX
+        )
         reads = RangeReads(log, self.cache, limits)
         self.source = EntrySource(log, reads, self.cursor, label="s", on_ready=self._on_ready)
 
@@ -162,5 +165,10 @@ async def test_closing_stops_reads_and_retries() -> None:
     source.take()
     await settle()
     source.source.close()
+    before = source.ready
+    source.log.read_error = None
+    later = asyncio.Event()
+    asyncio.get_running_loop().call_later(2 * _RETRY_MS_MAX / 1000, later.set)
+    await later.wait()
     await settle()
-    assert source.ready == 0
+    assert source.ready == before

@@ -1,11 +1,12 @@
 """The administration interface of brokers, as far as the driver asks it. Blocking.
 
-A broker that does not serve the topic in question redirects; when one does
+One connection is kept. A broker that does not serve the topic in question redirects; when one does
 not answer, the next one of the list is asked. If none does, or it says that it cannot now, a query
 that was answered before waits a while: brokers are restarted, topics move. One that begins does
 not: somebody may have written a wrong URL.
 """
 
+import http.client
 import json
 import ssl
 import time
@@ -14,13 +15,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from magnetar.sdk.errors import TlsFileError
-from magnetar.sdk.http_client import (
-    AnswerTooLargeError,
-    HttpAnswer,
-    HttpClient,
-    NoAnswerError,
-    NotConnectedError,
-)
 from magnetar.sdk.ports import Clock, SystemClock
 from magnetar.sdk.spark.errors import MagnetarSparkError, OptionError, UnreachableError
 from magnetar.sdk.spark.options import ConnectionOptions
@@ -77,7 +71,7 @@ class AdminClient:
         self._urls = [each if "://" in each else f"http://{each}" for each in self._urls if each]
         self._headers = {**options.http_headers(), "Accept": "application/json"}
         self._options = options
-        self._http = HttpClient(self._tls)
+        self._connections: dict[str, http.client.HTTPConnection] = {}
         self._clock = clock or SystemClock()
         self._pause = pause
         self._owners: dict[str, str] = {}
@@ -85,7 +79,9 @@ class AdminClient:
         self._was_answered = False
 
     def close(self) -> None:
-        self._http.close()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
     def get(self, path: str) -> Json:
         return self._ask("GET", path)
@@ -196,7 +192,7 @@ class AdminClient:
         joined = f"{path}{'&' if '?' in path else '?'}{query}" if query else path
         try:
             return self._follow("POST", base, joined, body)
-        except (NotConnectedError, NoAnswerError):
+        except (OSError, http.client.HTTPException):
             return None
         except RefusedError as error:
             if error.status != _NOT_NOW:
@@ -209,8 +205,8 @@ class AdminClient:
         for base in list(self._urls):
             try:
                 return self._follow(method, base, path, body)
-            except (NotConnectedError, NoAnswerError) as error:
-                problems.append(f"{base}: {error}")
+            except (OSError, http.client.HTTPException) as error:
+                problems.append(f"{base}: {error or type(error).__name__}")
                 # The next request begins with one that may well be there.
                 self._urls = [*(each for each in self._urls if each != base), base]
         raise UnreachableError(f"admin.url: no broker answers: {'; '.join(problems)}")
@@ -218,7 +214,11 @@ class AdminClient:
     def _follow(self, method: str, base: str, path: str, body: Json) -> Json:
         for _ in range(_REDIRECTS_MAX):
             self._check_tls(base)
-            status, headers, data = self._exchange(method, base, path, body)
+            try:
+                status, headers, data = self._exchange(method, base, path, body)
+            except (OSError, http.client.HTTPException):
+                self._forget(base)  # the answer that did not come in time may yet come
+                raise
             if status in (301, 302, 307, 308):
                 target = urlsplit(headers.get("location", ""))
                 base = f"{target.scheme}://{target.netloc}"
@@ -249,31 +249,59 @@ class AdminClient:
                 f"the broker sends the request to {base}, which is not TLS; it was not sent on",
             )
 
-    def _exchange(self, method: str, base: str, path: str, body: Json) -> HttpAnswer:
+    def _exchange(
+        self, method: str, base: str, path: str, body: Json
+    ) -> tuple[int, Mapping[str, str], bytes]:
         headers = dict(self._headers)
         content = None
         if body is not None:
             content = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
+        is_kept = base in self._connections
+        connection = self._connection(base)
         try:
-            return self._http.ask(
-                method,
-                base + path,
-                headers=headers,
-                body=content,
-                timeout_s=_TIMEOUT_S,
-                answer_bytes_max=ANSWER_BYTES_MAX,
-            )
-        except AnswerTooLargeError:
+            connection.request(method, path, content, headers)
+            answer = connection.getresponse()
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            self._forget(base)
+            if not is_kept:
+                raise
+            # It was idle, and closed by the broker: what was asked was not seen.
+            connection = self._connection(base)
+            connection.request(method, path, content, headers)
+            answer = connection.getresponse()
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        data = answer.read(ANSWER_BYTES_MAX + 1)
+        if len(data) > ANSWER_BYTES_MAX:
+            self._forget(base)
             raise OptionError(
                 "admin.url", f"{base}: it answers with more than {ANSWER_BYTES_MAX} bytes"
-            ) from None
+            )
+        return answer.status, found, data
+
+    def _connection(self, base: str) -> http.client.HTTPConnection:
+        connection = self._connections.get(base)
+        if connection is None:
+            url = urlsplit(base)
+            if url.scheme == "https":
+                connection = http.client.HTTPSConnection(
+                    url.netloc, timeout=_TIMEOUT_S, context=self._tls()
+                )
+            else:
+                connection = http.client.HTTPConnection(url.netloc, timeout=_TIMEOUT_S)
+            self._connections[base] = connection
+        return connection
 
     def _tls(self) -> ssl.SSLContext:
         try:
             return tls_context(self._options.client_settings())
         except TlsFileError as error:
             raise OptionError("tlsTrustCertsFile", str(error)) from None
+
+    def _forget(self, base: str) -> None:
+        connection = self._connections.pop(base, None)
+        if connection is not None:
+            connection.close()
 
 
 def topic_path(topic: TopicName, *rest: str) -> str:

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadLimits
+from magnetar.broker.base.settings.topics import ReadSettings
+from magnetar.broker.topic.dispatch.range_reads import RangeReads
 from magnetar.broker.topic.dispatch.source import EntrySource
 from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
@@ -24,10 +25,13 @@ class _Source:
         self.ready = 0
         self.cache = TailCache(TailCachePool(1 << 20))
         self.cursor = NonDurableCursor(log, "s", initial=EARLIEST)
-        limits = ReadLimits(
-            bytes_max=1 << 20, entries_max=entries_max, retry_ms=1, retry_ms_max=_RETRY_MS_MAX
+        settings = ReadSettings(
+            read_ahead_bytes=1 << 20,
+            read_ahead_entries=entries_max,
+            read_retry_ms=1,
+            read_retry_ms_max=_RETRY_MS_MAX,
         )
-        reads = RangeReads(log, self.cache, limits)
+        reads = RangeReads(log, self.cache, settings)
         self.source = EntrySource(log, reads, self.cursor, label="s", on_ready=self._on_ready)
 
     def _on_ready(self) -> None:

@@ -9,8 +9,8 @@ import pytest
 import websockets
 from websockets.exceptions import InvalidStatus
 
+from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import broker_on
-from tests.integration.broker.http.http_calls import request
 from tests.integration.ledger.cluster import cluster_of
 
 BYTES_MAX = 4096
@@ -38,7 +38,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
         ) as broker,
     ):
         # What the first request makes can take longer than a request may here.
-        assert (await request(broker.http_port, "GET", "/admin/v2/clusters")).status == 200
+        assert (await ask(broker.http_port, "GET", "/admin/v2/clusters")).status == 200
         yield broker.http_port
 
 
@@ -114,8 +114,8 @@ async def test_a_body_that_turns_out_too_long_is_cut_off_there(port: int) -> Non
 
 async def test_a_body_of_the_largest_size_is_taken(port: int) -> None:
     value = "v" * (BYTES_MAX - len('{"k": ""}'))
-    assert (await request(port, "PUT", PATH, {"k": value})).status == 204
-    assert (await request(port, "PUT", PATH, {"k": value + "v"})).status == 413
+    assert (await ask(port, "PUT", PATH, {"k": value})).status == 204
+    assert (await ask(port, "PUT", PATH, {"k": value + "v"})).status == 413
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ async def test_a_head_of_64_kib_is_taken_in_any_parts(
     raw.writer.write(head)
     await raw.writer.drain()
     # One loop serves all: by the answer to this it has read the first part.
-    assert (await request(port, "GET", "/admin/v2/clusters")).status == 200
+    assert (await ask(port, "GET", "/admin/v2/clusters")).status == 200
     raw.writer.write(b"\r\n\r\n")
     async with asyncio.timeout(END_S):
         assert (await raw.reader.readline()).startswith(f"HTTP/1.1 {status} ".encode())
@@ -154,11 +154,11 @@ async def test_who_goes_in_the_middle_of_a_request_has_nothing_done_and_nothing_
         head = f"PUT {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         raw.writer.write(f"{head}{more}Content-Length: 100\r\n\r\n{{".encode())
         await raw.writer.drain()
-        assert (await request(port, "GET", "/admin/v2/clusters")).status == 200
+        assert (await ask(port, "GET", "/admin/v2/clusters")).status == 200
         raw.close()
     # One loop serves all: by the third answer it has dealt with the ends of those.
     for _ in range(3):
-        assert (await request(port, "GET", f"{made}/internalStats")).status == 404
+        assert (await ask(port, "GET", f"{made}/internalStats")).status == 404
     assert "Exception in ASGI application" not in caplog.text
 
 

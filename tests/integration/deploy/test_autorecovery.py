@@ -5,7 +5,6 @@ import json
 import random
 import re
 import shutil
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.under_replication import EVERYTHING
+from tests.http_calls import call
 from tests.integration.deploy.commands import Ended, magnetar
 from tests.real_cluster import RealCluster
 from tests.waiting import until, wait_until
@@ -120,9 +120,7 @@ async def bookies(cluster: RealCluster, *arguments: str) -> Ended:
 
 def page_of(cluster: RealCluster, name: str) -> str:
     """A process's /metrics."""
-    with urllib.request.urlopen(f"{cluster.http_url(name)}/metrics") as answer:
-        text: str = answer.read().decode()
-    return text
+    return call(cluster.http_url(name), "GET", "/metrics", expect=200).text
 
 
 def metric(cluster: RealCluster, name: str, metric_name: str) -> float:

@@ -1,15 +1,13 @@
 """Compaction with the official client: who reads what is compacted gets the newest of each key."""
 
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import quote
 
 import pulsar
 import pytest
 
+from tests.http_calls import Answer, call, topic_path
 from tests.integration.pulsar_client.support import connect, read_next, receive
 from tests.standalone import Standalone
 from tests.waiting import wait_until
@@ -51,36 +49,25 @@ class Admin:
 
     def __init__(self, server: Standalone, topic: str) -> None:
         self._server = server
-        self._name = topic.rpartition("/")[2]
+        self._path = topic_path(topic)
 
-    def call(self, method: str, action: str, body: bytes | None = None) -> tuple[int, bytes]:
-        path = f"/admin/v2/persistent/public/default/{quote(self._name, safe='')}{action}"
-        request = urllib.request.Request(
-            self._server.http_url + path,
-            method=method,
-            data=body,
-            headers={"Content-Type": "application/json"} if body is not None else {},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read()
+    def call(self, method: str, action: str, body: object = None, *, expect: int) -> Answer:
+        return call(self._server, method, self._path + action, body, expect=expect)
 
     def compact(self) -> None:
         """Compact, and wait for the end."""
-        assert self.call("PUT", "/compaction")[0] == 204
+        self.call("PUT", "/compaction", expect=204)
         wait_until(lambda: self.status() != "RUNNING", "the end of the compaction")
         assert self.status() == "SUCCESS"
 
     def status(self) -> str:
-        return str(json.loads(self.call("GET", "/compaction")[1])["status"])
+        return str(self.call("GET", "/compaction", expect=200).json["status"])
 
     def stats(self) -> dict[str, object]:
-        return dict(json.loads(self.call("GET", "/stats")[1]))
+        return dict(self.call("GET", "/stats", expect=200).json)
 
     def unload(self) -> None:
-        assert self.call("PUT", "/unload")[0] == 204
+        self.call("PUT", "/unload", expect=204)
 
 
 Message = tuple[str | None, bytes]
@@ -256,8 +243,8 @@ def test_a_kill_in_the_middle_leaves_one_of_two_valid_states(
     later: list[Message] = [(f"key {at % 5}", b"%d" % at + bytes(2000)) for at in range(300)]
     publish(client, topic, later)
     client.close()
-    assert admin.call("PUT", "/compaction")[0] == 204
-    assert admin.call("PUT", "/compaction")[0] == 409
+    admin.call("PUT", "/compaction", expect=204)
+    admin.call("PUT", "/compaction", expect=409)
     assert admin.status() == "RUNNING"
     time.sleep(1.6)  # a pass takes 1.2 s: somewhere in the second one, whatever is written by then
     server.kill()
@@ -278,7 +265,7 @@ def test_a_topic_is_compacted_when_its_threshold_is_reached(
     messages = history(rounds=20)
     publish(client, topic, messages)
     # Not before: a compaction in between leaves less than the threshold for the next one.
-    assert admin.call("POST", "/compactionThreshold", b"1000")[0] == 204
+    admin.call("POST", "/compactionThreshold", 1000, expect=204)
     wait_until(lambda: admin.status() == "SUCCESS", "a compaction by itself")
     compaction = admin.stats()["compaction"]
     assert isinstance(compaction, dict)
@@ -322,10 +309,10 @@ def test_partitions_are_compacted_each_by_itself(
     server: Standalone, client: pulsar.Client, topic: str, batched: bool
 ) -> None:
     admin = Admin(server, topic)
-    assert admin.call("PUT", "/partitions", b"2")[0] in (200, 204)
+    admin.call("PUT", "/partitions", 2, expect=204)
     messages = history(rounds=4)
     publish(client, topic, messages, batched=batched)
-    assert admin.call("PUT", "/compaction")[0] == 204
+    admin.call("PUT", "/compaction", expect=204)
     found: list[Message] = []
     for index in range(2):
         partition = f"{topic}-partition-{index}"
@@ -362,7 +349,7 @@ def test_a_deleted_topic_takes_its_compacted_ledger_along(
     publish(client, topic, history(rounds=2))
     admin = Admin(server, topic)
     admin.compact()
-    assert admin.call("DELETE", "?force=true")[0] == 204
-    assert admin.call("GET", "/compaction")[0] == 404
+    admin.call("DELETE", "?force=true", expect=204)
+    admin.call("GET", "/compaction", expect=404)
     publish(client, topic, [("key", b"anew")])
     assert read_all(client, topic, compacted=True) == [("key", b"anew")]

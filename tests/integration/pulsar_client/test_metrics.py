@@ -1,13 +1,13 @@
 """What `/metrics` shows after a known load by the official client."""
 
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 
 import pulsar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.http_calls import call
 from tests.integration.pulsar_client.support import connect, receive
 from tests.standalone import Standalone
 
@@ -36,8 +36,7 @@ class _Page:
     """The samples of one page, which Prometheus' own parser could read."""
 
     def __init__(self, server: Standalone) -> None:
-        with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
+        text = call(server, "GET", "/metrics", expect=200).text
         self.samples = {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in text_string_to_metric_families(text)

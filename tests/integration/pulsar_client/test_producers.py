@@ -1,16 +1,15 @@
 """Producers of the official client: access modes, chunks, encryption; through kills and unloads."""
 
 import hashlib
-import json
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 
 import pulsar
 import pytest
 
+from tests.http_calls import admin, call, topic_path
 from tests.integration.broker.raw_connection import RawConnection
 from tests.integration.pulsar_client.support import connect, publish, receive, receive_payloads
 from tests.integration.pulsar_client.test_partitioned import create
@@ -48,10 +47,7 @@ def _kill(server: Standalone, _topic: str) -> None:
 
 
 def _unload(server: Standalone, topic: str) -> None:
-    path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/unload"
-    request = urllib.request.Request(server.http_url + path, method="PUT")
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        assert answer.status == 204
+    call(server, "PUT", f"{topic_path(topic)}/unload", expect=204)
 
 
 _events = pytest.mark.parametrize("event", [_kill, _unload])
@@ -149,9 +145,7 @@ def _until(is_so: Callable[[], bool]) -> None:
 
 
 def _waiting(server: Standalone, topic: str) -> int:
-    path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/stats"
-    with urllib.request.urlopen(server.http_url + path, timeout=30) as answer:
-        return int(json.load(answer)["waitingPublishers"])
+    return int(admin(server, "GET", f"{topic_path(topic)}/stats")["waitingPublishers"])
 
 
 def test_an_exclusive_producer_has_all_partitions(

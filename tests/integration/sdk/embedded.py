@@ -1,8 +1,6 @@
 """What tests of the SDK with an embedded broker have in common."""
 
 import asyncio
-import json
-import urllib.request
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -10,6 +8,7 @@ import pulsar
 
 from magnetar.sdk import Client, Consumer, InitialPosition, Message, ProducerSettings
 from magnetar.testing import Broker
+from tests.http_calls import ask
 
 T = TypeVar("T")
 
@@ -18,20 +17,8 @@ RECEIVE_S = 30.0
 
 
 async def admin(broker: Broker, method: str, path: str, body: object = None) -> object:
-    """A request to the admin interface."""
-
-    def ask() -> object:
-        request = urllib.request.Request(
-            f"{broker.admin_url}/admin/v2/{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
-
-    return await asyncio.to_thread(ask)
+    """A request to the admin interface, which must succeed."""
+    return (await ask(broker.admin_url, method, path, body)).ok()
 
 
 async def make_partitioned(broker: Broker, topic: str, partitions: int) -> None:

@@ -24,8 +24,9 @@ from magnetar.sdk.spark.errors import (
     UnreachableError,
 )
 from magnetar.sdk.spark.slices import Address, Slice
+from tests.http_calls import admin
 from tests.integration.spark.driven import SCHEMA
-from tests.integration.spark.support import admin, load, options_for, publish
+from tests.integration.spark.support import load, options_for, publish
 from tests.processes import HOST, free_ports
 from tests.standalone import Standalone
 

@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tests.integration.spark.support import admin, load, options_for, publish
+from tests.http_calls import admin
+from tests.integration.spark.support import load, options_for, publish
 from tests.standalone import Standalone
 
 VALUES = [b"value-%d" % number for number in range(2_000)]

@@ -11,7 +11,8 @@ from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.spark import broker_reads
 from magnetar.sdk.spark.broker_reads import BrokerReads
 from magnetar.sdk.spark.slices import LedgerPart
-from tests.integration.spark.support import admin, publish
+from tests.http_calls import admin
+from tests.integration.spark.support import publish
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 

@@ -9,8 +9,9 @@ import pytest
 from magnetar.sdk.spark.admin_client import AdminClient
 from magnetar.sdk.spark.data_source import MagnetarDataSource
 from magnetar.sdk.spark.options import ConnectionOptions, OptionReader
+from tests.http_calls import admin
 from tests.integration.spark.driven import SCHEMA, Checkpoint, DrivenQuery
-from tests.integration.spark.support import admin, options_for, publish
+from tests.integration.spark.support import options_for, publish
 from tests.real_cluster import RealCluster
 from tests.standalone import Standalone
 

@@ -41,8 +41,9 @@ from magnetar.sdk.schemas import (
 from magnetar.sdk.spark import MagnetarDataSource
 from magnetar.sdk.spark.columns import METADATA_FIELDS
 from magnetar.sdk.spark.errors import SchemaMismatchError
+from tests.http_calls import admin
 from tests.integration.spark.driven import Checkpoint, DrivenQuery
-from tests.integration.spark.support import admin, load, options_for, publish
+from tests.integration.spark.support import load, options_for, publish
 from tests.standalone import Standalone
 
 

@@ -15,8 +15,9 @@ from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, Unreachab
 from magnetar.sdk.spark.readers import BatchReader
 from magnetar.sdk.spark.slices import Slice
 from tests.cluster import ProcessCluster
+from tests.http_calls import admin
 from tests.integration.spark.driven import SCHEMA
-from tests.integration.spark.support import admin, options_for, publish, publish_in_chunks
+from tests.integration.spark.support import options_for, publish, publish_in_chunks
 from tests.processes import HOST
 from tests.standalone import Standalone
 

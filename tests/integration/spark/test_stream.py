@@ -8,8 +8,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from tests.http_calls import admin
 from tests.integration.spark.streams import Collected, run, start
-from tests.integration.spark.support import admin, options_for, publish
+from tests.integration.spark.support import options_for, publish
 from tests.processes import ROOT
 from tests.standalone import Standalone
 

@@ -10,8 +10,9 @@ from magnetar.sdk import Client
 from magnetar.sdk.spark import readers
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+from tests.http_calls import admin
 from tests.integration.spark.driven import Checkpoint, DrivenQuery
-from tests.integration.spark.support import admin, options_for, publish, publish_in_chunks
+from tests.integration.spark.support import options_for, publish, publish_in_chunks
 from tests.standalone import Standalone
 
 

@@ -7,9 +7,10 @@ import pytest
 from magnetar.sdk import Client
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.http_calls import admin
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.spark.driven import Checkpoint, DrivenQuery
-from tests.integration.spark.support import admin, options_for
+from tests.integration.spark.support import options_for
 from tests.standalone import Standalone
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.integration.broker.http.http_calls import Answer, request
+from tests.http_calls import Answer, ask
 
 WAIT_S = 30.0
 """Nothing that a test waits for takes this long, unless it never comes."""
@@ -174,8 +174,8 @@ async def status_of(opening: Any) -> int:
 
 async def admin(topic: Topic, method: str, path: str, body: object = None) -> Answer:
     """A request about the topic that must succeed."""
-    answer = await request(topic.port, method, f"/admin/v2/{topic.path}/{path}", body)
-    assert answer.status < 300, answer
+    answer = await ask(topic.port, method, f"{topic.path}/{path}", body)
+    answer.ok()
     return answer
 
 

@@ -12,6 +12,7 @@ from websockets.exceptions import InvalidStatus
 from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import broker_on
 from tests.integration.ledger.cluster import cluster_of
+from tests.waiting import until
 
 BYTES_MAX = 4096
 PATH = "/admin/v2/namespaces/public/default/properties"
@@ -205,9 +206,7 @@ async def test_who_reads_no_answers_is_cut_off(port: int) -> None:
     for raw in stuck:
         raw.writer.write(asked * ANSWERS_UNREAD)
         await raw.reader.readexactly(1)  # it is answered; the rest nobody takes
-    async with asyncio.timeout(END_S):
-        while not await _is_served(port):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.05)  # until the broker has cut them off
+    await until(lambda: _is_served(port), "the broker has cut them off", within_s=END_S)
     for raw in stuck:
         raw.close()
 
@@ -255,12 +254,14 @@ async def test_one_address_has_so_many_connections_and_web_sockets_are_counted_a
     for raw in (*idle, beyond):
         raw.close()
     await sockets[0].close()
-    async with asyncio.timeout(END_S):
-        while True:
-            try:
-                await (await websockets.connect(f"{base}/t3")).close()
-                break
-            except (InvalidStatus, ConnectionError, websockets.InvalidMessage):
-                await asyncio.sleep(0.01)  # until the broker has seen them go
+
+    async def has_room() -> bool:
+        try:
+            await (await websockets.connect(f"{base}/t3")).close()
+        except (InvalidStatus, ConnectionError, websockets.InvalidMessage):
+            return False
+        return True
+
+    await until(has_room, "the broker has seen them go", within_s=END_S)
     for socket in sockets[1:]:
         await socket.close()

@@ -1,12 +1,12 @@
 """`/health` of real processes in each broken state, and when it is over."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.http_calls import call
 from tests.real_cluster import RealCluster
+from tests.waiting import wait_until
 
 _WAIT_S = 60.0
 _ENVIRONMENT = {
@@ -29,15 +29,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 
 
 def _until(cluster: RealCluster, server: str, status: int, words: str) -> str:
-    """Ask until it answers with that status, and with these words; returns the words."""
-    deadline_s = time.monotonic() + _WAIT_S
-    while True:
+    """Ask until it answers with that status, and with these words; returns all its words."""
+    said = ""
+
+    def is_said() -> bool:
+        nonlocal said
         answer = call(cluster.http_url(server), "GET", "/health")
-        found, said = answer.status, str(answer.json["status"])
-        if found == status and words in said:
-            return said
-        assert time.monotonic() < deadline_s, f"{server} says {found} {said}"
-        time.sleep(0.05)  # Between two looks; what is waited for is the answer.
+        said = str(answer.json["status"])
+        return answer.status == status and words in said
+
+    wait_until(is_said, f"{server} says {status} {words}", within_s=_WAIT_S)
+    return said
 
 
 def _all_well(cluster: RealCluster) -> None:

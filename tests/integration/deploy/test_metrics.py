@@ -1,6 +1,5 @@
 """GET /metrics and GET /health of bookie processes and of a standalone."""
 
-import time
 from pathlib import Path
 
 from tests.cluster import READY_TIMEOUT_S
@@ -8,6 +7,7 @@ from tests.http_calls import call
 from tests.integration.deploy.commands import magnetar
 from tests.processes import HOST, ServerProcess, magnetar_command
 from tests.standalone import Standalone, is_ready_line
+from tests.waiting import wait_until
 
 
 def test_a_bookie_process_shows_its_metrics_and_its_health(tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_a_bookie_process_shows_its_metrics_and_its_health(tmp_path: Path) -> No
         call(http_url, "POST", "/gc", headers=from_page, expect=403)
         call(http_url, "POST", "/gc?major=true", expect=202)
         rounds = 'magnetar_bookie_gc_rounds_total{bookie="b1"} 1.0'
-        deadline_s = time.monotonic() + 10
-        while rounds not in call(http_url, "GET", "/metrics").text:
-            assert time.monotonic() < deadline_s, "no round was made"
+        wait_until(
+            lambda: rounds in call(http_url, "GET", "/metrics").text, "a round is made", within_s=10
+        )
         assert server.terminate() == 0
     finally:
         if server.returncode is None:

@@ -3,7 +3,6 @@
 import hashlib
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pulsar
@@ -14,6 +13,7 @@ from tests.integration.broker.raw_connection import RawConnection
 from tests.integration.pulsar_client.support import connect, publish, receive, receive_payloads
 from tests.integration.pulsar_client.test_partitioned import create
 from tests.standalone import Standalone
+from tests.waiting import wait_until
 
 _EXCLUSIVE = pulsar.ProducerAccessMode.Exclusive
 _WAIT = pulsar.ProducerAccessMode.WaitForExclusive
@@ -115,7 +115,7 @@ def test_who_waits_gets_its_turn(server: Standalone, client: pulsar.Client, topi
         target=lambda: got.append(other.create_producer(topic, access_mode=_WAIT))
     )
     waiting.start()
-    _until(lambda: _waiting(server, topic) == 1)
+    wait_until(lambda: _waiting(server, topic) == 1, "a producer waits")
     owner.send(b"first")
     assert not got
     owner.close()
@@ -135,13 +135,6 @@ def test_a_fenced_producer_is_told(server: Standalone, client: pulsar.Client, to
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     assert receive_payloads(consumer, 2) == [b"old", b"new"]
     other.close()
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def _waiting(server: Standalone, topic: str) -> int:

@@ -9,6 +9,7 @@ import pulsar
 from magnetar.sdk import Client, Consumer, InitialPosition, Message, ProducerSettings
 from magnetar.testing import Broker
 from tests.http_calls import ask
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -23,6 +24,19 @@ async def admin(broker: Broker, method: str, path: str, body: object = None) -> 
 
 async def make_partitioned(broker: Broker, topic: str, partitions: int) -> None:
     await admin(broker, "PUT", f"{topic.replace('://', '/')}/partitions", partitions)
+
+
+async def compact(broker: Broker, topic: str) -> None:
+    """Compact a topic, and wait for the end."""
+    path = f"{topic.replace('://', '/')}/compaction"
+    await admin(broker, "PUT", path)
+
+    async def is_compacted() -> bool:
+        status = await admin(broker, "GET", path)
+        assert isinstance(status, dict)
+        return bool(status["status"] == "SUCCESS")
+
+    await until(is_compacted, "the topic is compacted")
 
 
 async def send(client: Client, topic: str, payloads: Iterable[bytes], key: str = "") -> None:

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import json
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -150,16 +150,6 @@ class Topic:
 
     def reader(self, query: str = "", **options: Any) -> Any:
         return open_socket(self.port, f"/ws/v2/reader/{self.path}?{query}", **options)
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Ask again until the answer is yes."""
-    try:
-        async with asyncio.timeout(WAIT_S):
-            while not await condition():  # noqa: ASYNC110 - what happens elsewhere tells nobody
-                await asyncio.sleep(0.02)  # between two questions
-    except TimeoutError:
-        raise AssertionError(f"not within {WAIT_S} s: {what}") from None
 
 
 async def status_of(opening: Any) -> int:

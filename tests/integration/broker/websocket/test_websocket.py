@@ -19,9 +19,9 @@ from tests.integration.broker.websocket.sockets import (
     nothing_more,
     open_socket,
     status_of,
-    until,
 )
 from tests.standalone import Standalone
+from tests.waiting import until
 
 # -- the whole way
 

@@ -6,7 +6,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from magnetar.broker.base import naming
-from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from magnetar.sdk.wire import parse_topic_name
 from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.wire_client import WireClient
@@ -22,8 +22,7 @@ async def test_an_unused_topic_goes_and_one_with_a_subscription_stays(tmp_path: 
         client = await WireClient.open(broker.port)
         await client.subscribe(KEPT)
         await client.produce(TOPIC)
-        client.publish(0, b"nobody reads it")
-        await client.next(BaseCommand.SEND_RECEIPT)
+        await client.publish_ok(0, b"nobody reads it")
         await client.close()
         path = naming.log_path(parse_topic_name(TOPIC))
 

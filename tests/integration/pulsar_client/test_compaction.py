@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 from tests.http_calls import Answer, call, topic_path
-from tests.integration.pulsar_client.support import connect, read_next, receive
+from tests.integration.pulsar_client.support import connect, publish_to, read_next, receive
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 
@@ -72,27 +72,8 @@ class Admin:
 
 Message = tuple[str | None, bytes]
 
-
-def publish(
-    client: pulsar.Client,
-    topic: str,
-    messages: Sequence[Message],
-    *,
-    batched: bool = False,
-    compression: pulsar.CompressionType = pulsar.CompressionType.NONE,
-) -> None:
-    """Publish (key, payload) pairs in order; batches of seven."""
-    producer = client.create_producer(
-        topic,
-        compression_type=compression,
-        batching_enabled=batched,
-        batching_max_messages=7,
-        batching_max_publish_delay_ms=10_000,
-    )
-    for key, payload in messages:
-        producer.send_async(payload, lambda *_: None, partition_key=key)
-    producer.flush()
-    producer.close()
+_SEVEN = {"batching_max_messages": 7, "batching_max_publish_delay_ms": 10_000}
+"""Sizes of batches."""
 
 
 def newest(messages: Sequence[Message]) -> list[Message]:
@@ -155,12 +136,16 @@ def test_readers_get_the_newest_of_each_key_and_what_came_later(
     compression: pulsar.CompressionType,
 ) -> None:
     messages = history(rounds=6)
-    publish(client, topic, messages, batched=batched, compression=compression)
+    publish_to(
+        client, topic, messages, batching_enabled=batched, compression_type=compression, **_SEVEN
+    )
     Admin(server, topic).compact()
     assert read_all(client, topic, compacted=True) == newest(messages)
     # The client does not get through empty payloads that it has compressed with zlib.
     later = [message for message in history(rounds=2) if message[1]]
-    publish(client, topic, later, batched=batched, compression=compression)
+    publish_to(
+        client, topic, later, batching_enabled=batched, compression_type=compression, **_SEVEN
+    )
     assert read_all(client, topic, compacted=True) == newest(messages) + later
     Admin(server, topic).compact()
     assert read_all(client, topic, compacted=True) == newest(messages + later)
@@ -179,7 +164,7 @@ def test_a_subscription_goes_on_where_it_was(
     messages = history(rounds=6)
     expected = newest(messages)
     client = connect(server.url)
-    publish(client, topic, messages, batched=batched)
+    publish_to(client, topic, messages, batching_enabled=batched, **_SEVEN)
     admin.compact()
     consumer = _subscribe(client, topic)
     half = len(expected) // 2
@@ -188,7 +173,7 @@ def test_a_subscription_goes_on_where_it_was(
     event(server, admin)
     client = connect(server.url)
     later = [("key 1", b"later"), (None, b"later, without a key")]
-    publish(client, topic, later, batched=batched)
+    publish_to(client, topic, later, batching_enabled=batched, **_SEVEN)
     consumer = _subscribe(client, topic)
     found = _take_through(consumer, later[-1])
     again = len(found) - (len(expected) + len(later) - half)
@@ -238,10 +223,10 @@ def test_a_kill_in_the_middle_leaves_one_of_two_valid_states(
     admin = Admin(server, topic)
     messages = history(rounds=3)
     client = connect(server.url)
-    publish(client, topic, messages)
+    publish_to(client, topic, messages)
     admin.compact()
     later: list[Message] = [(f"key {at % 5}", b"%d" % at + bytes(2000)) for at in range(300)]
-    publish(client, topic, later)
+    publish_to(client, topic, later)
     client.close()
     admin.call("PUT", "/compaction", expect=204)
     admin.call("PUT", "/compaction", expect=409)
@@ -263,7 +248,7 @@ def test_a_topic_is_compacted_when_its_threshold_is_reached(
 ) -> None:
     admin = Admin(server, topic)
     messages = history(rounds=20)
-    publish(client, topic, messages)
+    publish_to(client, topic, messages)
     # Not before: a compaction in between leaves less than the threshold for the next one.
     admin.call("POST", "/compactionThreshold", 1000, expect=204)
     wait_until(lambda: admin.status() == "SUCCESS", "a compaction by itself")
@@ -311,7 +296,7 @@ def test_partitions_are_compacted_each_by_itself(
     admin = Admin(server, topic)
     admin.call("PUT", "/partitions", 2, expect=204)
     messages = history(rounds=4)
-    publish(client, topic, messages, batched=batched)
+    publish_to(client, topic, messages, batching_enabled=batched, **_SEVEN)
     admin.call("PUT", "/compaction", expect=204)
     found: list[Message] = []
     for index in range(2):
@@ -326,7 +311,7 @@ def test_a_failover_consumer_reads_what_is_compacted_and_shared_ones_may_not(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
     messages = history(rounds=4)
-    publish(client, topic, messages)
+    publish_to(client, topic, messages)
     Admin(server, topic).compact()
     consumer = client.subscribe(
         topic,
@@ -346,10 +331,10 @@ def test_a_failover_consumer_reads_what_is_compacted_and_shared_ones_may_not(
 def test_a_deleted_topic_takes_its_compacted_ledger_along(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
-    publish(client, topic, history(rounds=2))
+    publish_to(client, topic, history(rounds=2))
     admin = Admin(server, topic)
     admin.compact()
     admin.call("DELETE", "?force=true", expect=204)
     admin.call("GET", "/compaction", expect=404)
-    publish(client, topic, [("key", b"anew")])
+    publish_to(client, topic, [("key", b"anew")])
     assert read_all(client, topic, compacted=True) == [("key", b"anew")]

@@ -26,10 +26,8 @@ def create(server: Standalone, topic: str) -> None:
 
 def keyed(producer: pulsar.Producer, count: int, *, first: int = 0) -> None:
     """Messages `<key>-<number>`, the keys taking turns."""
-    for number in range(first, first + count):
-        key = f"k{number % 7}"
-        producer.send_async(f"{key}-{number}".encode(), lambda *_: None, partition_key=key)
-    producer.flush()
+    numbers = range(first, first + count)
+    publish(producer, [(f"k{each % 7}", f"k{each % 7}-{each}".encode()) for each in numbers])
 
 
 def receive_new(consumer: pulsar.Consumer, count: int, *, first: int = 0) -> list[bytes]:

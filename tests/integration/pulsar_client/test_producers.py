@@ -203,9 +203,7 @@ def test_encrypted_messages_pass_through_partitions(
         for number, kind in enumerate((pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared))
     ]
     sent = [b"secret %d" % number for number in range(20)]
-    for number, payload in enumerate(sent):
-        producer.send_async(payload, lambda *_: None, partition_key=f"k{number % 5}")
-    producer.flush()
+    publish(producer, [(f"k{number % 5}", payload) for number, payload in enumerate(sent)])
     for reader in readers:
         assert sorted(receive(reader).data() for _ in sent) == sorted(sent)
 

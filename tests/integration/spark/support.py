@@ -3,11 +3,10 @@
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import pulsar
 from pyspark.sql import DataFrame, SparkSession
 
 from magnetar.sdk import Client
@@ -69,15 +68,6 @@ def options_for(server: HasBookies, **options: str) -> dict[str, str]:
 def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """A batch query."""
     return spark.read.format("magnetar").options(**options).load()
-
-
-def publish(client: pulsar.Client, topic: str, values: Sequence[bytes], **settings: Any) -> None:
-    """Publish values, and wait until they are stored."""
-    producer = client.create_producer(topic, block_if_queue_full=True, **settings)
-    for value in values:
-        producer.send_async(value, lambda *_: None)
-    producer.flush()
-    producer.close()
 
 
 async def publish_in_chunks(server: HasBookies, topic: str, chunks: list[bytes]) -> None:

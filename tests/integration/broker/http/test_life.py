@@ -266,8 +266,7 @@ async def test_a_terminated_topic_stays_terminated(tmp_path: Path) -> None:
             port = broker.http_port
             client = await WireClient.open(broker.port)
             await client.produce(TOPIC)
-            client.publish(0, b"last")
-            receipt = (await client.next(BaseCommand.SEND_RECEIPT)).send_receipt.message_id
+            receipt = (await client.publish_ok(0, b"last")).message_id
             answer = await ask(port, "POST", f"{PATH}/terminate")
             assert answer.status == 200
             assert answer.json == {

@@ -144,8 +144,7 @@ async def test_a_split_divides_the_topics_and_no_client_notices(tmp_path: Path) 
         )
         assert at.status == 204
         assert (await ask(port, "GET", f"{NAMESPACE}/bundles")).json["numBundles"] == 7
-        client.publish(0, b"still here")
-        assert (await client.next()).type == BaseCommand.SEND_RECEIPT
+        await client.publish_ok(0, b"still here")
         await client.close()
 
 
@@ -170,8 +169,7 @@ async def test_a_topic_tells_what_it_does_and_why_it_does_nothing(tmp_path: Path
         await client.subscribe(
             TOPIC, subType=CommandSubscribe.Key_Shared, consumer_name="c", subscription="s"
         )
-        client.publish(0, b"body")
-        await client.next(BaseCommand.SEND_RECEIPT)
+        await client.publish_ok(0, b"body")
         stats = (await ask(broker.http_port, "GET", f"{TOPICS}/topic/stats")).json
         assert (stats["msgInCounter"], stats["msgOutCounter"]) == (1, 0)
         (producer,) = stats["publishers"]

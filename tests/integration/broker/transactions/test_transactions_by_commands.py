@@ -14,13 +14,6 @@ from tests.standalone import Standalone
 TOPIC = "persistent://public/default/by-commands"
 
 
-async def publish(
-    client: WireClient, sequence_id: int, body: bytes, txn: tuple[int, int] | None
-) -> None:
-    client.publish(sequence_id, body, txn=txn)
-    await client.next(BaseCommand.SEND_RECEIPT)
-
-
 @pytest.mark.parametrize("action", [pb.COMMIT, pb.ABORT])
 async def test_a_message_whose_command_alone_names_its_transaction_is_in_it_also_after_kill_9(
     tmp_path: Path, action: pb.TxnAction
@@ -29,9 +22,9 @@ async def test_a_message_whose_command_alone_names_its_transaction_is_in_it_also
         client = await WireClient.open(server.port)
         txn = await client.begin(TOPIC)
         await client.produce(TOPIC, txn_enabled=True)
-        await publish(client, 0, b"before", None)
-        await publish(client, 1, b"in it", txn)
-        await publish(client, 2, b"behind", None)
+        await client.publish_ok(0, b"before")
+        await client.publish_ok(1, b"in it", txn=txn)
+        await client.publish_ok(2, b"behind")
         server.kill()
         await client.close()
         server.start()
@@ -91,7 +84,7 @@ async def test_topics_are_told_of_by_the_names_that_the_client_gave(tmp_path: Pa
         client = await WireClient.open(server.port)
         await client.produce(TOPIC, txn_enabled=True)
         txn = await client.begin("by-commands")
-        await publish(client, 0, b"in it", txn)
+        await client.publish_ok(0, b"in it", txn=txn)
         path = f"/admin/v3/transactions/transactionMetadata/{txn[0]}/{txn[1]}"
         answer = await ask(server, "GET", path)
         assert answer.ok()["producedPartitions"] == {"by-commands": {}}

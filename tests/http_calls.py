@@ -8,7 +8,9 @@ import asyncio
 import json
 import ssl
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
@@ -16,6 +18,9 @@ from urllib.parse import quote, urlsplit
 from tests.processes import HOST
 
 TIMEOUT_S = 60.0
+
+_THREADS = ThreadPoolExecutor(128, "http-call")
+"""Not those of the event loop: a server in this process needs them to answer."""
 
 
 class HasHttp(Protocol):
@@ -115,7 +120,8 @@ def follow(server: Server, method: str, path: str, body: object = None, **how: A
 
 async def ask(server: Server, method: str, path: str, body: object = None, **how: Any) -> Answer:
     """`call` in a thread: the event loop, which may be the server's, goes on meanwhile."""
-    return await asyncio.to_thread(call, server, method, path, body, **how)
+    asked = partial(call, server, method, path, body, **how)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, asked)
 
 
 def admin(server: Server, method: str, path: str, body: object = None) -> Any:

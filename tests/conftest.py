@@ -4,7 +4,7 @@ Data lie on a memory file system, where a sync costs nothing: what a test proves
 how fast the machine's disk is. Tests marked `disk` are about durability; their `tmp_path` lies on
 the disk. Where no memory file system with enough room is mounted, all data lie on the disk.
 
-In a parallel run (`-n 3`) the tests of a module stay together, in their order,
+In a parallel run (`-n 4`) the tests of a module stay together, in their order,
 since they share its servers. The groups that took longest in the last nightly run start first, so
 that no worker is left alone with one of them.
 """

@@ -4,6 +4,7 @@ A server says when it is ready by a line of output; nothing here sleeps and look
 goes to a log file as well, which the tests read for tracebacks.
 """
 
+import fcntl
 import os
 import random
 import signal
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -41,19 +43,32 @@ def free_ports(count: int) -> list[int]:
     """Ports nobody listens on now, and none that was given before.
 
     They lie below the ports that the system takes for outgoing connections and for sockets bound to
-    port 0, and below those that `magnetar cluster` chooses. Workers of one parallel run draw from
-    disjoint sets, so two of them never give the same port before a server listens on it.
+    port 0, and below those that `magnetar cluster` chooses. A port belongs to this process until it
+    ends: no other worker, and no other run on this machine, is given it meanwhile.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     ports: list[int] = []
     while len(ports) < count:
         port = random.randrange(*_PORTS)
-        if port % workers != worker or port in _given_ports or not is_free(HOST, port):
+        if port in _given_ports or not _is_reserved(port) or not is_free(HOST, port):
             continue
         _given_ports.add(port)
         ports.append(port)
     return ports
+
+
+@cache
+def _port_file() -> int:
+    """A file with a byte for each port. Never closed: that would give up the locks."""
+    return os.open(f"/tmp/magnetar-test-ports-{os.getuid()}", os.O_CREAT | os.O_RDWR, 0o600)
+
+
+def _is_reserved(port: int) -> bool:
+    """Whether the port is this process's own now: it holds a lock on the port's byte."""
+    try:
+        fcntl.lockf(_port_file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    return True
 
 
 MAGNETAR = "magnetar.deploy.cli"

@@ -5,7 +5,6 @@ tried when one does not answer; a request that changes something is sent on only
 it took no connection at all.
 """
 
-import http.client
 import json
 import sys
 from collections.abc import Sequence
@@ -14,9 +13,17 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from magnetar.deploy.credentials import ClientCredentials
 from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
+from magnetar.sdk.http_client import (
+    AnswerTooLargeError,
+    HttpAnswer,
+    HttpClient,
+    NoAnswerError,
+    NotConnectedError,
+)
 from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
 
 REDIRECTS_MAX = 10
+_REDIRECT = 307
 ANSWER_BYTES_MAX = 128 << 20
 """Of one answer. The names of a million topics take less."""
 
@@ -49,6 +56,7 @@ class AdminClient:
             raise SettingsError("no address of a broker: give --admin-url http://host:port")
         self._timeout_s = timeout_s
         self._credentials = credentials or ClientCredentials.of_environment()
+        self._http = HttpClient(self._credentials.tls)
 
     def get(self, path: str, query: dict[str, str] | None = None) -> Any:
         """The JSON value, or text, that a GET answers.
@@ -101,88 +109,64 @@ class AdminClient:
         content = None if body is None else json.dumps(body).encode()
         refusals: list[str] = []
         for url in self._urls:
-            connection = self._connect(url, refusals)
-            if connection is None:
+            try:
+                answer = self._send(url, method, target, content)
+            except NotConnectedError as error:
+                refusals.append(f"{url}: {error}")
                 continue
-            return self._exchange(connection, url, method, target, content)
+            return self._follow(url, method, target, content, answer)
         raise BrokerUnreachableError(
             f"no broker accepts connections: {'; '.join(refusals)}. "
             "Is it running, and is --admin-url its HTTP address?"
         )
 
-    def _connect(self, url: str, refusals: list[str]) -> http.client.HTTPConnection | None:
-        parts = urlsplit(url)
-        assert parts.hostname is not None
-        connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            connection = http.client.HTTPSConnection(
-                parts.hostname,
-                parts.port or 443,
-                timeout=self._timeout_s,
-                context=self._credentials.tls(),
-            )
-        else:
-            connection = http.client.HTTPConnection(
-                parts.hostname, parts.port or 80, timeout=self._timeout_s
-            )
-        try:
-            connection.connect()
-        except OSError as error:
-            refusals.append(f"{url}: {error.strerror or error}")
-            return None
-        return connection
-
-    def _exchange(
-        self,
-        connection: http.client.HTTPConnection,
-        url: str,
-        method: str,
-        target: str,
-        content: bytes | None,
+    def _follow(
+        self, url: str, method: str, target: str, content: bytes | None, answer: HttpAnswer
     ) -> Any:
         for _ in range(REDIRECTS_MAX):
-            try:
-                connection.request(
-                    method,
-                    target,
-                    body=content,
-                    headers={
-                        "Content-Type": "application/json",
-                        **self._credentials.http_headers(),
-                    },
-                )
-                response = connection.getresponse()
-                answer = response.read(ANSWER_BYTES_MAX + 1)
-            except (OSError, http.client.HTTPException) as error:
-                raise BrokerUnreachableError(
-                    f"{url} did not answer {method} {target}: {error or type(error).__name__}; "
-                    "the outcome is unknown: look before you repeat it"
-                ) from error
-            finally:
-                connection.close()
-            if len(answer) > ANSWER_BYTES_MAX:
-                raise BrokerUnreachableError(
-                    f"{url} answers {method} {target} with more than {ANSWER_BYTES_MAX} bytes: "
-                    "is it the HTTP address of a broker?"
-                )
-            if response.status != 307:
-                return _result(url, response, answer)
-            location = response.getheader("Location") or ""
+            if answer.status != _REDIRECT:
+                return _result(url, answer)
             from_url = url
-            url, target = _parted(location)
+            url, target = _parted(answer.headers.get("location", ""))
             if from_url.startswith("https:") and not url.startswith("https:"):
                 # What follows would show credentials to everybody on the way.
                 raise BrokerUnreachableError(
                     f"{from_url} redirects to {url}, which is not TLS; the request was not sent"
                 )
-            refusals: list[str] = []
-            redirected = self._connect(url, refusals)
-            if redirected is None:
+            try:
+                answer = self._send(url, method, target, content)
+            except NotConnectedError as error:
                 raise BrokerUnreachableError(
-                    f"redirected to a broker that does not answer: {refusals[0]}"
-                )
-            connection = redirected
+                    f"redirected to a broker that does not answer: {url}: {error}"
+                ) from error
         raise BrokerUnreachableError(f"the brokers redirect in circles, {REDIRECTS_MAX} times")
+
+    def _send(self, url: str, method: str, target: str, content: bytes | None) -> HttpAnswer:
+        """
+        Raises:
+            NotConnectedError: nothing was sent.
+            BrokerUnreachableError: the outcome is unknown, or the answer is too large.
+        """
+        headers = {"Content-Type": "application/json", **self._credentials.http_headers()}
+        try:
+            return self._http.ask(
+                method,
+                url + target,
+                headers=headers,
+                body=content,
+                timeout_s=self._timeout_s,
+                answer_bytes_max=ANSWER_BYTES_MAX,
+            )
+        except NoAnswerError as error:
+            raise BrokerUnreachableError(
+                f"{url} did not answer {method} {target}: {error}; "
+                "the outcome is unknown: look before you repeat it"
+            ) from error
+        except AnswerTooLargeError:
+            raise BrokerUnreachableError(
+                f"{url} answers {method} {target} with more than {ANSWER_BYTES_MAX} bytes: "
+                "is it the HTTP address of a broker?"
+            ) from None
 
 
 def topic_argument(text: str) -> TopicName:
@@ -235,21 +219,21 @@ def _parted(location: str) -> tuple[str, str]:
     )
 
 
-def _result(url: str, response: http.client.HTTPResponse, answer: bytes) -> Any:
-    text = answer.decode("utf-8", "replace")
-    is_json = (response.getheader("Content-Type") or "").startswith("application/json")
+def _result(url: str, answer: HttpAnswer) -> Any:
+    text = answer.data.decode("utf-8", "replace")
+    is_json = answer.headers.get("content-type", "").startswith("application/json")
     try:
         value = json.loads(text) if is_json and text else text
     except ValueError:
         value = text
-    if 200 <= response.status < 300:
-        note = response.getheader("X-Magnetar-Note")
+    if 200 <= answer.status < 300:
+        note = answer.headers.get("x-magnetar-note")
         if note:
             sys.stderr.write(f"magnetar: {note}\n")
         return value
     told = value if isinstance(value, dict) else {}
     reason = ": ".join(str(told[key]) for key in ("reason", "detail") if told.get(key))
-    hint = _HINTS.get(response.status, "")
+    hint = _HINTS.get(answer.status, "")
     raise BrokerUnreachableError(
-        f"{url} answered {response.status}: {reason or text[:300]}{f'; {hint}' if hint else ''}"
+        f"{url} answered {answer.status}: {reason or text[:300]}{f'; {hint}' if hint else ''}"
     )

@@ -6,17 +6,20 @@ Credentials are asked for at each connection, and again when the broker says tha
 
 import asyncio
 import json
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from magnetar.sdk.errors import CredentialsError, IssuerUnavailableError
 
+if TYPE_CHECKING:
+    from magnetar.sdk.http_client import HttpAnswer, HttpClient
+
 ISSUER_ANSWER_BYTES_MAX = 1 << 20
 ISSUER_TIMEOUT_S = 10.0
+_REDIRECTS = (301, 302, 303, 307, 308)
+_REDIRECTS_MAX = 5
 _RENEW_EARLY = 0.1
 """A token is asked for again when only this part of its life is left."""
 REFUSED_AGE_MIN_S = 30.0
@@ -170,20 +173,55 @@ class OAuth2ClientCredentials:
         return token, float(lives_s) if isinstance(lives_s, int | float) else 0.0
 
     def _ask(self, url: str, form: bytes | None) -> dict[str, object]:
-        request = urllib.request.Request(url, form, {"Accept": "application/json"})
+        # Imported here: most clients ask no issuer.
+        from magnetar.sdk.http_client import HttpClient
+
+        http = HttpClient(uses_proxies=True)
         try:
-            with urllib.request.urlopen(request, timeout=ISSUER_TIMEOUT_S) as answer:
-                found = json.loads(answer.read(ISSUER_ANSWER_BYTES_MAX))
-        except urllib.error.HTTPError as error:
-            with error:
-                text = error.read(300).decode(errors="replace")
-            if error.code >= 500:
-                raise IssuerUnavailableError(f"{url} answered {error.code}: {text}") from error
-            raise CredentialsError(f"{url} answered {error.code}: {text}") from error
+            answer = self._send(http, url, form)
+        finally:
+            http.close()
+        if answer.status != 200:
+            text = answer.data[:300].decode(errors="replace")
+            kind = IssuerUnavailableError if answer.status >= 500 else CredentialsError
+            raise kind(f"{url} answered {answer.status}: {text}")
+        try:
+            found = json.loads(answer.data)
         except ValueError as error:
             raise CredentialsError(f"{url} answered with something that is no JSON") from error
-        except OSError as error:
-            raise IssuerUnavailableError(f"{url} cannot be asked: {error}") from error
         if not isinstance(found, dict):
             raise CredentialsError(f"{url} answered with JSON that is no object")
         return found
+
+    def _send(self, http: "HttpClient", url: str, form: bytes | None) -> "HttpAnswer":
+        """Follows redirects of what has no secret in it, but does not leave TLS."""
+        from magnetar.sdk.http_client import (
+            AnswerTooLargeError,
+            NoAnswerError,
+            NotConnectedError,
+        )
+
+        headers = {"Accept": "application/json"}
+        if form is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        for _ in range(_REDIRECTS_MAX):
+            try:
+                answer = http.ask(
+                    "GET" if form is None else "POST",
+                    url,
+                    headers=headers,
+                    body=form,
+                    timeout_s=ISSUER_TIMEOUT_S,
+                    answer_bytes_max=ISSUER_ANSWER_BYTES_MAX,
+                )
+            except (NotConnectedError, NoAnswerError) as error:
+                raise IssuerUnavailableError(f"{url} cannot be asked: {error}") from error
+            except AnswerTooLargeError as error:
+                raise CredentialsError(f"the issuer's answer is no token: {error}") from error
+            if form is not None or answer.status not in _REDIRECTS:
+                return answer
+            target = urllib.parse.urljoin(url, answer.headers.get("location", ""))
+            if not target.startswith("https://" if url.startswith("https://") else "http"):
+                raise CredentialsError(f"{url} redirects to {target}, which is not TLS")
+            url = target
+        raise CredentialsError(f"{url} redirects, as {_REDIRECTS_MAX} others before it")

@@ -1,8 +1,10 @@
-"""`make` brings its own virtual environment, with a stand-in for Python."""
+"""`make` brings its own virtual environment and packages, with a stand-in for Python."""
 
 import os
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from tests.processes import ROOT
 
@@ -42,3 +44,45 @@ def test_an_environment_whose_making_was_broken_off_is_made_anew(tmp_path: Path)
     (tmp_path / "goes-on").touch()
     assert make(tmp_path) == 0
     assert "--editable ." in (tmp_path / "installed").read_text()
+
+
+_INSTALLER = """#!/bin/sh
+case "$*" in
+*"pip config list") cat "{folder}/configuration" ;;
+*"pip install --quiet uv"*) cp "{folder}/uv" "$(dirname "$0")/uv" ;;
+*) echo "pip $*" >> "{folder}/installed" ;;
+esac
+"""
+_UV = """#!/bin/sh
+echo "uv $*" >> "{folder}/installed"
+exit {status}
+"""
+
+
+@pytest.mark.parametrize(
+    ("configuration", "uv_status", "tools"),
+    [
+        (":env:.find-links='/opt/wheels'", 0, ["uv"]),
+        ("global.index-url='https://packages.example/simple'", 0, ["pip"]),
+        (":env:.extra-index-url='https://packages.example/simple'", 0, ["pip"]),
+        ("install.no-index='true'", 0, ["pip"]),
+        ("", 2, ["uv", "pip"]),
+    ],
+)
+def test_packages_come_by_uv_unless_it_cannot_know_where_from(
+    tmp_path: Path, configuration: str, uv_status: int, tools: list[str]
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "configuration").write_text(configuration + "\n")
+    (tmp_path / "uv").write_text(_UV.format(folder=tmp_path, status=uv_status))
+    (tmp_path / "uv").chmod(0o755)
+    python = tmp_path / "bin" / "python"
+    python.write_text(_INSTALLER.format(folder=tmp_path))
+    python.chmod(0o755)
+
+    command = ["sh", "deploy/bootstrap/packages.sh", str(tmp_path), "--editable", "."]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+
+    installed = (tmp_path / "installed").read_text().splitlines()
+    assert [each.split()[0] for each in installed] == tools
+    assert all(each.endswith("--editable .") for each in installed)

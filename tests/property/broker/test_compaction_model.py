@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.broker.base.entry import kept_words_of
+from magnetar.broker.base.settings.compaction import CompactionSettings
 from magnetar.broker.features.compaction.compacted_ledger import (
     NO_LEDGER,
     CompactedLedger,
     CompactionRecord,
 )
 from magnetar.broker.features.compaction.messages import Kind, last_index_of, open_entry
-from magnetar.broker.features.compaction.passes import CompactionLimits, Source, learn, write
+from magnetar.broker.features.compaction.passes import Source, learn, write
 from magnetar.cursors import words_from_bits
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import EARLIEST, Position
@@ -174,19 +175,19 @@ def _compress(metadata: MessageMetadata, codec: Compression, body: bytes) -> Non
 async def compacted(
     model: Model, before: CompactedLedger | None, portion_entries: int
 ) -> tuple[CompactedLedger, MemoryLedger]:
-    limits = CompactionLimits(
-        keys_bytes_max=1 << 20,
-        batch_bytes_max=1 << 20,
-        portion_entries=portion_entries,
-        portion_bytes=1 << 20,
-        bytes_per_s=0,
-        keeps_keyless=False,
+    settings = CompactionSettings(
+        compaction_keys_bytes_max=1 << 20,
+        compaction_batch_bytes_max=1 << 20,
+        read_ahead_entries=portion_entries,
+        read_ahead_bytes=1 << 20,
+        compaction_bytes_per_s=0,
+        compaction_retains_keyless=False,
     )
     horizon = model.log.last_confirmed
-    source = Source(model.log, before, horizon, limits, clock=ManualClock(), check=lambda: None)
-    newest = await learn(source, limits)
+    source = Source(model.log, before, horizon, settings, clock=ManualClock(), check=lambda: None)
+    newest = await learn(source, settings)
     ledger = MemoryLedger()
-    written = await write(source, newest, ledger, limits)
+    written = await write(source, newest, ledger, settings)
     assert written.entries == len(ledger.entries)
 
     async def open_ledger(_: int) -> MemoryLedger:

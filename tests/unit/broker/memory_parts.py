@@ -25,17 +25,11 @@ from magnetar.broker.features.transactions.topic_transactions import TopicTransa
 from magnetar.broker.policies.effective import EffectivePolicies, effective
 from magnetar.broker.policies.model import NamespaceRecord, PolicySet
 from magnetar.broker.policies.registry import PolicyRegistry
-from magnetar.broker.topic import Feature, Topic, TopicLimits
+from magnetar.broker.topic import Feature, Topic
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topics import Topics
 from magnetar.broker.topics.creation import TopicCreation
 from magnetar.broker.topics.non_persistent import NonPersistentTopic, VolatileLog
-from magnetar.broker.topics.topic_config import (
-    deduplication_limits,
-    delayed_limits,
-    topic_limits,
-    transaction_limits,
-)
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.log import ManagedLog
@@ -192,8 +186,7 @@ def memory_transactions(
     async def cursor_names() -> Sequence[str]:
         return cursors
 
-    limits = transaction_limits(BrokerSettings())
-    return TopicTransactions(topic, open_log, limits, clock, cursor_names=cursor_names)
+    return TopicTransactions(topic, open_log, BrokerSettings(), clock, cursor_names=cursor_names)
 
 
 def feature_of(topic: Topic, kind: type[F]) -> F:
@@ -262,24 +255,23 @@ class MemoryTopics:
             return topic
         if topic is None:
             await self.creation.check(name, may_create=may_create)
-        limits = topic_limits(self._settings)
         if not name.is_persistent:
             known = self._policies.known(name)
             log, cache = VolatileLog(str(name)), TailCache(self.pool)
             topic = NonPersistentTopic(
-                name, log, cache, limits, self.tenure, known, clock=self.clock
+                name, log, cache, self._settings, self.tenure, known, clock=self.clock
             )
             self._topics[name] = topic
             return topic
-        return await self._load(name, limits)
+        return await self._load(name)
 
-    async def _load(self, name: TopicName, limits: TopicLimits) -> Topic:
+    async def _load(self, name: TopicName) -> Topic:
         log = self.logs.setdefault(str(name), MemoryLog())
         topic = Topic(
             name,
             log,
             TailCache(self.pool),
-            limits,
+            self._settings,
             self.tenure,
             self._policies.known(name),
             clock=self.clock,
@@ -294,9 +286,7 @@ class MemoryTopics:
         """In the order of `TopicOpener`."""
         name, settings = str(topic.name), self._settings
         buckets = self.buckets.setdefault(name, MemoryBuckets())
-        features: list[Feature] = [
-            DelayedDelivery(topic, buckets, delayed_limits(settings), self.clock)
-        ]
+        features: list[Feature] = [DelayedDelivery(topic, buckets, settings, self.clock)]
         if self.has_transactions:
             beside = self.transaction_logs.setdefault(name, MemoryTransactionLog(100))
             features.append(memory_transactions(topic, beside, self.clock))
@@ -318,7 +308,7 @@ class MemoryTopics:
         return Deduplication(
             topic,
             open_cursor,
-            deduplication_limits(self._settings),
+            self._settings,
             connected=topic.producers,
             clock=SystemClock(),
         )

@@ -8,6 +8,7 @@ import pytest
 from magnetar.broker.base.entry import kept_words_of
 from magnetar.broker.base.errors import UnreadableRecordError
 from magnetar.broker.base.naming import check_subscription
+from magnetar.broker.base.settings.topics import ReadSettings
 from magnetar.broker.features.compaction.compacted_ledger import (
     NO_LEDGER,
     CompactedLedger,
@@ -21,7 +22,7 @@ from magnetar.broker.features.compaction.compacted_ledger import (
 from magnetar.broker.features.compaction.messages import Kind, open_entry, rest_of_batch
 from magnetar.broker.features.compaction.passes import NewestMessages
 from magnetar.broker.topic.dispatch.compacted import CompactedSource, EarlyPlace, runs_of
-from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadLimits
+from magnetar.broker.topic.dispatch.range_reads import RangeReads
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
@@ -238,7 +239,12 @@ class Reading:
             RangeReads(
                 self.log,
                 TailCache(TailCachePool(_LIMIT)),
-                ReadLimits(bytes_max=_LIMIT, entries_max=2, retry_ms=1, retry_ms_max=1),
+                ReadSettings(
+                    read_ahead_bytes=_LIMIT,
+                    read_ahead_entries=2,
+                    read_retry_ms=1,
+                    read_retry_ms_max=1,
+                ),
             ),
             self.cursor,
             label="test",

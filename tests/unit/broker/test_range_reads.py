@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadLimits
+from magnetar.broker.base.settings.topics import ReadSettings
+from magnetar.broker.topic.dispatch.range_reads import RangeReads
 from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.ledger.errors import LogUnavailableError
@@ -17,8 +18,13 @@ from tests.waiting import settle
 def _reads(entries: int, *, entries_max: int = 10, cache_bytes: int = 1 << 20) -> RangeReads:
     log = MemoryLog()
     log.store(*(entry() for _ in range(entries)))
-    limits = ReadLimits(bytes_max=1 << 20, entries_max=entries_max, retry_ms=1, retry_ms_max=4)
-    return RangeReads(log, TailCache(TailCachePool(cache_bytes)), limits)
+    settings = ReadSettings(
+        read_ahead_bytes=1 << 20,
+        read_ahead_entries=entries_max,
+        read_retry_ms=1,
+        read_retry_ms_max=4,
+    )
+    return RangeReads(log, TailCache(TailCachePool(cache_bytes)), settings)
 
 
 def _log(reads: RangeReads) -> MemoryLog:

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadLimits
+from magnetar.broker.base.settings.topics import ReadSettings
+from magnetar.broker.topic.dispatch.range_reads import RangeReads
 from magnetar.broker.topic.dispatch.source import EntrySource
 from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
@@ -14,6 +15,7 @@ from tests.unit.broker.memory_log import MemoryLog
 from tests.waiting import settle
 
 _SIZE = len(entry())
+_RETRY_MS_MAX = 4
 
 
 class _Source:
@@ -24,8 +26,13 @@ class _Source:
         self.ready = 0
         self.cache = TailCache(TailCachePool(1 << 20))
         self.cursor = NonDurableCursor(log, "s", initial=EARLIEST)
-        limits = ReadLimits(bytes_max=1 << 20, entries_max=entries_max, retry_ms=1, retry_ms_max=4)
-        reads = RangeReads(log, self.cache, limits)
+        settings = ReadSettings(
+            read_ahead_bytes=1 << 20,
+            read_ahead_entries=entries_max,
+            read_retry_ms=1,
+            read_retry_ms_max=_RETRY_MS_MAX,
+        )
+        reads = RangeReads(log, self.cache, settings)
         self.source = EntrySource(log, reads, self.cursor, label="s", on_ready=self._on_ready)
 
     def _on_ready(self) -> None:
@@ -163,5 +170,10 @@ async def test_closing_stops_reads_and_retries() -> None:
     source.take()
     await settle()
     source.source.close()
+    before = source.ready
+    source.log.read_error = None
+    later = asyncio.Event()
+    asyncio.get_running_loop().call_later(2 * _RETRY_MS_MAX / 1000, later.set)
+    await later.wait()
     await settle()
-    assert source.ready == 0
+    assert source.ready == before

@@ -9,10 +9,10 @@ Topics without schemas cost nothing here until somebody asks.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError
+from magnetar.broker.base.settings.schemas import SchemaSettings
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.model import SchemaCompatibility
 from magnetar.broker.policies.records import asked, read_record
@@ -48,25 +48,15 @@ from magnetar.sdk.wire import TopicName
 _CHANGES_TRIED = 10
 
 
-class SchemaLimits(Protocol):
-    """Bounds; `BrokerSettings` has them."""
-
-    @property
-    def schema_bytes_max(self) -> int: ...
-
-    @property
-    def schema_versions_max(self) -> int: ...
-
-
 class SchemaRegistry:
     """Any broker may use it for any topic. Partitions have the schemas of their topic."""
 
     def __init__(
-        self, store: MetadataStore, ledgers: SchemaLedgers, limits: SchemaLimits, clock: Clock
+        self, store: MetadataStore, ledgers: SchemaLedgers, settings: SchemaSettings, clock: Clock
     ) -> None:
         self._store = store
         self._ledgers = ledgers
-        self._limits = limits
+        self._settings = settings
         self._clock = clock
         self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By path: of those who register the same at once here, one writes a ledger."""
@@ -318,7 +308,7 @@ class SchemaRegistry:
     # Parts
 
     def _parsed(self, schema: SchemaData) -> Definition:
-        size, limit = len(schema.data), self._limits.schema_bytes_max
+        size, limit = len(schema.data), self._settings.schema_bytes_max
         size += sum(len(key) + len(value) for key, value in schema.properties.items())
         if size > limit:
             raise InvalidSchemaError(f"a schema of {size} bytes; the limit is {limit}")
@@ -339,7 +329,7 @@ class SchemaRegistry:
                 f"an operator registers those of {schema_id(topic)}"
             )
         await self._check(topic, record, definition, policies.schema_compatibility)
-        limit = self._limits.schema_versions_max
+        limit = self._settings.schema_versions_max
         if len(record.versions) >= limit:
             raise NotAllowedError(
                 f"{schema_id(topic)} has {len(record.versions)} versions of its schema; the limit "

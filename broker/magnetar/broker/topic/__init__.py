@@ -4,7 +4,7 @@ from magnetar.broker.topic.feature import NO_ROWS, Feature, PublishRows, TopicPo
 from magnetar.broker.topic.publish_batch import EntryNotes, PublishBatch
 from magnetar.broker.topic.publish_line import PublishLine
 from magnetar.broker.topic.subscriptions import OpenCursor, TopicSubscriptions
-from magnetar.broker.topic.surroundings import InternalAppend, OldestEntry, TopicLimits, TopicLog
+from magnetar.broker.topic.surroundings import InternalAppend, OldestEntry, TopicLog
 from magnetar.broker.topic.topic import Topic, looking_at
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "PublishLine",
     "PublishRows",
     "Topic",
-    "TopicLimits",
     "TopicLog",
     "TopicPort",
     "TopicSubscriptions",

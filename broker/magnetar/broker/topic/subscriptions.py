@@ -11,6 +11,7 @@ from magnetar.broker.base.errors import (
     RequestError,
     ServiceNotReadyError,
 )
+from magnetar.broker.base.settings.topics import TopicSettings
 from magnetar.broker.cluster.ownership.protocol import Destination, Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.topic import admission
@@ -22,7 +23,7 @@ from magnetar.broker.topic.dispatch.visibility import Visibility
 from magnetar.broker.topic.feature import Feature
 from magnetar.broker.topic.peer import probe
 from magnetar.broker.topic.subscription import Subscription
-from magnetar.broker.topic.surroundings import TopicLimits, TopicLog
+from magnetar.broker.topic.surroundings import TopicLog
 from magnetar.broker.topic.tail import Tail
 from magnetar.broker.topic.trim_gate import TrimGate
 from magnetar.broker.topic.use import TopicUse
@@ -78,11 +79,11 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
     _subscription_class: type[Subscription] = Subscription
 
-    def __init__(self, topic: SubscribedTopic, limits: TopicLimits) -> None:
+    def __init__(self, topic: SubscribedTopic, settings: TopicSettings) -> None:
         self._topic = topic
-        self._limits = limits
+        self._settings = settings
         self._label = str(topic.name)
-        self._reads = RangeReads(topic.log, topic.tail.cache, limits.dispatch.reads)
+        self._reads = RangeReads(topic.log, topic.tail.cache, settings)
         self._by_name: dict[str, Subscription] = {}
         self.by_name: Mapping[str, Subscription] = self._by_name
         """Read-only view of the subscriptions by name. An attribute, so that looking at it for each
@@ -220,7 +221,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                 self._label,
                 name,
                 is_durable=is_durable,
-                seek_return_timeout_ms=self._limits.seek_return_timeout_ms,
+                seek_return_timeout_ms=self._settings.seek_return_timeout_ms,
                 gate=self._topic.gate,
                 on_abandoned=self._forget,
                 opened_ms=self._topic.clock.wall_ms(),
@@ -259,7 +260,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             cursor=cursor,
             tenure=topic.tenure,
             wall_ms=topic.clock.wall_ms,
-            limits=self._limits.dispatch,
+            settings=self._settings,
             policies=lambda: topic.policies,
             on_progress=on_progress,
             limiters=topic.dispatch_rates.limiters_of(subscription.name),

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from magnetar.broker.topic.dispatch.base import DispatchLimits
 from magnetar.broker.topic.positions import ListedLog
 from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.managed_log.log_retention import Retention
@@ -56,12 +55,3 @@ class OldestEntry:
     position: Position
     published_ms: int | None
     """By its producer's clock; None: it cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicLimits:
-    """Bounds of one topic; see `BrokerSettings`."""
-
-    seek_return_timeout_ms: int
-    producers_waiting_max: int
-    dispatch: DispatchLimits

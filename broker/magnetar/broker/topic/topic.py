@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from magnetar.broker.base.entry import MARKER
 from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.base.meter import Sampled
+from magnetar.broker.base.settings.topics import TopicSettings
 from magnetar.broker.cluster.ownership.protocol import Destination, Tenure
 from magnetar.broker.cluster.ownership.sole_owner import ALWAYS
 from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies
@@ -26,7 +27,7 @@ from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.publish_line import PublishLine
 from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.subscriptions import TopicSubscriptions
-from magnetar.broker.topic.surroundings import InternalAppend, TopicLimits, TopicLog
+from magnetar.broker.topic.surroundings import InternalAppend, TopicLog
 from magnetar.broker.topic.tail import Tail
 from magnetar.broker.topic.tail_cache import TailCache
 from magnetar.broker.topic.trim_gate import TrimGate
@@ -53,7 +54,7 @@ class Topic:
         name: TopicName,
         log: TopicLog,
         cache: TailCache,
-        limits: TopicLimits,
+        settings: TopicSettings,
         tenure: Tenure = ALWAYS,
         policies: EffectivePolicies = DEFAULTS,
         *,
@@ -76,13 +77,13 @@ class Topic:
         self.use = TopicUse(clock.monotonic_s())
         self.features: tuple[Feature, ...] = ()
         """What it hosts, in order; set once, before it is used."""
-        self.subscriptions = self._subscriptions_class(self, limits)
+        self.subscriptions = self._subscriptions_class(self, settings)
         self.tail.follow(self.subscriptions)
         self.line = self._line_class(self, now_s)
         """What happens to messages on their way into the log."""
         self.dispatch_rates = DispatchRates(lambda: self.policies, now_s, self._published)
         self.producers: dict[str, Producer] = {}
-        self.access = ProducerAccess(self, waiting_max=limits.producers_waiting_max)
+        self.access = ProducerAccess(self, waiting_max=settings.producers_waiting_per_topic_max)
         self.reload: Callable[[str], None] = self._close_for
         """Gives the topic up at once, and whoever asks for it loads it again; takes the reason."""
         self.reopen: Callable[[str], None] = self._close_for

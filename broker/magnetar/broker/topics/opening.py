@@ -34,13 +34,8 @@ from magnetar.broker.topics.non_persistent import NonPersistentTopic, VolatileLo
 from magnetar.broker.topics.table import ServedLog
 from magnetar.broker.topics.topic_config import (
     FollowsQuorums,
-    compaction_limits,
     cursor_settings,
-    deduplication_limits,
-    delayed_limits,
     log_config,
-    topic_limits,
-    transaction_limits,
 )
 from magnetar.cursors import Cursor, list_cursors
 from magnetar.ledger.client import LedgerClient
@@ -83,14 +78,10 @@ class TopicOpener:
         self._clock = clock
         self._random = random
         self.pool = TailCachePool(settings.tail_cache_bytes_max)
-        self._limits = topic_limits(settings)
-        self._deduplication_limits = deduplication_limits(settings)
-        self._delayed_limits = delayed_limits(settings)
-        self._transaction_limits = transaction_limits(settings)
         self.make_coordinator: MakeCoordinator | None = None
         self._compactions = CompactionSurroundings(
             ledgers=client,
-            limits=compaction_limits(settings),
+            settings=settings,
             at_once=asyncio.Semaphore(settings.compactions_at_once),
             clock=clock,
         )
@@ -129,7 +120,7 @@ class TopicOpener:
             await self._deletion.finish(name)
             raise ServiceNotReadyError(f"{name} was being deleted, and is gone: try again")
         cache = TailCache(self.pool)
-        topic = Topic(name, log, cache, self._limits, tenure, policies, clock=self._clock)
+        topic = Topic(name, log, cache, self._settings, tenure, policies, clock=self._clock)
         self._ends.attach(topic, log)
         try:
             await self._host(topic, log)
@@ -147,7 +138,7 @@ class TopicOpener:
         log = VolatileLog(str(name))
         cache = TailCache(self.pool)
         topic = NonPersistentTopic(
-            name, log, cache, self._limits, tenure, policies, clock=self._clock
+            name, log, cache, self._settings, tenure, policies, clock=self._clock
         )
         self._ends.attach(topic, log)
         self._ends.check_wanted(topic, log)
@@ -172,12 +163,12 @@ class TopicOpener:
         """Give the topic its features, and have them take up what is stored."""
         stored = _StoredCursors(self._store, log)
         delayed = DelayedDelivery(
-            topic, BucketLedgers(self._client, log), self._delayed_limits, self._clock
+            topic, BucketLedgers(self._client, log), self._settings, self._clock
         )
         transactions = TopicTransactions(
             topic,
             partial(self._open_transaction_log, topic),
-            self._transaction_limits,
+            self._settings,
             self._clock,
             cursor_names=stored.names,
         )
@@ -238,7 +229,7 @@ class TopicOpener:
             return Deduplication(
                 topic,
                 partial(self.open_cursor, topic, log, deduplication.CURSOR, LATEST),
-                self._deduplication_limits,
+                self._settings,
                 connected=topic.producers,
                 clock=self._clock,
             )

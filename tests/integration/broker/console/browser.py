@@ -4,6 +4,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from playwright.sync_api import Browser, Locator, Page, Playwright, expect
 
@@ -33,9 +35,24 @@ class Console:
         self.base_url = base_url
         self.troubles: list[str] = []
         """Exceptions of scripts, and what the page's policy has forbidden."""
-        page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        page.on("console", self._on_console)
-        page.on("dialog", lambda dialog: self.troubles.append(f"a script said {dialog.message}"))
+        self._watched = {
+            "pageerror": lambda error: self.troubles.append(str(error)),
+            "console": self._on_console,
+            "dialog": lambda dialog: self.troubles.append(f"a script said {dialog.message}"),
+        }
+        for event, listener in self._watched.items():
+            page.on(event, listener)  # type: ignore[call-overload]  # one overload per event
+
+    def leave(self) -> None:
+        """Leave the tab as a new one is: empty, and with nothing stored."""
+        for event, listener in self._watched.items():
+            self.page.remove_listener(event, listener)
+        tools = self.page.context.new_cdp_session(self.page)
+        what = {"origin": self.base_url, "storageTypes": "all"}
+        tools.send("Storage.clearDataForOrigin", what)
+        tools.send("Network.clearBrowserCache")
+        tools.detach()
+        self.page.goto("about:blank")
 
     def _on_console(self, message: "object") -> None:
         text = str(getattr(message, "text", ""))
@@ -71,31 +88,48 @@ class Console:
 OpenConsole = Callable[..., Console]
 
 
+class _Look(NamedTuple):
+    """What a tab has from its beginning on."""
+
+    size: tuple[int, int] = DESKTOP
+    is_dark: bool = False
+    is_calm: bool = True
+
+
+_tabs: WeakKeyDictionary[Browser, dict[_Look, list[Page]]] = WeakKeyDictionary()
+"""Tabs that tests have left. A new one is a new process, which takes two seconds of processor."""
+
+
 @contextmanager
 def consoles(browser: Browser, default_url: str) -> Iterator[OpenConsole]:
     """Makes consoles, each in a tab and with a storage of its own. At the end, none of them may
     have had trouble."""
-    made: list[Console] = []
+    idle = _tabs.setdefault(browser, {})
+    made: list[tuple[Console, _Look]] = []
 
-    def make(
-        *,
-        url: str = default_url,
-        size: tuple[int, int] = DESKTOP,
-        is_dark: bool = False,
-        is_calm: bool = True,
-    ) -> Console:
-        context = browser.new_context(
-            viewport={"width": size[0], "height": size[1]},
-            color_scheme="dark" if is_dark else "light",
-            reduced_motion="reduce" if is_calm else "no-preference",
-        )
-        context.set_default_timeout(WAIT_MS)
-        made.append(Console(context.new_page(), url))
-        return made[-1]
+    def make(*, url: str = default_url, **look: Any) -> Console:
+        of = _Look(**look)
+        pages = idle.setdefault(of, [])
+        made.append((Console(pages.pop() if pages else _new_tab(browser, of), url), of))
+        return made[-1][0]
 
     try:
         yield make
-        assert [each.troubles for each in made if each.troubles] == []
-    finally:
-        for each in made:
+        assert [each.troubles for each, _ in made if each.troubles] == []
+    except BaseException:
+        for each, _ in made:
             each.page.context.close()
+        raise
+    for each, of in made:
+        each.leave()
+        idle[of].append(each.page)
+
+
+def _new_tab(browser: Browser, look: _Look) -> Page:
+    context = browser.new_context(
+        viewport={"width": look.size[0], "height": look.size[1]},
+        color_scheme="dark" if look.is_dark else "light",
+        reduced_motion="reduce" if look.is_calm else "no-preference",
+    )
+    context.set_default_timeout(WAIT_MS)
+    return context.new_page()

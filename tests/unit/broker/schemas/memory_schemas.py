@@ -2,8 +2,9 @@
 
 from typing import cast
 
+from magnetar.broker.base.settings.schemas import SchemaSettings
 from magnetar.broker.schemas.ledgers import SchemaLedgers
-from magnetar.broker.schemas.registry import SchemaLimits, SchemaRegistry
+from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
     BadVersionError,
@@ -128,7 +129,7 @@ class MemoryLedgers:
 
 
 def memory_schemas(
-    limits: SchemaLimits,
+    settings: SchemaSettings,
     nodes: MemoryNodes | None = None,
     ledgers: MemoryLedgers | None = None,
     *,
@@ -140,6 +141,6 @@ def memory_schemas(
         SchemaLedgers(
             cast(LedgerClient, ledgers or MemoryLedgers()), cache_bytes_max=cache_bytes_max
         ),
-        limits,
+        settings,
         SystemClock(),
     )

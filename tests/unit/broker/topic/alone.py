@@ -6,13 +6,12 @@ nothing else.
 
 from collections.abc import Sequence
 
+from magnetar.broker.base.settings.topics import TopicSettings
 from magnetar.broker.cluster.ownership.protocol import Destination
 from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies
-from magnetar.broker.topic import Feature, PublishBatch, Topic, TopicLimits
+from magnetar.broker.topic import Feature, PublishBatch, Topic
 from magnetar.broker.topic.access import SHARED_ACCESS
 from magnetar.broker.topic.consumer import SHARED, Consumer
-from magnetar.broker.topic.dispatch.base import DispatchLimits
-from magnetar.broker.topic.dispatch.range_reads import ReadLimits
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
@@ -28,21 +27,20 @@ from magnetar.sdk.wire import (
 )
 from tests.unit.broker.memory_log import HeldTenure, ManualClock, MemoryLog
 
-LIMITS = TopicLimits(
+SETTINGS = TopicSettings(
     seek_return_timeout_ms=1_000,
-    producers_waiting_max=10,
-    dispatch=DispatchLimits(
-        dispatch_bytes_max=1 << 20,
-        round_robin_messages_max=20,
-        failover_delay_ms=0,
-        chunked_messages_max=10,
-        key_shared_splits_ranges=True,
-        look_ahead_per_consumer_max=1_000,
-        look_ahead_per_subscription_max=1_000,
-        look_ahead_bytes_max=1 << 20,
-        look_ahead_patience_ms=10,
-        reads=ReadLimits(bytes_max=1 << 20, entries_max=100, retry_ms=1, retry_ms_max=10),
-    ),
+    producers_waiting_per_topic_max=10,
+    dispatch_bytes_max=1 << 20,
+    failover_delay_ms=0,
+    chunked_messages_max=10,
+    key_shared_consistent_hashing=False,
+    look_ahead_per_consumer_max=1_000,
+    look_ahead_per_subscription_max=1_000,
+    look_ahead_bytes_max=1 << 20,
+    look_ahead_patience_ms=10,
+    read_ahead_entries=100,
+    read_retry_ms=1,
+    read_retry_ms_max=10,
 )
 
 
@@ -96,7 +94,7 @@ class Alone:
             parse_topic_name("persistent://public/default/topic"),
             self.log,
             TailCache(TailCachePool(1 << 20)),
-            LIMITS,
+            SETTINGS,
             self.tenure,
             policies,
             clock=ManualClock(),

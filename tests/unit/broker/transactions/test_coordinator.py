@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from magnetar.broker.base.settings.transactions import TransactionSettings
 from magnetar.broker.base.turn_gate import TASKS_PER_TURN
-from magnetar.broker.features.transactions.coordinator import Coordinator, CoordinatorLimits
+from magnetar.broker.features.transactions.coordinator import Coordinator
 from magnetar.broker.features.transactions.coordinator_state import Status
 from magnetar.broker.features.transactions.errors import (
     CoordinatorNotFoundError,
@@ -25,14 +25,15 @@ from magnetar.ledger.system import SystemClock
 from tests.waiting import settle, until
 
 YEAR_MS = 365 * 24 * 3_600_000
-LIMITS = CoordinatorLimits(
-    open_max=5,
-    timeout_max_ms=60_000,
-    participants_max=3,
-    finished_max=100,
-    log_records=1000,
-    end_wait_ms=30_000,
+SETTINGS = TransactionSettings(
+    transaction_open_max=5,
+    transaction_timeout_max_ms=60_000,
+    transaction_participants_max=3,
+    transaction_finished_max=100,
+    transaction_log_records=1000,
+    transaction_end_wait_ms=30_000,
 )
+WIDE = SETTINGS.model_copy(update={"transaction_open_max": 300})
 
 
 class Log:
@@ -110,11 +111,11 @@ async def owner(
     log: Log,
     told: Told,
     dies_before: Callable[[bytes], bool] = lambda _: False,
-    limits: CoordinatorLimits = LIMITS,
+    settings: TransactionSettings = SETTINGS,
     clock: Clock | None = None,
 ) -> Coordinator:
     place = Place(log, dies_before)
-    coordinator = Coordinator(2, cast(Topic, place), told, limits, clock or SystemClock())
+    coordinator = Coordinator(2, cast(Topic, place), told, settings, clock or SystemClock())
     await coordinator.restore()
     return coordinator
 
@@ -309,7 +310,7 @@ class Turns(Told):
 
 async def test_many_that_time_out_are_aborted_some_at_a_time_though_nobody_answers() -> None:
     log, told = Log(), Turns()
-    coordinator = await owner(log, told, limits=replace(LIMITS, open_max=300))
+    coordinator = await owner(log, told, settings=WIDE)
     for number in range(300):
         txn = await coordinator.begin(100)
         await coordinator.join(txn, [f"t{number}"])
@@ -320,8 +321,8 @@ async def test_many_that_time_out_are_aborted_some_at_a_time_though_nobody_answe
 
 
 async def test_a_restart_tells_what_was_decided_some_at_a_time() -> None:
-    log, limits = Log(), replace(LIMITS, open_max=300)
-    first = await owner(log, Told(answers=False), limits=limits)
+    log = Log()
+    first = await owner(log, Told(answers=False), settings=WIDE)
     for number in range(100):
         txn = await first.begin(60_000)
         await first.join(txn, [f"t{number}"])
@@ -329,7 +330,7 @@ async def test_a_restart_tells_what_was_decided_some_at_a_time() -> None:
         await first._durable(first._write(record))
     first.close()
     told = Turns()
-    second = await owner(log, told, limits=limits)
+    second = await owner(log, told, settings=WIDE)
     await until(lambda: len(told.ends) == 100, "all are told")
     assert told.most <= 2 * TASKS_PER_TURN
     await ended(second)

@@ -4,8 +4,9 @@ import asyncio
 from typing import cast
 
 from magnetar.broker.base.errors import BrokerPersistenceError
+from magnetar.broker.base.settings.transactions import TransactionSettings
 from magnetar.broker.features.transactions.ids import TransactionId
-from magnetar.broker.features.transactions.messenger import Messenger, MessengerLimits
+from magnetar.broker.features.transactions.messenger import Messenger
 from magnetar.broker.topics import Topics
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.wire import TopicName
@@ -50,10 +51,13 @@ async def nobody(name: TopicName) -> Connection:
 async def tell_beside(topic: str, *, retry_ms: int) -> Served:
     """Tell `GOOD` once, while many more ends than there are places wait for another topic."""
     served = Served()
-    limits = MessengerLimits(
-        timeout_ms=60_000, retry_ms=retry_ms, retry_ms_max=retry_ms, at_once=AT_ONCE
+    settings = TransactionSettings(
+        transaction_end_timeout_ms=60_000,
+        transaction_retry_ms=retry_ms,
+        transaction_retry_ms_max=retry_ms,
+        transaction_ends_at_once=AT_ONCE,
     )
-    messenger = Messenger(cast(Topics, served), nobody, limits)
+    messenger = Messenger(cast(Topics, served), nobody, settings)
 
     async def tell(topic: str, number: int) -> None:
         await messenger.end_on_topic(topic, TransactionId(0, number), commits=True, low_watermark=0)

@@ -16,7 +16,6 @@ from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.exclusive import ExclusiveDispatcher
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
-from magnetar.broker.topics.topic_config import topic_limits
 from magnetar.cursors import CursorUnavailableError, NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, encode_payload, parse_topic_name
@@ -55,7 +54,7 @@ class Owners:
     async def load(self, *names: str) -> Topic:
         """The next owner, who finds the cursors of these subscriptions."""
         cache, clock = TailCache(TailCachePool(1 << 20)), ManualClock()
-        topic = Topic(NAME, self.log, cache, topic_limits(SETTINGS), clock=clock)
+        topic = Topic(NAME, self.log, cache, SETTINGS, clock=clock)
 
         transactions = memory_transactions(topic, self.beside, clock, *names)
         topic.host(transactions)

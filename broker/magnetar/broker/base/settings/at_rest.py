@@ -1,10 +1,11 @@
 """How often topics at rest are looked at, and how much that may cost."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings
+
+from magnetar.broker.base.settings.section import Section
 
 
-class AtRestSettings(BaseSettings):
+class AtRestSettings(Section):
     """A part of `BrokerSettings`."""
 
     topics_at_rest_interval_s: float = Field(

@@ -1,12 +1,13 @@
 """Bounds of compaction."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings
+
+from magnetar.broker.base.settings.topics import ReadSettings
 
 _MIB = 1 << 20
 
 
-class CompactionSettings(BaseSettings):
+class CompactionSettings(ReadSettings):
     """A part of `BrokerSettings`."""
 
     compaction_check_interval_s: float = Field(

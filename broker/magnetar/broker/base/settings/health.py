@@ -1,10 +1,11 @@
 """Settings of the health check."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings
+
+from magnetar.broker.base.settings.section import Section
 
 
-class HealthSettings(BaseSettings):
+class HealthSettings(Section):
     """A part of `BrokerSettings`."""
 
     health_check_timeout_ms: int = Field(

@@ -1,10 +1,11 @@
 """Settings of metrics: what has series of its own, and how many."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings
+
+from magnetar.broker.base.settings.section import Section
 
 
-class MetricsSettings(BaseSettings):
+class MetricsSettings(Section):
     """What `/metrics` shows. The first three are named as in Pulsar."""
 
     expose_topic_level_metrics: bool = Field(

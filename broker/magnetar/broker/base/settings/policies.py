@@ -3,15 +3,15 @@
 from typing import Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings
 
+from magnetar.broker.base.settings.section import Section
 from magnetar.broker.policies.effective import EffectivePolicies, RateLimit
 from magnetar.broker.policies.model import BacklogPolicy, DeleteMode, SchemaCompatibility
 
 _MIB = 1 << 20
 
 
-class PolicySettings(BaseSettings):
+class PolicySettings(Section):
     """A part of `BrokerSettings`. A limit or rate of 0 is none."""
 
     auto_topic_creation: bool = Field(

@@ -1,10 +1,11 @@
 """How often topics are looked at for what is to be kept and what is to go."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings
+
+from magnetar.broker.base.settings.section import Section
 
 
-class KeepingSettings(BaseSettings):
+class KeepingSettings(Section):
     """A part of `BrokerSettings`. Each topic is looked at once per interval."""
 
     retention_check_interval_s: float = Field(

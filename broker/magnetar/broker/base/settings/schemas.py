@@ -1,12 +1,13 @@
 """Bounds of schemas."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings
+
+from magnetar.broker.base.settings.section import Section
 
 _MIB = 1 << 20
 
 
-class SchemaSettings(BaseSettings):
+class SchemaSettings(Section):
     """A part of `BrokerSettings`."""
 
     schema_bytes_max: int = Field(

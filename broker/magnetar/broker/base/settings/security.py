@@ -1,10 +1,11 @@
 """Settings of TLS, authentication, authorization, audit and limits."""
 
 from pydantic import Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings
+
+from magnetar.broker.base.settings.section import Section
 
 
-class SecuritySettings(BaseSettings):
+class SecuritySettings(Section):
     """A part of `BrokerSettings`. Files are read at the start, and again when they change.
 
     A key is given as file:///path, as a path, or as data:;base64,….

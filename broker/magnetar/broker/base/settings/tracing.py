@@ -1,10 +1,11 @@
 """Settings of traces."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings
+
+from magnetar.broker.base.settings.section import Section
 
 
-class TracingSettings(BaseSettings):
+class TracingSettings(Section):
     """A part of `BrokerSettings`."""
 
     tracing: bool = Field(

@@ -1,12 +1,13 @@
 """Bounds of transactions."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings
+
+from magnetar.broker.base.settings.topics import ReadSettings
 
 _MIB = 1 << 20
 
 
-class TransactionSettings(BaseSettings):
+class TransactionSettings(ReadSettings):
     """A part of `BrokerSettings`."""
 
     transaction_coordinator_enabled: bool = Field(

@@ -1,12 +1,13 @@
 """Bounds of WebSocket sessions."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings
+
+from magnetar.broker.base.settings.section import Section
 
 _MIB = 1 << 20
 
 
-class WebSocketSettings(BaseSettings):
+class WebSocketSettings(Section):
     """A part of `BrokerSettings`."""
 
     websocket: bool = Field(

@@ -25,6 +25,7 @@ from magnetar.broker.base.errors import (
     RequestError,
     ServiceNotReadyError,
 )
+from magnetar.broker.base.settings.compaction import CompactionSettings
 from magnetar.broker.features.compaction.compacted_ledger import (
     COMPONENT,
     NO_LEDGER,
@@ -38,7 +39,6 @@ from magnetar.broker.features.compaction.compacted_ledger import (
 )
 from magnetar.broker.features.compaction.messages import last_index_of
 from magnetar.broker.features.compaction.passes import (
-    CompactionLimits,
     EntryWriter,
     Source,
     Written,
@@ -99,7 +99,7 @@ class CompactionSurroundings:
     """What the compactions of a broker have in common."""
 
     ledgers: CompactedLedgers
-    limits: CompactionLimits
+    settings: CompactionSettings
     at_once: asyncio.Semaphore
     clock: Clock
 
@@ -281,20 +281,20 @@ class Compaction(Feature):
         before, horizon = self.compacted, self._topic.visibility.last
         if horizon.entry_id < 0 or horizon <= self._horizon:
             return Written()  # nothing new
-        limits = self._around.limits
+        settings = self._around.settings
         source = Source(
             self._log,
             before,
             horizon,
-            limits,
+            settings,
             clock=self._around.clock,
             check=self._check,
             is_aborted=self._topic.visibility.is_aborted,
         )
-        newest = await learn(source, limits)
+        newest = await learn(source, settings)
         writer = await self._create()
         try:
-            written = await write(source, newest, writer, limits)
+            written = await write(source, newest, writer, settings)
             await writer.close()
             self._check()
         except BaseException:

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from magnetar.broker.base.settings.compaction import CompactionSettings
 from magnetar.broker.features.compaction.compacted_ledger import (
     CompactedLedger,
     TooManyKeysError,
@@ -113,18 +114,6 @@ class NewestMessages:
 Portion = Sequence[tuple[Position, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionLimits:
-    """Bounds of one compaction; see `CompactionSettings`."""
-
-    keys_bytes_max: int
-    batch_bytes_max: int
-    portion_entries: int
-    portion_bytes: int
-    bytes_per_s: int
-    keeps_keyless: bool
-
-
 class CompactableLog(Protocol):
     """What a compaction needs of a log; `ManagedLog` is one."""
 
@@ -161,7 +150,7 @@ class Source:
         log: CompactableLog,
         before: CompactedLedger | None,
         horizon: Position,
-        limits: CompactionLimits,
+        settings: CompactionSettings,
         *,
         clock: Clock,
         check: Callable[[], None],
@@ -173,9 +162,9 @@ class Source:
         self._log = log
         self._before = before
         self._horizon = horizon
-        self._limits = limits
+        self._settings = settings
         self._clock = clock
-        self._pace = Pace(limits.bytes_per_s)
+        self._pace = Pace(settings.compaction_bytes_per_s)
         self._check = check
 
     async def portions(self) -> AsyncIterator[Portion]:
@@ -193,8 +182,8 @@ class Source:
         while (start := self._log.next_position(after)) <= self._horizon:
             first, entries = await self._log.read_range(
                 start,
-                entries_max=self._limits.portion_entries,
-                bytes_max=self._limits.portion_bytes,
+                entries_max=self._settings.read_ahead_entries,
+                bytes_max=self._settings.read_ahead_bytes,
             )
             if not entries:
                 return
@@ -214,8 +203,8 @@ class Source:
         after = EARLIEST
         while portion := await before.read_behind(
             after,
-            entries_max=self._limits.portion_entries,
-            bytes_max=self._limits.portion_bytes,
+            entries_max=self._settings.read_ahead_entries,
+            bytes_max=self._settings.read_ahead_bytes,
         ):
             after = portion[-1][0]
             await self._wait(portion)
@@ -228,16 +217,21 @@ class Source:
         self._check()
 
 
-async def learn(source: Source, limits: CompactionLimits) -> NewestMessages:
+async def learn(source: Source, settings: CompactionSettings) -> NewestMessages:
     """The first pass.
 
     Raises:
         TooManyKeysError, and as `Source.portions`.
     """
-    newest = NewestMessages(bytes_max=limits.keys_bytes_max, keeps_keyless=limits.keeps_keyless)
+    newest = NewestMessages(
+        bytes_max=settings.compaction_keys_bytes_max,
+        keeps_keyless=settings.compaction_retains_keyless,
+    )
     async for portion in source.portions():
         for position, entry in portion:
-            newest.note(position, open_entry(entry, batch_bytes_max=limits.batch_bytes_max))
+            newest.note(
+                position, open_entry(entry, batch_bytes_max=settings.compaction_batch_bytes_max)
+            )
     return newest
 
 
@@ -251,7 +245,7 @@ class Written:
 
 
 async def write(
-    source: Source, newest: NewestMessages, writer: EntryWriter, limits: CompactionLimits
+    source: Source, newest: NewestMessages, writer: EntryWriter, settings: CompactionSettings
 ) -> Written:
     """The second pass; everything is confirmed on return.
 
@@ -262,7 +256,7 @@ async def write(
     async for portion in source.portions():
         stays: list[bytes] = []
         for position, entry in portion:
-            rest, removed = _rest(position, entry, newest, limits)
+            rest, removed = _rest(position, entry, newest, settings)
             written.removed += removed
             if rest is not None:
                 stays.append(pack(position, rest))
@@ -273,10 +267,10 @@ async def write(
 
 
 def _rest(
-    position: Position, entry: bytes, newest: NewestMessages, limits: CompactionLimits
+    position: Position, entry: bytes, newest: NewestMessages, settings: CompactionSettings
 ) -> tuple[bytes | None, int]:
     """What stays of an entry, and how many messages do not."""
-    opened = open_entry(entry, batch_bytes_max=limits.batch_bytes_max)
+    opened = open_entry(entry, batch_bytes_max=settings.compaction_batch_bytes_max)
     if opened.kind is Kind.OPAQUE:
         return entry, 0
     if opened.kind is Kind.INTERNAL:

@@ -3,8 +3,7 @@
 from magnetar.broker.features.deduplication.deduplication import (
     CURSOR,
     Deduplication,
-    DeduplicationLimits,
     NoDeduplication,
 )
 
-__all__ = ["CURSOR", "Deduplication", "DeduplicationLimits", "NoDeduplication"]
+__all__ = ["CURSOR", "Deduplication", "NoDeduplication"]

@@ -11,13 +11,13 @@ Source: protocol sheet, section 7; managed ledger, rule 3.2.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import structlog
 from google.protobuf.message import DecodeError
 
 from magnetar.broker.base.errors import BrokerMetadataError, BrokerPersistenceError
+from magnetar.broker.base.settings.topics import DeduplicationSettings
 from magnetar.broker.features.deduplication.sequence_ids import (
     SEQUENCE_ID_MAX,
     SequenceIds,
@@ -125,18 +125,6 @@ class SnapshotCursor(Protocol):
     def set_position_properties(self, properties: Mapping[str, int], /) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class DeduplicationLimits:
-    """Bounds; see `BrokerSettings`."""
-
-    names_max: int
-    snapshot_bytes_max: int
-    names_unused_s: float
-    read_entries_max: int
-    """Of one read, when the entries behind a snapshot are looked at."""
-    read_bytes_max: int
-
-
 class Deduplication(Feature):
     """The sequence ids of one topic that this broker owns. Everything happens on the event loop."""
 
@@ -144,7 +132,7 @@ class Deduplication(Feature):
         self,
         topic: TopicPort,
         open_cursor: Callable[[], Awaitable[SnapshotCursor]],
-        limits: DeduplicationLimits,
+        settings: DeduplicationSettings,
         *,
         connected: Container[str],
         clock: Clock,
@@ -154,7 +142,7 @@ class Deduplication(Feature):
         """
         self.snapshot_entries = topic.policies.dedup_snapshot_entries
         """Entries after which the next snapshot is due."""
-        self._limits = limits
+        self._settings = settings
         self.duplicates = 0
         """Messages that were sent again and not stored again."""
         self._topic = topic
@@ -190,8 +178,8 @@ class Deduplication(Feature):
             cursor.mark_delete,
             ids,
             now_s=now_s,
-            entries_max=self._limits.read_entries_max,
-            bytes_max=self._limits.read_bytes_max,
+            entries_max=self._settings.read_ahead_entries,
+            bytes_max=self._settings.read_ahead_bytes,
         )
         self._ids, self._last, self._entries_behind = ids, log.last_confirmed, read
         if read >= self.snapshot_entries:
@@ -366,14 +354,14 @@ class Deduplication(Feature):
             self.take_snapshot()
 
     def _snapshot(self) -> None:
-        limits = self._limits
+        settings = self._settings
         self._ids.forget(
-            unused_since_s=self._clock.monotonic_s() - limits.names_unused_s,
-            names_max=limits.names_max,
+            unused_since_s=self._clock.monotonic_s() - settings.dedup_names_unused_s,
+            names_max=settings.dedup_names_max,
             connected=self._connected,
         )
         snapshot = self._ids.snapshot(
-            names_max=limits.names_max, bytes_max=limits.snapshot_bytes_max
+            names_max=settings.dedup_names_max, bytes_max=settings.dedup_snapshot_bytes_max
         )
         if len(snapshot) < len(self._ids):
             _log.info(

@@ -17,12 +17,13 @@ more; one that is set forward is noticed at the latest after `_TIMER_MAX_S`.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import structlog
 
 from magnetar.broker.base.errors import NotAllowedError
+from magnetar.broker.base.settings.topics import DelayedSettings
 from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket
 from magnetar.broker.features.delayed.index import Bucket, DelayedIndex
 from magnetar.broker.features.delayed.position_set import PositionSet
@@ -58,28 +59,17 @@ class BucketStorage(Protocol):
     async def delete(self, ledger_id: int, /) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class DelayedLimits:
-    """Bounds of one topic's index; see `BrokerSettings`."""
-
-    bucket_records: int
-    segment_records: int
-    segments_loaded_max: int
-    due_entries_max: int
-    retry_ms: int
-
-
 class DelayedDelivery(Feature):
     """What is delayed on one topic."""
 
     def __init__(
-        self, topic: TopicPort, storage: BucketStorage, limits: DelayedLimits, clock: Clock
+        self, topic: TopicPort, storage: BucketStorage, settings: DelayedSettings, clock: Clock
     ) -> None:
-        self.limits = limits
+        self.settings = settings
         self._topic = topic
         self._storage = storage
         self._clock = clock
-        self._index = DelayedIndex(segment_records=limits.segment_records)
+        self._index = DelayedIndex(segment_records=settings.delayed_segment_records)
         self._views: list[SubscriptionDelays] = []
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -100,7 +90,7 @@ class DelayedDelivery(Feature):
     @property
     def due_entries_max(self) -> int:
         """Entries that are due and wait in one dispatcher."""
-        return self.limits.due_entries_max
+        return self.settings.delayed_due_entries_max
 
     @property
     def size_bytes(self) -> int:
@@ -137,7 +127,7 @@ class DelayedDelivery(Feature):
         index.add(due_ms, position)
         if self._timer is None or due_ms < self._timer_ms:
             self._arm()
-        if index.tail_records >= self.limits.bucket_records:
+        if index.tail_records >= self.settings.delayed_bucket_records:
             self.store()
         return True
 
@@ -224,10 +214,10 @@ class DelayedDelivery(Feature):
                 assert bucket.ledger_id is not None
                 (segment,) = await self._storage.read(bucket.ledger_id, at, at)
                 bucket.load(at, segment)
-                self._index.unload(self.limits.segments_loaded_max)
+                self._index.unload(self.settings.delayed_segments_loaded_max)
         except LedgerError as error:
             _log.warning("delayed_index_not_read", topic=str(self._topic.name), error=str(error))
-            await asyncio.sleep(self.limits.retry_ms / 1000)
+            await asyncio.sleep(self.settings.delayed_retry_ms / 1000)
         self._loading = None
         self.release()
 
@@ -272,7 +262,7 @@ class DelayedDelivery(Feature):
             self._index.restore(bucket, segments, cutoff_ms=cutoff_ms)
             bucket.unload(but_next=True)
         self._index.forget_before(self._topic.log.first_position())
-        self._index.unload(self.limits.segments_loaded_max)
+        self._index.unload(self.settings.delayed_segments_loaded_max)
         self._arm()
         if self._index.buckets:
             _log.info(
@@ -307,14 +297,14 @@ class DelayedDelivery(Feature):
                 _log.warning(
                     "delayed_index_not_stored", topic=str(self._topic.name), error=str(error)
                 )
-                await asyncio.sleep(self.limits.retry_ms / 1000)
+                await asyncio.sleep(self.settings.delayed_retry_ms / 1000)
 
     async def _store_once(self) -> bool:
         """One bucket, and all that are used up; False: there was nothing to do."""
         index = self._index
         first = self._topic.log.first_position()
         index.forget_before(first)
-        if index.tail_records >= self.limits.bucket_records:
+        if index.tail_records >= self.settings.delayed_bucket_records:
             index.seal()
         gone = [each for each in index.buckets if each.is_exhausted or each.last < first]
         kept = [each for each in index.buckets if each not in gone]
@@ -337,7 +327,7 @@ class DelayedDelivery(Feature):
         if new is not None:
             new.ledger_id = stored.ledger_id
             new.unload(but_next=True)
-            index.unload(self.limits.segments_loaded_max)
+            index.unload(self.settings.delayed_segments_loaded_max)
         index.buckets = [each for each in index.buckets if each not in gone]
         for ledger_id in doomed:
             await self._storage.delete(ledger_id)

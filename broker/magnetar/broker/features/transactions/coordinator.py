@@ -18,6 +18,7 @@ from typing import Protocol
 import structlog
 
 from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError
+from magnetar.broker.base.settings.transactions import TransactionSettings
 from magnetar.broker.base.turn_gate import TurnGate
 from magnetar.broker.features.transactions.coordinator_state import (
     ENDED,
@@ -62,18 +63,6 @@ class Participants(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorLimits:
-    """Bounds; see `TransactionSettings`."""
-
-    open_max: int
-    timeout_max_ms: int
-    participants_max: int
-    finished_max: int
-    log_records: int
-    end_wait_ms: int
-
-
 @dataclass(slots=True)
 class CoordinatorCounters:
     """Since this broker became the coordinator."""
@@ -95,15 +84,15 @@ class Coordinator(Feature):
         number: int,
         topic: TopicPort,
         participants: Participants,
-        limits: CoordinatorLimits,
+        settings: TransactionSettings,
         clock: Clock,
     ) -> None:
         self.number = number
-        self.state = CoordinatorState(number, finished_max=limits.finished_max)
+        self.state = CoordinatorState(number, finished_max=settings.transaction_finished_max)
         self.counters = CoordinatorCounters()
         self._topic = topic
         self._participants = participants
-        self._limits = limits
+        self._settings = settings
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._endings: dict[int, asyncio.Task[None]] = {}
@@ -168,13 +157,13 @@ class Coordinator(Feature):
             NotAllowedError: too many are open, or the timeout is out of bounds.
             CoordinatorNotFoundError, BrokerPersistenceError
         """
-        limits = self._limits
-        if not 0 < timeout_ms <= limits.timeout_max_ms:
+        settings = self._settings
+        if not 0 < timeout_ms <= settings.transaction_timeout_max_ms:
             raise NotAllowedError(
-                f"a transaction's timeout of {timeout_ms} ms; from 1 to {limits.timeout_max_ms} "
-                "are possible"
+                f"a transaction's timeout of {timeout_ms} ms; from 1 to "
+                f"{settings.transaction_timeout_max_ms} are possible"
             )
-        if len(self.state.transactions) >= limits.open_max:
+        if len(self.state.transactions) >= settings.transaction_open_max:
             raise NotAllowedError(
                 f"coordinator {self.number} has {len(self.state.transactions)} transactions that "
                 "have not ended, which is its limit"
@@ -207,10 +196,10 @@ class Coordinator(Feature):
         found = self.state.transactions[txn.least]
         count = len(found.topics) + len(found.subscriptions)
         count += len(record["topics"]) + len(record["subscriptions"])
-        if count > self._limits.participants_max:
+        if count > self._settings.transaction_participants_max:
             raise NotAllowedError(
                 f"transaction {txn} would have {count} topics and subscriptions; the limit is "
-                f"{self._limits.participants_max}"
+                f"{self._settings.transaction_participants_max}"
             )
         await self._durable(self._write(record))
 
@@ -231,7 +220,7 @@ class Coordinator(Feature):
             await self._decide(found, commits=commits)
         ending = self._endings.get(txn.least)
         if ending is not None:
-            await asyncio.wait([ending], timeout=self._limits.end_wait_ms / 1000)
+            await asyncio.wait([ending], timeout=self._settings.transaction_end_wait_ms / 1000)
         elif txn.least in self.state.transactions:
             await self._durable(self._write_nothing())  # Somebody else is just deciding.
         self._check_here()
@@ -351,7 +340,7 @@ class Coordinator(Feature):
         self._check_here()
         self.state.apply(record)
         self._records += 1
-        if self._records >= self._limits.log_records and self._compacting is None:
+        if self._records >= self._settings.transaction_log_records and self._compacting is None:
             self._compacting = self._loop.create_task(self._compact())
         return self._append(record)
 

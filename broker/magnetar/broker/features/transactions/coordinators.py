@@ -18,14 +18,14 @@ from magnetar.broker.base.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.base.settings.broker import BrokerSettings
-from magnetar.broker.features.transactions.coordinator import Coordinator, CoordinatorLimits
+from magnetar.broker.features.transactions.coordinator import Coordinator
 from magnetar.broker.features.transactions.errors import CoordinatorNotFoundError
 from magnetar.broker.features.transactions.ids import (
     COORDINATORS,
     coordinator_topic,
     is_coordinator,
 )
-from magnetar.broker.features.transactions.messenger import Messenger, MessengerLimits
+from magnetar.broker.features.transactions.messenger import Messenger
 from magnetar.broker.features.transactions.owner_links import OwnerLinks
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
@@ -59,20 +59,7 @@ class Coordinators:
         self.messenger = Messenger(
             topics,
             links.find,
-            MessengerLimits(
-                timeout_ms=settings.transaction_end_timeout_ms,
-                retry_ms=settings.transaction_retry_ms,
-                retry_ms_max=settings.transaction_retry_ms_max,
-                at_once=settings.transaction_ends_at_once,
-            ),
-        )
-        self._limits = CoordinatorLimits(
-            open_max=settings.transaction_open_max,
-            timeout_max_ms=settings.transaction_timeout_max_ms,
-            participants_max=settings.transaction_participants_max,
-            finished_max=settings.transaction_finished_max,
-            log_records=settings.transaction_log_records,
-            end_wait_ms=settings.transaction_end_wait_ms,
+            settings,
         )
         self._looking: asyncio.Task[None] | None = None
         topics.attach_coordinators(self._make)
@@ -140,7 +127,7 @@ class Coordinators:
         if not is_coordinator(topic.name) or topic.name.partition_index < 0:
             return None
         return Coordinator(
-            topic.name.partition_index, topic, self.messenger, self._limits, self._clock
+            topic.name.partition_index, topic, self.messenger, self._settings, self._clock
         )
 
     # That somebody serves them

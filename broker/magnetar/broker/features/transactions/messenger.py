@@ -8,7 +8,6 @@ decision is durable, so there is nothing else that could be done with it.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -22,6 +21,7 @@ from magnetar.broker.base.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
+from magnetar.broker.base.settings.transactions import TransactionSettings
 from magnetar.broker.features.transactions.ids import TransactionId, coordinator_topic
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.topics import Topics
@@ -51,26 +51,14 @@ _GONE = (
 Find = Callable[[TopicName], Awaitable["Connection"]]
 
 
-@dataclass(frozen=True, slots=True)
-class MessengerLimits:
-    """Bounds; see `TransactionSettings`."""
-
-    timeout_ms: int
-    retry_ms: int
-    retry_ms_max: int
-    at_once: int
-    """Attempts under way; a quarter of them for one topic, so that one whose owner does not answer
-    leaves most to others."""
-
-
 class Messenger:
     """Tells participants. `find`: a link to the broker that owns a topic."""
 
-    def __init__(self, topics: Topics, find: Find, limits: MessengerLimits) -> None:
+    def __init__(self, topics: Topics, find: Find, settings: TransactionSettings) -> None:
         self._topics = topics
         self._find = find
-        self._limits = limits
-        self._at_once = asyncio.Semaphore(limits.at_once)
+        self._settings = settings
+        self._at_once = asyncio.Semaphore(settings.transaction_ends_at_once)
         self._at_once_on: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.attempts_failed = 0
 
@@ -143,10 +131,10 @@ class Messenger:
         here: Callable[[TopicTransactions], Awaitable[None]],
         command: Callable[[int], BaseCommand],
     ) -> None:
-        pause_ms = self._limits.retry_ms
+        pause_ms = self._settings.transaction_retry_ms
         at_once_here = self._at_once_on.get(topic)
         if at_once_here is None:
-            at_once_here = asyncio.Semaphore(max(1, self._limits.at_once // 4))
+            at_once_here = asyncio.Semaphore(max(1, self._settings.transaction_ends_at_once // 4))
             self._at_once_on[topic] = at_once_here
         while True:
             try:
@@ -155,7 +143,7 @@ class Messenger:
                 async with (
                     at_once_here,
                     self._at_once,
-                    asyncio.timeout(self._limits.timeout_ms / 1000),
+                    asyncio.timeout(self._settings.transaction_end_timeout_ms / 1000),
                 ):
                     served = self._topics.served(name)
                     found = served.find(TopicTransactions) if served is not None else None
@@ -171,13 +159,15 @@ class Messenger:
                 self.attempts_failed += 1
                 _log.info("transaction_end_not_told", topic=topic, error=str(error))
             await asyncio.sleep(pause_ms / 1000)
-            pause_ms = min(2 * pause_ms, self._limits.retry_ms_max)
+            pause_ms = min(2 * pause_ms, self._settings.transaction_retry_ms_max)
 
     async def _ask(self, name: TopicName, command: Callable[[int], BaseCommand]) -> None:
         connection = await self._find(name)
         request_id = connection.next_request_id()
         request = command(request_id)
-        answer = await connection.request(request_id, request, timeout_ms=self._limits.timeout_ms)
+        answer = await connection.request(
+            request_id, request, timeout_ms=self._settings.transaction_end_timeout_ms
+        )
         for field, response in answer.ListFields():
             if field.name.endswith("Response") and response.HasField("error"):
                 raise service_error(response.error, str(response.message))

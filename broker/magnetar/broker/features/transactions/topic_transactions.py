@@ -8,12 +8,12 @@ the position that the snapshot knows of.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from magnetar.broker.base.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.base.settings.transactions import TransactionSettings
 from magnetar.broker.features.transactions.acknowledging import TransactionalAcks
 from magnetar.broker.features.transactions.buffer import TransactionBuffer
 from magnetar.broker.features.transactions.buffer_state import BufferState
@@ -39,19 +39,6 @@ OpenLog = Callable[[], Awaitable[TopicTransactionLog]]
 CursorNames = Callable[[], Awaitable[Collection[str]]]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicTransactionLimits:
-    """Bounds; see `TransactionSettings`."""
-
-    is_allowed: bool
-    """Whether a topic may get its first transaction."""
-    log_records: int
-    snapshot_entries: int
-    pending_acks_max: int
-    read_entries_max: int
-    read_bytes_max: int
-
-
 class TopicTransactions(Feature):
     """Of one persistent topic that this broker owns. Everything happens on the event loop."""
 
@@ -59,7 +46,7 @@ class TopicTransactions(Feature):
         self,
         topic: TransactionalTopic,
         open_log: OpenLog,
-        limits: TopicTransactionLimits,
+        settings: TransactionSettings,
         clock: Clock,
         *,
         cursor_names: CursorNames,
@@ -68,13 +55,15 @@ class TopicTransactions(Feature):
         self._topic = topic
         self._open_log = open_log
         self._cursor_names = cursor_names
-        self._limits = limits
+        self._settings = settings
         self._clock = clock
         self.log: TopicTransactionLog | None = None
         self.state: BufferState | None = None
         """Entries that transactions hide; None: the topic has had no transaction."""
         self.buffer = TransactionBuffer(topic, self, clock)
-        self.acks = TransactionalAcks(topic, self, pending_acks_max=limits.pending_acks_max)
+        self.acks = TransactionalAcks(
+            topic, self, pending_acks_max=settings.transaction_pending_acks_max
+        )
         self._enabling: asyncio.Task[None] | None = None
         self._is_writing = False
         self._entries_known = 0
@@ -147,7 +136,7 @@ class TopicTransactions(Feature):
         Raises:
             NotAllowedError: the broker takes none.
         """
-        if not self._limits.is_allowed:
+        if not self._settings.transaction_coordinator_enabled:
             raise NotAllowedError("transactions are not enabled on this broker")
         if self.log is None and self._enabling is None:
             self._enabling = asyncio.get_running_loop().create_task(
@@ -227,12 +216,14 @@ class TopicTransactions(Feature):
         )
 
     async def _replay(self, state: BufferState, through: Position) -> int:
-        log, limits = self._topic.log, self._limits
+        log, settings = self._topic.log, self._settings
         count = 0
         position = log.next_position(through)
         while position <= log.last_confirmed:
             first, entries = await log.read_range(
-                position, entries_max=limits.read_entries_max, bytes_max=limits.read_bytes_max
+                position,
+                entries_max=settings.read_ahead_entries,
+                bytes_max=settings.read_ahead_bytes,
             )
             if not entries:
                 break
@@ -261,8 +252,11 @@ class TopicTransactions(Feature):
         if self.log is None or self._is_writing or self._topic.is_closed:
             return None
         behind = self._topic.line.entries_in - self._entries_known
-        limits = self._limits
-        if behind < limits.snapshot_entries and self.log.records < limits.log_records:
+        settings = self._settings
+        if (
+            behind < settings.transaction_snapshot_entries
+            and self.log.records < settings.transaction_log_records
+        ):
             return None
         return self.write_snapshot()
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from magnetar.broker.base.settings.topics import DispatchSettings
 from magnetar.broker.cluster.ownership.protocol import Tenure
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.compacted import CompactedSource, EarlyPlace
 from magnetar.broker.topic.dispatch.encoding import encode_run
-from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadableLog, ReadLimits
+from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadableLog
 from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.broker.topic.dispatch.source import EntrySource, Skipped
 from magnetar.broker.topic.dispatch.throttle import RateLimiter
@@ -25,22 +26,6 @@ from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.tail_cache import TailCache
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.position import Position
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchLimits:
-    """Bounds of dispatch; see `BrokerSettings` for what they mean."""
-
-    dispatch_bytes_max: int
-    round_robin_messages_max: int
-    failover_delay_ms: int
-    chunked_messages_max: int
-    key_shared_splits_ranges: bool
-    look_ahead_per_consumer_max: int
-    look_ahead_per_subscription_max: int
-    look_ahead_bytes_max: int
-    look_ahead_patience_ms: int
-    reads: ReadLimits
 
 
 class Delays(Skipped, Protocol):
@@ -106,7 +91,7 @@ class DispatchContext:
     """The right to send anything."""
     wall_ms: Callable[[], int]
     """The time, for statistics."""
-    limits: DispatchLimits
+    settings: DispatchSettings
     policies: Callable[[], EffectivePolicies]
     """What counts for the topic now: unacknowledged messages, rates."""
     on_progress: Callable[[], None]
@@ -348,7 +333,7 @@ class Dispatcher(ABC):
         context = self.context
         if self._is_paused or not context.tenure.holds():
             return None  # without tenure the topic is about to be dropped
-        messages, room = 1 << 62, context.limits.dispatch_bytes_max
+        messages, room = 1 << 62, context.settings.dispatch_bytes_max
         for limiter in context.limiters:
             if limiter.is_active:
                 of_limiter = limiter.room()

@@ -226,10 +226,10 @@ class CompactedSource(EntrySource):
             self._reading = asyncio.get_running_loop().create_task(self._read_view(view, after))
 
     async def _read_view(self, view: CompactedView, after: Position) -> None:
-        limits = self._limits
+        settings = self._settings
         try:
             found = await view.read_behind(
-                after, entries_max=limits.entries_max, bytes_max=limits.bytes_max
+                after, entries_max=settings.read_ahead_entries, bytes_max=settings.read_ahead_bytes
             )
         except (LedgerError, RequestError) as error:
             self._reading = None

@@ -153,7 +153,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
         self._chosen: Consumer | None = None
         """The consumer that is active, or will be after the delay."""
         self._switch: asyncio.TimerHandle | None = None
-        self._notices = Notices(self._is_active, delay_ms=context.limits.failover_delay_ms)
+        self._notices = Notices(self._is_active, delay_ms=context.settings.failover_delay_ms)
 
     def add(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
@@ -192,7 +192,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
             self._cancel_switch()
         elif self._switch is None:
             self._switch = asyncio.get_running_loop().call_later(
-                self.context.limits.failover_delay_ms / 1000, self._activate
+                self.context.settings.failover_delay_ms / 1000, self._activate
             )
 
     def _activate(self) -> None:

@@ -40,7 +40,9 @@ class KeySharedDispatcher(AccountedDispatcher):
         """`mode`: that of the first consumer; the others have the same."""
         super().__init__(context)
         self.mode = mode
-        self.selector = selector_of(mode, splits_ranges=context.limits.key_shared_splits_ranges)
+        self.selector = selector_of(
+            mode, splits_ranges=not context.settings.key_shared_consistent_hashing
+        )
         self.book = KeyBook(self.selector.select, is_unordered=mode.is_unordered)
         self.left = LeftBehind(context, self.book, hash_of=self._hash_of, wake=self.wake)
 

@@ -32,7 +32,7 @@ class LeftBehind:
     ) -> None:
         """`hash_of`: from a key's hash to the selector's. `wake`: what waits may go now."""
         self._context = context
-        self._limits = context.limits
+        self._settings = context.settings
         self._book = book
         self._hash_of = hash_of
         self._wake = wake
@@ -44,7 +44,7 @@ class LeftBehind:
         """Slower consumers got nothing for a while: what is left behind need not be kept."""
         self._reader = ReplayReader(
             context.log,
-            context.limits.reads,
+            context.settings,
             label=context.label,
             on_read=self._on_read,
             on_ready=wake,
@@ -58,17 +58,17 @@ class LeftBehind:
 
     def room(self, consumers: int) -> int:
         """How many entries more may be left behind."""
-        limits = self._limits
-        is_full = self._kept_bytes >= limits.look_ahead_bytes_max
+        settings = self._settings
+        is_full = self._kept_bytes >= settings.look_ahead_bytes_max
         if is_full and self._book.waiting and not self._is_impatient:
             if self._patience is None:
                 self._patience = asyncio.get_running_loop().call_later(
-                    limits.look_ahead_patience_ms / 1000, self._lose_patience
+                    settings.look_ahead_patience_ms / 1000, self._lose_patience
                 )
             return 0
         return min(
-            limits.look_ahead_per_consumer_max * consumers,
-            limits.look_ahead_per_subscription_max,
+            settings.look_ahead_per_consumer_max * consumers,
+            settings.look_ahead_per_subscription_max,
         ) - len(self._book.waiting)
 
     def leave(self, position: Position, key_hash: int, entry: bytes) -> None:
@@ -76,7 +76,7 @@ class LeftBehind:
         self._book.wait(position, key_hash)
         if (
             position not in self._kept
-            and self._kept_bytes + len(entry) <= self._limits.look_ahead_bytes_max
+            and self._kept_bytes + len(entry) <= self._settings.look_ahead_bytes_max
         ):
             self._keep(position, entry)
 
@@ -193,7 +193,7 @@ class LeftBehind:
         entry = self._kept.pop(position, None)
         if entry is not None:
             self._kept_bytes -= len(entry)
-            if self._kept_bytes * 2 <= self._limits.look_ahead_bytes_max:
+            if self._kept_bytes * 2 <= self._settings.look_ahead_bytes_max:
                 self._have_patience()
 
     # Patience

@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
+from magnetar.broker.base.settings.topics import ReadSettings
 from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.tail_cache import TailCache
 from magnetar.ledger.position import Position
@@ -39,16 +40,6 @@ class ReadableLog(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLimits:
-    """Bounds of reads behind the tail."""
-
-    bytes_max: int
-    entries_max: int
-    retry_ms: int
-    retry_ms_max: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Read:
     """One that is under way: of at most these entries. `done` has what was found."""
 
@@ -60,10 +51,10 @@ class _Read:
 class RangeReads:
     """Reads of one topic. Not thread safe; everything happens on the event loop."""
 
-    def __init__(self, log: ReadableLog, cache: TailCache, limits: ReadLimits) -> None:
+    def __init__(self, log: ReadableLog, cache: TailCache, settings: ReadSettings) -> None:
         self._log = log
         self.cache = cache
-        self.limits = limits
+        self.settings = settings
         self._under_way: list[_Read] = []
 
     async def read(self, start: Position) -> Run | None:
@@ -99,7 +90,7 @@ class RangeReads:
             first, entries = await self._log.read_range(
                 start,
                 entries_max=last.entry_id - start.entry_id + 1,
-                bytes_max=self.limits.bytes_max,
+                bytes_max=self.settings.read_ahead_bytes,
             )
             if entries:
                 run = Run(first.ledger_id, first.entry_id, entries)
@@ -111,7 +102,7 @@ class RangeReads:
 
     def _end_of(self, start: Position) -> Position:
         """The last entry to read from here on."""
-        end = start.entry_id + self.limits.entries_max
+        end = start.entry_id + self.settings.read_ahead_entries
         for begin in (self.cache.next_start(start), *(each.first for each in self._under_way)):
             if begin is not None and begin.ledger_id == start.ledger_id and begin > start:
                 end = min(end, begin.entry_id)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import structlog
 
 from magnetar.broker.base.entry import messages_of
-from magnetar.broker.topic.dispatch.range_reads import ReadableLog, ReadLimits
+from magnetar.broker.base.settings.topics import ReadSettings
+from magnetar.broker.topic.dispatch.range_reads import ReadableLog
 from magnetar.broker.topic.tail_cache import TailCache
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.position import Position
@@ -105,14 +106,14 @@ class ReplayReader:
     def __init__(
         self,
         log: ReadableLog,
-        limits: ReadLimits,
+        settings: ReadSettings,
         *,
         label: str,
         on_read: Callable[[list[LoadedEntry], list[Position], list[Position]], None],
         on_ready: Callable[[], None],
     ) -> None:
         self._log = log
-        self._limits = limits
+        self._settings = settings
         self._label = label
         self._on_read = on_read
         self._on_ready = on_ready
@@ -147,7 +148,7 @@ class ReplayReader:
         found: list[LoadedEntry] = []
         gone: list[Position] = []
         done = 0
-        room = self._limits.bytes_max
+        room = self._settings.read_ahead_bytes
         try:
             for first, count in contiguous(positions):
                 if room <= 0:
@@ -181,7 +182,10 @@ class ReplayReader:
         self._on_ready()
 
     def _retry_later(self, position: Position, error: LedgerError) -> None:
-        delay_ms = min(self._limits.retry_ms << min(self._failures, 16), self._limits.retry_ms_max)
+        delay_ms = min(
+            self._settings.read_retry_ms << min(self._failures, 16),
+            self._settings.read_retry_ms_max,
+        )
         self._failures += 1
         self.unreadable = position, str(error)
         _log.warning(
@@ -206,7 +210,7 @@ class ReplayLoader:
         self,
         log: ReadableLog,
         cache: TailCache,
-        limits: ReadLimits,
+        settings: ReadSettings,
         *,
         label: str,
         on_ready: Callable[[], None],
@@ -215,7 +219,7 @@ class ReplayLoader:
         self._cache = cache
         self._loaded: deque[LoadedEntry] = deque()
         self._reader = ReplayReader(
-            log, limits, label=label, on_read=self._on_read, on_ready=on_ready
+            log, settings, label=label, on_read=self._on_read, on_ready=on_ready
         )
 
     @property

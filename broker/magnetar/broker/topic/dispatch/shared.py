@@ -56,11 +56,11 @@ class SharedDispatcher(AccountedDispatcher):
         self._replay = ReplayLoader(
             context.log,
             context.cache,
-            context.limits.reads,
+            context.settings,
             label=context.label,
             on_ready=self.wake,
         )
-        self._affinity = ChunkAffinity(context.limits.chunked_messages_max)
+        self._affinity = ChunkAffinity(context.settings.chunked_messages_max)
         self._parked: dict[Consumer, list[Position]] = {}
         """Chunks whose consumer could not take them."""
 
@@ -104,7 +104,7 @@ class SharedDispatcher(AccountedDispatcher):
         if turn is None:
             return
         accounts = self.accounts
-        turn_max = self.context.limits.round_robin_messages_max
+        turn_max = self.context.settings.round_robin_messages_max
         if self._parked:
             for consumer in [each for each in self._parked if accounts.allowance(each) > 0]:
                 self._unpark(consumer)

@@ -63,7 +63,7 @@ class EntrySource:
             skipped.rewound()
         self._reads = reads
         self._cache = reads.cache
-        self._limits = reads.limits
+        self._settings = reads.settings
         self._acks = acks
         self._label = label
         self._on_ready = on_ready
@@ -217,7 +217,10 @@ class EntrySource:
         self._on_ready()
 
     def _retry_later(self, start: Position, error: Exception) -> None:
-        delay_ms = min(self._limits.retry_ms << min(self._failures, 16), self._limits.retry_ms_max)
+        delay_ms = min(
+            self._settings.read_retry_ms << min(self._failures, 16),
+            self._settings.read_retry_ms_max,
+        )
         self._failures += 1
         self.unreadable = start, str(error)
         _log.warning(

@@ -29,7 +29,7 @@ class PassingDispatcher(Dispatcher):
         self.sub_type = consumer.sub_type
         self.mode = consumer.key_shared
         self.selector = selector_of(
-            self.mode, splits_ranges=context.limits.key_shared_splits_ranges
+            self.mode, splits_ranges=not context.settings.key_shared_consistent_hashing
         )
         self.dropped_messages = 0
         """Messages that nobody could take; see `Subscription.messages_dropped`."""
@@ -37,7 +37,7 @@ class PassingDispatcher(Dispatcher):
         self._choice = ActiveChoice(topic=context.topic, partition=context.partition)
         self._active: Consumer | None = None
         self._notices = Notices(
-            lambda consumer: consumer is self._active, delay_ms=context.limits.failover_delay_ms
+            lambda consumer: consumer is self._active, delay_ms=context.settings.failover_delay_ms
         )
 
     # Membership

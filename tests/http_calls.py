@@ -108,7 +108,7 @@ def call(
 
 
 def follow(server: Server, method: str, path: str, body: object = None, **how: Any) -> Answer:
-    """`call`, and again where redirects point, as clients of several brokers do."""
+    """Send a request, and send it again wherever a redirect points: at most five times."""
     for _ in range(5):
         answer = call(server, method, path, body, **how)
         if answer.status != 307:
@@ -119,7 +119,10 @@ def follow(server: Server, method: str, path: str, body: object = None, **how: A
 
 
 async def ask(server: Server, method: str, path: str, body: object = None, **how: Any) -> Answer:
-    """`call` in a thread: the event loop, which may be the server's, goes on meanwhile."""
+    """Send one request from an event loop, which may be the server's and goes on meanwhile.
+
+    `how`: the keywords of `call`.
+    """
     asked = partial(call, server, method, path, body, **how)
     return await asyncio.get_running_loop().run_in_executor(_THREADS, asked)
 

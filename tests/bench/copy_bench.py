@@ -101,7 +101,7 @@ async def fill(client: LedgerClient, *, ledgers: int, entries: int, entry_bytes:
 
 
 async def _until(is_so: Callable[[], bool]) -> None:
-    """Look more often than tests do: what is measured ends with it."""
+    """Look every 10 ms until it is so: a measured time ends with the look."""
     while not is_so():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 

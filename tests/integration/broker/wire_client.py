@@ -86,7 +86,7 @@ class WireClient:
     async def publish_ok(
         self, sequence_id: int, body: bytes = b"body", producer_id: int = 0, **fields: Any
     ) -> pb.CommandSendReceipt:
-        """`publish`, and wait for the receipt."""
+        """Publish one message, wait for its receipt, and return it."""
         self.publish(sequence_id, body, producer_id, **fields)
         return (await self.next(BaseCommand.SEND_RECEIPT)).send_receipt
 

@@ -75,7 +75,7 @@ def publish_to(
     messages: Sequence[bytes | tuple[str | None, bytes]],
     **settings: Any,
 ) -> None:
-    """`publish` by a producer that is there for these messages alone."""
+    """Publish payloads, or pairs of key and payload, by a producer for them alone."""
     producer = client.create_producer(topic, block_if_queue_full=True, **settings)
     publish(producer, messages)
     producer.close()

@@ -47,6 +47,15 @@ async def until(
         raise AssertionError(_never(what, within_s)) from None
 
 
+async def settle(turns: int = 20) -> None:
+    """Let everything that is ready run: callbacks, and tasks that wait for nothing.
+
+    These are turns of the event loop, and no wait: nothing depends on how long they take.
+    """
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
 async def _answer(is_so: Callable[[], bool | Awaitable[bool]]) -> bool:
     found = is_so()
     return await found if inspect.isawaitable(found) else found

@@ -7,8 +7,6 @@ held message is. Acknowledgements come in groups, as clients send them, or one b
 most that a client can ask for.
 """
 
-import json
-import urllib.request
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +14,7 @@ from tests.bench import load
 from tests.bench.acks_load import Slice
 from tests.bench.report import FULL, Effort, Figure, Report
 from tests.cluster import ProcessCluster
-from tests.processes import HOST
+from tests.http_calls import admin
 
 _MEMORY_MB_MAX: Final = 200
 _CPU_S_MAX: Final = 1.0
@@ -94,11 +92,4 @@ class AcksBench:
 
 def _lift_limits(cluster: ProcessCluster) -> None:
     for policy in ("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnSubscription"):
-        request = urllib.request.Request(
-            f"http://{HOST}:{cluster.http_port}/admin/v2/{_TOPIC}/{policy}",
-            data=json.dumps(0).encode(),
-            headers={"Content-Type": "application/json"},
-            method="POST",
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            assert answer.status in (200, 204), answer.status
+        admin(cluster.http_port, "POST", f"{_TOPIC}/{policy}", 0)

@@ -21,7 +21,7 @@ from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from magnetar.testing import Broker
 from tests.bench.loop_probe import Lateness, Probe
-from tests.integration.broker.http.http_calls import get
+from tests.http_calls import ask
 from tests.integration.broker.wire_client import WireClient
 from tests.waiting import until
 
@@ -226,7 +226,7 @@ class Crowds:
         await client.next(BaseCommand.TC_CLIENT_CONNECT_RESPONSE)
         port = int(self._broker.admin_url.rpartition(":")[2])
         path = "/admin/v3/transactions/coordinatorStats?coordinatorId=0"
-        await get(port, path)  # the first request builds the interface, in a turn of 0.3 s
+        await ask(port, "GET", path)  # the first request builds the interface, in a turn of 0.3 s
         self._take()
         for first in range(0, self._members, _AT_ONCE):
             group = range(first, min(first + _AT_ONCE, self._members))
@@ -250,7 +250,7 @@ class Crowds:
         self._note("transactions begin")
 
         async def have_ended() -> bool:
-            return not (await get(port, path)).json["ongoingTxnSize"]
+            return not (await ask(port, "GET", path)).json["ongoingTxnSize"]
 
         await until(have_ended, "all have ended", within_s=timeout_ms / 100)
         self._note("transactions time out")

@@ -1,14 +1,12 @@
 """What deduplication costs: the same publishing, to topics with and without it, in turns."""
 
 import itertools
-import json
-import urllib.request
 
 from tests.bench import load
 from tests.bench.figures import Rate
 from tests.bench.report import Effort, Figure, Report, measure
 from tests.cluster import ProcessCluster
-from tests.processes import HOST
+from tests.http_calls import admin
 
 _SHARE_MIN = 0.9
 """Of the rate without deduplication that is left with it."""
@@ -59,12 +57,5 @@ def _produce(url: str, topic: str, *, messages: int) -> Rate:
 
 
 def _set_policy(cluster: ProcessCluster, topic: str, *, deduplicates: bool) -> None:
-    path = f"/admin/v2/persistent/public/default/{topic}/deduplicationEnabled"
-    request = urllib.request.Request(
-        f"http://{HOST}:{cluster.http_port}{path}",
-        data=json.dumps(deduplicates).encode(),
-        headers={"Content-Type": "application/json"},
-        method="POST",
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        assert answer.status in (200, 204), answer.status
+    path = f"persistent/public/default/{topic}/deduplicationEnabled"
+    admin(cluster.http_port, "POST", path, deduplicates)

@@ -6,17 +6,15 @@ not delayed: by then the topic is loaded with its index. At last the delays are 
 policy, and everything that was withheld must arrive, each message once.
 """
 
-import json
 import threading
 import time
-import urllib.request
 from typing import Final
 
 import pulsar
 
 from tests.bench.report import FULL, Effort, Figure, Report
 from tests.cluster import ProcessCluster
-from tests.processes import HOST
+from tests.http_calls import admin
 
 MESSAGES: Final = 1_000_000
 MESSAGES_QUICK: Final = 40_000
@@ -144,24 +142,17 @@ def _take_marker(client: pulsar.Client, consumer: pulsar.Consumer) -> None:
 
 
 def _withheld(cluster: ProcessCluster) -> int:
-    url = f"http://{HOST}:{cluster.http_port}/admin/v2/{_TOPIC}/stats"
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return int(json.load(answer)["subscriptions"]["s"]["msgDelayed"])
+    stats = admin(cluster.http_port, "GET", f"{_TOPIC}/stats")
+    return int(stats["subscriptions"]["s"]["msgDelayed"])
 
 
 def _release(
     cluster: ProcessCluster, consumer: pulsar.Consumer, count: int
 ) -> tuple[float, int, float]:
     """Switch delays off and take everything: most memory in MB, messages lost, seconds."""
-    request = urllib.request.Request(
-        f"http://{HOST}:{cluster.http_port}/admin/v2/namespaces/public/default/delayedDelivery",
-        data=json.dumps({"active": False, "tickTime": 1000}).encode(),
-        headers={"Content-Type": "application/json"},
-        method="POST",
-    )
     begun_s = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=60):
-        pass
+    path = "namespaces/public/default/delayedDelivery"
+    admin(cluster.http_port, "POST", path, {"active": False, "tickTime": 1000})
     peak_mb = 0.0
     is_over = threading.Event()
 

@@ -6,14 +6,13 @@ what the bookies say that they sent to readers.
 """
 
 import re
-import urllib.request
 from collections import Counter
 from typing import Final
 
 from tests.bench import load
 from tests.bench.report import FULL, Effort, Figure, Report
 from tests.cluster import ProcessCluster
-from tests.processes import HOST
+from tests.http_calls import call
 
 SUBSCRIPTIONS: Final = 20
 
@@ -69,8 +68,7 @@ def _reads(cluster: ProcessCluster) -> Counter[str]:
     """What the bookies have sent to readers so far."""
     total: Counter[str] = Counter()
     for port in cluster.bookie_metrics_ports:
-        with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=30) as answer:
-            page = answer.read().decode()
+        page = call(port, "GET", "/metrics", expect=200).text
         for what in ("requests", "entries"):
             pattern = rf"^magnetar_bookie_read_{what}_total\{{.*\}} (\S+)$"
             total[what] += sum(int(float(each)) for each in re.findall(pattern, page, re.MULTILINE))

@@ -7,7 +7,6 @@ that has everything up.
 import asyncio
 import statistics
 import time
-import urllib.request
 from collections.abc import Callable
 
 from magnetar.ledger.ledger_metadata import LedgerState
@@ -15,6 +14,7 @@ from tests.bench.gap_probe import Gap, Publisher
 from tests.bench.ledger_probe import open_client
 from tests.bench.report import Effort, Figure, Report
 from tests.chaos.cluster.lookups import owner_of
+from tests.http_calls import call, topic_path
 from tests.real_cluster import RealCluster
 
 SESSION_S = 4.0
@@ -80,14 +80,10 @@ class _Probe:
 
     def unload(self, topic: str) -> Gap:
         owner = self._owner(topic)
-        path = topic.replace("://", "/")
 
         def strike() -> None:
-            request = urllib.request.Request(
-                f"{self._cluster.http_url(owner)}/admin/v2/{path}/unload", method="PUT"
-            )
-            with urllib.request.urlopen(request, timeout=_UNLOAD_TIMEOUT_S):
-                pass
+            url, path = self._cluster.http_url(owner), f"{topic_path(topic)}/unload"
+            call(url, "PUT", path, timeout_s=_UNLOAD_TIMEOUT_S).ok()
 
         return self._struck(topic, strike, at_least_s=1)
 

@@ -24,7 +24,6 @@ import statistics
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ import uvloop
 from tests.bench.copy_bench import fill
 from tests.bench.ledger_probe import open_client
 from tests.bench.report import Effort, Figure, Report
+from tests.http_calls import call
 from tests.processes import ROOT, magnetar_command, magnetar_environment
 from tests.real_cluster import RealCluster
 
@@ -239,8 +239,7 @@ def _sample(cluster: RealCluster, is_over: Callable[[], bool], *, for_s: float =
 
 def _metric(url: str, name: str) -> float:
     """The sum over all labels."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+    text = call(url, "GET", "/metrics", timeout_s=10, expect=200).text
     pattern = rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+]+)$"
     return sum(float(value) for value in re.findall(pattern, text, re.MULTILINE))
 

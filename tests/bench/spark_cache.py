@@ -8,11 +8,11 @@ change both.
 
 import re
 import threading
-import urllib.request
 from dataclasses import dataclass
 from typing import Final
 
 from tests.bench import load
+from tests.http_calls import call
 from tests.standalone import Standalone
 
 RATE_INTERVAL_MS: Final = 500
@@ -99,9 +99,7 @@ def _inserted(server: Standalone) -> int:
 
 
 def _page(server: Standalone) -> str:
-    with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=30) as answer:
-        page: bytes = answer.read()
-    return page.decode()
+    return call(server, "GET", "/metrics", expect=200).text
 
 
 def _value(page: str, name: str) -> float:

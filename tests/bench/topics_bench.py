@@ -10,7 +10,6 @@ gets its share by shedding, which here looks every few seconds instead of every 
 import asyncio
 import re
 import time
-import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ import pulsar.asyncio
 
 from magnetar.deploy.zookeeper import four_letter_word
 from tests.bench.report import FULL, Effort, Figure, Report
+from tests.http_calls import ask
 from tests.processes import HOST
 from tests.real_cluster import RealCluster
 
@@ -205,8 +205,7 @@ class _Run:
     async def _brokers(self) -> dict[str, Broker]:
         found = {}
         for name in BROKERS:
-            url = self._cluster.http_url(name) + "/metrics"
-            page = await asyncio.to_thread(_get, url)
+            page = (await ask(self._cluster.http_url(name), "GET", "/metrics", expect=200)).text
             topics = re.search(r"^magnetar_broker_topics (\S+)$", page, re.MULTILINE)
             assert topics is not None, "the metrics page does not count topics"
             process = self._cluster.process(name)
@@ -265,9 +264,3 @@ async def _timed(work: Awaitable[None]) -> float:
     started_s = time.monotonic()
     await work
     return time.monotonic() - started_s
-
-
-def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        text: str = answer.read().decode()
-        return text

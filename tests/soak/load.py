@@ -7,7 +7,6 @@ wrong that should not is noted as an error.
 import asyncio
 import json
 import random
-import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -23,6 +22,7 @@ from magnetar.sdk.settings import (
     ProducerSettings,
     SubscriptionType,
 )
+from tests.http_calls import ask
 from tests.processes import HOST
 
 NAMESPACE = "persistent://public/default"
@@ -134,7 +134,7 @@ class Load:
         while not self._is_over.is_set():
             try:
                 await what()
-            except (SdkError, OSError, TimeoutError) as error:
+            except (SdkError, OSError, TimeoutError, AssertionError) as error:
                 self._note(what.__name__, error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s * (0.5 + self._random.random())):
@@ -205,14 +205,7 @@ class Load:
         self.done["requests"] += 1
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> None:
-        request = urllib.request.Request(f"{self._http}{path}", data=body, method=method)
-        request.add_header("Content-Type", "application/json")
-
-        def call() -> None:
-            with urllib.request.urlopen(request, timeout=30.0) as answer:
-                answer.read()
-
-        await asyncio.to_thread(call)
+        (await ask(self._http, method, path, body, timeout_s=30.0)).ok()
 
     def _note(self, what: str, error: BaseException) -> None:
         text = f"{what.strip('_')}: {json.dumps(str(error))[:300]}"

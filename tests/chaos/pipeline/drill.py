@@ -15,6 +15,7 @@ from tests.chaos.pipeline.expected import differences, rollup_by_pandas, rows_of
 from tests.chaos.pipeline.jobs import Job, run_job
 from tests.chaos.pipeline.publishing import flight_rows, publish_end, publish_rows, weather_rows
 from tests.flights import weather_lines
+from tests.http_calls import follow, topic_path
 from tests.real_cluster import RealCluster
 from tests.waiting import wait_until
 
@@ -200,17 +201,12 @@ class _Drill:
 
     def _stored(self, topic: str) -> int:
         """Messages that a topic was given since its broker took it over; 0: no such topic yet."""
-        import json
-        import urllib.error
-        import urllib.request
-
         url = self._cluster.http_url("broker-1")
-        path = topic.replace("://", "/")
         try:
-            with urllib.request.urlopen(f"{url}/admin/v2/{path}/stats", timeout=30) as answer:
-                return int(json.load(answer)["msgInCounter"])
-        except (urllib.error.URLError, OSError):
+            answer = follow(url, "GET", f"{topic_path(topic)}/stats")
+        except OSError:
             return 0
+        return int(answer.json["msgInCounter"]) if answer.status == 200 else 0
 
     def _roll_up(self) -> None:
         url = self._cluster.service_url

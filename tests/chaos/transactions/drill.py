@@ -25,7 +25,7 @@ from magnetar.sdk import (
 )
 from magnetar.sdk.errors import SdkError
 from tests.chaos.transactions.transform import ABORTED, RESULTS, SOURCE, TIMEOUT_MS, name_of
-from tests.integration.broker.http.http_calls import request
+from tests.http_calls import ask
 from tests.processes import ServerProcess, python_command
 from tests.real_cluster import RealCluster
 
@@ -208,7 +208,7 @@ async def _coordinator(cluster: RealCluster, number: int) -> str | None:
     )
     for broker in ("broker-1", "broker-2"):
         try:
-            answer = await request(cluster.server(broker).ports["http"], "GET", path)
+            answer = await ask(cluster.server(broker).ports["http"], "GET", path)
         except (OSError, EOFError, TimeoutError):
             continue
         if answer.status == 200:

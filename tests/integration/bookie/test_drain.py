@@ -23,6 +23,7 @@ from tests.bookie_parts import packets_in, packets_of, read_request
 from tests.integration.bookie.bookie_machine import add
 from tests.integration.bookie.sized_machine import SizedMachine, sized_machine
 from tests.real_cluster import RealCluster
+from tests.waiting import until
 
 LEDGER = 7
 RUNS_AT_ONCE = 20
@@ -98,10 +99,12 @@ class Load:
     async def wait_for(self, more: int) -> None:
         """Wait until so many more entries are confirmed."""
         wanted = self.confirmed + more
-        async with asyncio.timeout(SECONDS_MAX):
-            while self.confirmed < wanted:
-                assert not self.errors
-                await asyncio.sleep(0.01)
+
+        def are_confirmed() -> bool:
+            assert not self.errors
+            return self.confirmed >= wanted
+
+        await until(are_confirmed, f"{more} more entries", within_s=SECONDS_MAX)
 
     async def end(self) -> None:
         self._is_ending = True

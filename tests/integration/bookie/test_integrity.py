@@ -30,8 +30,8 @@ from tests.integration.ledger.cluster import (
     CLIENT_SETTINGS,
     Cluster,
     cluster_of,
-    wait_until,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -151,13 +151,13 @@ async def test_a_flipped_byte_is_reported_and_healed_from_another_bookie(
 
             assert await read_at(client, "b1", ledger_id, 17) == Status.IO_ERROR
             assert await read_all(client, ledger_id) == PAYLOADS
-            await wait_until(lambda: bookie.metrics.integrity.healed_entries > 0)
+            await until(lambda: bookie.metrics.integrity.healed_entries > 0)
         found = [each for each in logs if each["event"] == "damage_found"]
         assert found[0]["path"] == str(log)
         assert found[0]["ledger_id"] == ledger_id
         assert found[0]["first"] <= 17 <= found[0]["last"]
         assert abs(found[0]["offset"] - log.read_bytes().index(PAYLOADS[16])) < 8192
-        await wait_until(lambda: bookie.metrics.integrity.heals_waiting == 0)
+        await until(lambda: bookie.metrics.integrity.heals_waiting == 0)
         assert await read_at(client, "b1", ledger_id, 17) == Status.OK
         # It is the disk that has it, not a cache.
         await cluster.stop_bookie("b1")
@@ -174,13 +174,13 @@ async def test_the_scrubber_finds_a_flip_that_nobody_read(cluster: Cluster) -> N
         settings = with_settings(cluster, "b1", scrub_period_days=1e-9, heal_retry_s=0.05)
         await flip_on(cluster, "b1", 5, settings)
         metrics = cluster.bookies["b1"].metrics.integrity
-        await wait_until(lambda: metrics.healed_entries > 0 and metrics.heals_waiting == 0)
+        await until(lambda: metrics.healed_entries > 0 and metrics.heals_waiting == 0)
         # Each pass reports it until it is healed; the one under way then may be the last.
         passes = metrics.scrub_passes
-        await wait_until(lambda: metrics.scrub_passes > passes)
+        await until(lambda: metrics.scrub_passes > passes)
         damages = metrics.scrub_damages
         assert damages >= 1
-        await wait_until(lambda: metrics.scrub_passes > passes + 2)
+        await until(lambda: metrics.scrub_passes > passes + 2)
         assert metrics.scrub_damages == damages, "what is healed is not reported again"
         await cluster.wait_known(client, "b1")
         assert await read_at(client, "b1", ledger_id, 5) == Status.OK
@@ -211,7 +211,7 @@ async def test_a_damaged_page_of_an_index_is_healed_and_denies_nothing(cluster: 
         status = {await read_at(client, "b4", ledger_id, entry_id) for entry_id in range(40)}
         assert Status.IO_ERROR in status
         assert status <= {Status.IO_ERROR, Status.OK}
-        await wait_until(lambda: metrics.healed_entries >= 40 and metrics.heals_waiting == 0)
+        await until(lambda: metrics.healed_entries >= 40 and metrics.heals_waiting == 0)
         for entry_id in range(40):
             assert await read_at(client, "b4", ledger_id, entry_id) == Status.OK
 
@@ -223,7 +223,7 @@ async def test_a_start_that_checks_everything_heals_before_anybody_asks(cluster:
         await flip_on(cluster, "b1", 31, settings)
         metrics = cluster.bookies["b1"].metrics.integrity
         assert metrics.damages == 1
-        await wait_until(lambda: metrics.heals_waiting == 0)
+        await until(lambda: metrics.heals_waiting == 0)
         assert metrics.healed_entries > 0
         await cluster.wait_known(client, "b1")
         assert await read_at(client, "b1", ledger_id, 31) == Status.OK
@@ -243,7 +243,7 @@ async def test_what_nobody_else_has_is_an_error_and_is_listed_for_repair(
         await cluster.stop_bookie("b3")
         metrics = cluster.bookies["b1"].metrics.integrity
         assert await read_at(client, "b1", ledger_id, 9) == Status.IO_ERROR
-        await wait_until(lambda: metrics.heals_failing == 1)
+        await until(lambda: metrics.heals_failing == 1)
         assert await read_at(client, "b1", ledger_id, 9) == Status.IO_ERROR
         assert metrics.healed_entries == 0
         missing = await published(cluster, ledger_id)
@@ -252,7 +252,7 @@ async def test_what_nobody_else_has_is_an_error_and_is_listed_for_repair(
 
         # One of them comes back: what could not be healed is.
         await cluster.start_bookie("b2")
-        await wait_until(lambda: metrics.heals_failing == 0 and metrics.heals_waiting == 0)
+        await until(lambda: metrics.heals_failing == 0 and metrics.heals_waiting == 0)
         assert await read_at(client, "b1", ledger_id, 9) == Status.OK
 
 
@@ -267,10 +267,10 @@ async def test_a_copy_that_is_damaged_itself_heals_nothing(cluster: Cluster) -> 
         await cluster.wait_known(client, "b1", "b2")
         metrics = cluster.bookies["b1"].metrics.integrity
         assert await read_at(client, "b1", ledger_id, 9) == Status.IO_ERROR
-        await wait_until(lambda: metrics.heal_attempts >= 2)
+        await until(lambda: metrics.heal_attempts >= 2)
         assert await read_at(client, "b1", ledger_id, 9) == Status.IO_ERROR
         await cluster.start_bookie("b3")
-        await wait_until(lambda: metrics.heals_waiting == 0)
+        await until(lambda: metrics.heals_waiting == 0)
         assert await read_at(client, "b1", ledger_id, 9) == Status.OK
 
 
@@ -303,7 +303,7 @@ async def test_b24_a_wiped_bookie_comes_back_complete_under_its_id(cluster: Clus
     metrics = bookie.metrics.integrity
     mark = cluster.settings_of("b1").data_directory / "ledgers" / "integrity-check"
     async with cluster.client() as client:
-        await wait_until(lambda: metrics.check_needed == 0 and metrics.recovered_ledgers == 1)
+        await until(lambda: metrics.check_needed == 0 and metrics.recovered_ledgers == 1)
         assert metrics.limbo_ledgers == 0
         assert metrics.copied_entries == 40, "recovery wrote the others back"
         assert not mark.exists()
@@ -325,7 +325,7 @@ async def test_a_wiped_bookie_is_made_whole_wherever_the_cluster_keeps_its_ledge
         ledger_id = await write(client)
         await cluster.stop_bookie("b1")
         bookie = await wiped(cluster, "b1", heal_retry_s=0.05)
-        await wait_until(lambda: bookie.metrics.integrity.check_needed == 0)
+        await until(lambda: bookie.metrics.integrity.check_needed == 0)
         await cluster.wait_known(client, "b1")
         assert await all_at(client, "b1", ledger_id) == list(range(40))
 
@@ -339,7 +339,7 @@ async def test_a_wiped_bookie_gets_back_its_share_of_striped_ledgers(cluster: Cl
         assert len(before) in (26, 27)
         await cluster.stop_bookie("b1")
         bookie = await wiped(cluster, "b1")
-        await wait_until(lambda: bookie.metrics.integrity.check_needed == 0)
+        await until(lambda: bookie.metrics.integrity.check_needed == 0)
         await cluster.wait_known(client, "b1")
         assert await all_at(client, "b1", writer.ledger_id) == before
 
@@ -360,7 +360,7 @@ async def test_d14_a_wiped_bookie_denies_nothing_while_it_is_not_complete(
     bookie = await wiped(cluster, "b1", heal_retry_s=0.02)
     metrics = bookie.metrics.integrity
     async with cluster.client() as client:
-        await wait_until(lambda: metrics.check_failures >= 2)
+        await until(lambda: metrics.check_failures >= 2)
         assert await read_at(client, "b1", ledger_id, 0) == Status.UNKNOWN_LEDGER_STATE
         with pytest.raises(RecoveryUndecidedError):
             await client.open_and_recover(ledger_id)
@@ -373,7 +373,7 @@ async def test_d14_a_wiped_bookie_denies_nothing_while_it_is_not_complete(
         assert await read_at(client, "b1", ledger_id, 0) == Status.UNKNOWN_LEDGER_STATE
 
         await cluster.start_bookie("b3")
-        await wait_until(lambda: metrics.check_needed == 0 and metrics.recovered_ledgers > 0)
+        await until(lambda: metrics.check_needed == 0 and metrics.recovered_ledgers > 0)
         reader = await client.open_and_recover(ledger_id)
         assert reader.last_add_confirmed == 4
         assert await all_at(client, "b1", ledger_id) == [0, 1, 2, 3, 4]
@@ -454,7 +454,7 @@ async def test_b24_one_lost_disk_of_several_is_a_loss_and_is_made_good(
         restored = places.model_copy(update={"integrity_stamp_missing_cookies": True})
         bookie = await cluster.start_bookie("b4", restored)
         metrics = bookie.metrics.integrity
-        await wait_until(lambda: metrics.check_needed == 0)
+        await until(lambda: metrics.check_needed == 0)
         assert metrics.check_failures == 0
         await cluster.wait_known(client, "b4")
         for ledger_id in ledgers:
@@ -494,7 +494,7 @@ async def test_an_index_made_anew_from_the_logs_denies_nothing_and_is_made_whole
         assert state is not None, "the metadata knows what no log does"
         assert state.fenced
         metrics = bookie.metrics.integrity
-        await wait_until(lambda: metrics.check_needed == 0)
+        await until(lambda: metrics.check_needed == 0)
         assert metrics.copied_entries == 0
         await cluster.wait_known(client, "b4")
         for ledger_id in ledgers:

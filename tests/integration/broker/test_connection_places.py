@@ -11,6 +11,7 @@ from magnetar.broker import Broker
 from magnetar.sdk import Client
 from tests.integration.broker.broker_on_bookies import broker_on
 from tests.integration.ledger.cluster import cluster_of
+from tests.waiting import until
 
 PLACES = 5
 TOPIC = "persistent://public/default/crowded"
@@ -53,10 +54,12 @@ async def _health(port: int) -> bytes:
 
 
 async def test_health_answers_beside_half_requests(broker: Broker) -> None:
+    async def is_answered() -> bool:
+        return (await _health(broker.http_port)).startswith(b"HTTP/1.1 200")
+
     async with AsyncExitStack() as stack, asyncio.timeout(END_S):
         await _fill(stack, broker.http_port, b"GET /health HTTP/1.1\r\nHo")
-        while not (await _health(broker.http_port)).startswith(b"HTTP/1.1 200"):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # until the others have been silent for a second
+        await until(is_answered, "the others have been silent for a second", within_s=END_S)
 
 
 @pytest.mark.parametrize("said", [b"", b"\0\0\0\x20\0\0"])

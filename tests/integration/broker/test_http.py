@@ -15,6 +15,7 @@ from magnetar.broker.base.errors import ListenError
 from magnetar.broker.broker import Broker
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.sdk.wire import BaseCommand
+from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.ledger.cluster import cluster_of
@@ -28,15 +29,9 @@ async def _get(
     origin: str | None = None,
     host: str = "localhost",
 ) -> tuple[int, str]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    more = "" if origin is None else f"Origin: {origin}\r\n"
-    head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n"
-    writer.write(head.encode())
-    answer = (await reader.read()).decode()
-    writer.close()
-    await writer.wait_closed()
-    head, _, body = answer.partition("\r\n\r\n")
-    return int(head.split()[1]), body
+    headers = {"Host": host, **({"Origin": origin} if origin is not None else {})}
+    answer = await ask(port, method, path, headers=headers)
+    return answer.status, answer.text
 
 
 async def test_health_and_metrics(tmp_path: Path) -> None:

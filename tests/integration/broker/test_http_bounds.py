@@ -9,9 +9,10 @@ import pytest
 import websockets
 from websockets.exceptions import InvalidStatus
 
+from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import broker_on
-from tests.integration.broker.http.http_calls import request
 from tests.integration.ledger.cluster import cluster_of
+from tests.waiting import until
 
 BYTES_MAX = 4096
 PATH = "/admin/v2/namespaces/public/default/properties"
@@ -38,7 +39,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
         ) as broker,
     ):
         # What the first request makes can take longer than a request may here.
-        assert (await request(broker.http_port, "GET", "/admin/v2/clusters")).status == 200
+        assert (await ask(broker.http_port, "GET", "/admin/v2/clusters")).status == 200
         yield broker.http_port
 
 
@@ -114,8 +115,8 @@ async def test_a_body_that_turns_out_too_long_is_cut_off_there(port: int) -> Non
 
 async def test_a_body_of_the_largest_size_is_taken(port: int) -> None:
     value = "v" * (BYTES_MAX - len('{"k": ""}'))
-    assert (await request(port, "PUT", PATH, {"k": value})).status == 204
-    assert (await request(port, "PUT", PATH, {"k": value + "v"})).status == 413
+    assert (await ask(port, "PUT", PATH, {"k": value})).status == 204
+    assert (await ask(port, "PUT", PATH, {"k": value + "v"})).status == 413
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ async def test_a_head_of_64_kib_is_taken_in_any_parts(
     raw.writer.write(head)
     await raw.writer.drain()
     # One loop serves all: by the answer to this it has read the first part.
-    assert (await request(port, "GET", "/admin/v2/clusters")).status == 200
+    assert (await ask(port, "GET", "/admin/v2/clusters")).status == 200
     raw.writer.write(b"\r\n\r\n")
     async with asyncio.timeout(END_S):
         assert (await raw.reader.readline()).startswith(f"HTTP/1.1 {status} ".encode())
@@ -154,11 +155,11 @@ async def test_who_goes_in_the_middle_of_a_request_has_nothing_done_and_nothing_
         head = f"PUT {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         raw.writer.write(f"{head}{more}Content-Length: 100\r\n\r\n{{".encode())
         await raw.writer.drain()
-        assert (await request(port, "GET", "/admin/v2/clusters")).status == 200
+        assert (await ask(port, "GET", "/admin/v2/clusters")).status == 200
         raw.close()
     # One loop serves all: by the third answer it has dealt with the ends of those.
     for _ in range(3):
-        assert (await request(port, "GET", f"{made}/internalStats")).status == 404
+        assert (await ask(port, "GET", f"{made}/internalStats")).status == 404
     assert "Exception in ASGI application" not in caplog.text
 
 
@@ -205,9 +206,7 @@ async def test_who_reads_no_answers_is_cut_off(port: int) -> None:
     for raw in stuck:
         raw.writer.write(asked * ANSWERS_UNREAD)
         await raw.reader.readexactly(1)  # it is answered; the rest nobody takes
-    async with asyncio.timeout(END_S):
-        while not await _is_served(port):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.05)  # until the broker has cut them off
+    await until(lambda: _is_served(port), "the broker has cut them off", within_s=END_S)
     for raw in stuck:
         raw.close()
 
@@ -255,12 +254,14 @@ async def test_one_address_has_so_many_connections_and_web_sockets_are_counted_a
     for raw in (*idle, beyond):
         raw.close()
     await sockets[0].close()
-    async with asyncio.timeout(END_S):
-        while True:
-            try:
-                await (await websockets.connect(f"{base}/t3")).close()
-                break
-            except (InvalidStatus, ConnectionError, websockets.InvalidMessage):
-                await asyncio.sleep(0.01)  # until the broker has seen them go
+
+    async def has_room() -> bool:
+        try:
+            await (await websockets.connect(f"{base}/t3")).close()
+        except (InvalidStatus, ConnectionError, websockets.InvalidMessage):
+            return False
+        return True
+
+    await until(has_room, "the broker has seen them go", within_s=END_S)
     for socket in sockets[1:]:
         await socket.close()

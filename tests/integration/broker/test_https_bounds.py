@@ -12,6 +12,7 @@ from magnetar.broker.broker import Broker
 from tests.certificates import Authority
 from tests.integration.broker.broker_on_bookies import broker_on
 from tests.integration.ledger.cluster import cluster_of
+from tests.waiting import until
 
 PER_ADDRESS = 3
 LONG_MS = 600_000
@@ -60,9 +61,11 @@ async def _status(port: int, trusted: ssl.SSLContext) -> str:
 
 async def _wait_served(port: int, trusted: ssl.SSLContext) -> None:
     """Until the broker has seen the others go, and a handshake was as fast as it has to be."""
-    async with asyncio.timeout(END_S):
-        while await _status(port, trusted) != "200":  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
+
+    async def is_served() -> bool:
+        return await _status(port, trusted) == "200"
+
+    await until(is_served, "the server has seen the others go", within_s=END_S)
 
 
 async def _end(reader: asyncio.StreamReader) -> bytes:

@@ -6,9 +6,9 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from magnetar.broker.base import naming
-from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from magnetar.sdk.wire import parse_topic_name
+from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
-from tests.integration.broker.http.http_calls import request
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.ledger.cluster import cluster_of
 from tests.waiting import until
@@ -22,8 +22,7 @@ async def test_an_unused_topic_goes_and_one_with_a_subscription_stays(tmp_path: 
         client = await WireClient.open(broker.port)
         await client.subscribe(KEPT)
         await client.produce(TOPIC)
-        client.publish(0, b"nobody reads it")
-        await client.next(BaseCommand.SEND_RECEIPT)
+        await client.publish_ok(0, b"nobody reads it")
         await client.close()
         path = naming.log_path(parse_topic_name(TOPIC))
 
@@ -47,7 +46,7 @@ async def test_a_topic_that_is_read_without_a_connection_stays_for_as_long_as_is
         for topic, hold_s in ((read, 3_600), (briefly, 1)):
             body = {"topics": [topic], "readHoldS": hold_s}
             path = "/magnetar/v1/topics/internalStats"
-            assert (await request(broker.http_port, "POST", path, body)).json["refused"] == {}
+            assert (await ask(broker.http_port, "POST", path, body)).json["refused"] == {}
         await client.close()
 
         async def is_gone() -> bool:
@@ -60,7 +59,7 @@ async def test_a_topic_that_was_created_over_http_and_never_used_goes(tmp_path: 
     settings: dict[str, Any] = {"inactive_topic_check_interval_s": 0.1, "inactive_topic_max_s": 1}
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
         path = "/admin/v2/persistent/public/default/unused"
-        answer = await request(broker.http_port, "PUT", path)
+        answer = await ask(broker.http_port, "PUT", path)
         assert answer.status == 204
         log = naming.log_path(parse_topic_name("persistent://public/default/unused"))
 
@@ -77,7 +76,7 @@ async def test_deleting_a_topic_logs_no_warning(tmp_path: Path) -> None:
         await client.close()
         path = TOPIC.replace("://", "/")
         with capture_logs() as logged:
-            answer = await request(broker.http_port, "DELETE", f"/admin/v2/{path}?force=true")
+            answer = await ask(broker.http_port, "DELETE", f"/admin/v2/{path}?force=true")
         assert answer.status == 204
         assert [each for each in logged if each["log_level"] not in ("info", "debug")] == []
         assert broker.services.topics.fenced == 0

@@ -34,25 +34,19 @@ async def quorums(cluster: Cluster, broker: Broker) -> list[tuple[int, int, int]
     return [(each.ensemble_size, each.write_quorum, each.ack_quorum) for each in found]
 
 
-async def publish(client: WireClient, *sequence_ids: int) -> None:
-    for sequence_id in sequence_ids:
-        client.publish(sequence_id, b"body")
-        await client.next(BaseCommand.SEND_RECEIPT)
-
-
 async def test_the_next_ledger_of_a_topic_has_the_quorums_of_its_policy(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"ledger_entries_max": 2, "ledger_age_min_s": 0}
     async with cluster_of(3, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
         client = await WireClient.open(broker.port)
         await client.produce(TOPIC)
-        await publish(client, 0)
+        await client.publish_ok(0)
         await set_of_topic(
             broker, persistence=Persistence(ensemble=3, write_quorum=3, ack_quorum=2)
         )
         async with asyncio.timeout(WAIT_S):
             sequence_id = 1
             while (found := await quorums(cluster, broker))[-1] != (3, 3, 2):
-                await publish(client, sequence_id)
+                await client.publish_ok(sequence_id)
                 sequence_id += 1
         assert found[0] == (1, 1, 1)
         await client.close()
@@ -227,7 +221,8 @@ async def test_messages_of_a_producer_whose_clock_is_behind_live_as_long_as_othe
         client = await WireClient.open(broker.port)
         await client.produce(TOPIC)
         await client.subscribe(TOPIC)
-        await publish(client, 0, 1, 2, 3, 4)  # in 1970, by their producer
+        for sequence_id in range(5):
+            await client.publish_ok(sequence_id)  # in 1970, by their producer
         topic = broker.services.topics.loaded[0]
         subscriptions = list(topic.subscriptions.values())
         expiry = broker.services.keeping.expiry

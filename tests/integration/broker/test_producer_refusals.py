@@ -1,8 +1,6 @@
 """What producers are refused, with the codes of the protocol, on a raw connection to a server."""
 
 import itertools
-import json
-import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +12,7 @@ from magnetar.sdk.wire import (
     encode_payload_command,
     pulsar_pb2,
 )
+from tests.http_calls import admin, topic_path
 from tests.integration.broker.raw_connection import RawConnection
 from tests.standalone import Standalone
 
@@ -41,22 +40,6 @@ def open_raw(server: Standalone) -> Iterator[Callable[[], RawConnection]]:
     for raw in opened:
         raw.ping()  # none of it ended a connection
         raw.close()
-
-
-def _call(server: Standalone, method: str, path: str, value: object = None) -> object:
-    request = urllib.request.Request(
-        f"{server.http_url}/admin/v2/{path}",
-        data=None if value is None else json.dumps(value).encode(),
-        method=method,
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        text = answer.read()
-    return json.loads(text) if text else None
-
-
-def _of(topic: str) -> str:
-    return topic.replace("://", "/")
 
 
 def _send(raw: RawConnection, sequence_id: int, body: bytes = b"-", **fields: object) -> None:
@@ -102,8 +85,8 @@ def test_access_modes(open_raw: Callable[[], RawConnection], topic: str) -> None
 
 
 def test_encryption(server: Standalone, open_raw: Callable[[], RawConnection], topic: str) -> None:
-    _call(server, "PUT", "namespaces/public/sealed", {})
-    _call(server, "POST", "namespaces/public/sealed/encryptionRequired", True)
+    admin(server, "PUT", "namespaces/public/sealed", {})
+    admin(server, "POST", "namespaces/public/sealed/encryptionRequired", True)
     sealed = topic.replace("public/default", "public/sealed")
     raw = open_raw()
     assert _code(raw.produce(sealed)) == _ERRORS.MetadataError
@@ -117,7 +100,7 @@ def test_sizes_and_sequence_ids(
 ) -> None:
     raw = open_raw()
     raw.produce(topic, producer_name="p")
-    _call(server, "POST", f"{_of(topic)}/maxMessageSize", 1024)
+    admin(server, "POST", f"{topic_path(topic)}/maxMessageSize", 1024)
     sizes = itertools.count(1)
     while True:  # until the policy has reached the topic
         number = next(sizes)
@@ -138,7 +121,7 @@ def test_what_is_sent_again(
 ) -> None:
     raw = open_raw()
     raw.produce(topic, producer_name="p")
-    _call(server, "POST", f"{_of(topic)}/deduplicationEnabled", True)
+    admin(server, "POST", f"{topic_path(topic)}/deduplicationEnabled", True)
     assert raw.receive().type == BaseCommand.CLOSE_PRODUCER  # it is loaded anew
     assert raw.produce(topic, producer_name="p", epoch=1).producer_success.last_sequence_id == -1
     for sequence_id, is_new in ((3, True), (3, False), (2, False), (4, True)):
@@ -165,10 +148,10 @@ def test_a_rate_holds_up_its_own_connection_alone(
     fast.produce(topic, producer_name="p")
     other.produce(f"{topic}-other", producer_name="p")
     rate = {"publishThrottlingRateInMsg": 20, "publishThrottlingRateInByte": -1}
-    _call(server, "POST", f"{_of(topic)}/publishRate", rate)
+    admin(server, "POST", f"{topic_path(topic)}/publishRate", rate)
 
     def limited() -> int:
-        stats = _call(server, "GET", f"{_of(topic)}/stats")
+        stats = admin(server, "GET", f"{topic_path(topic)}/stats")
         assert isinstance(stats, dict)
         return int(stats["publishRateLimitedTimes"])
 

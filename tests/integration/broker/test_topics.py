@@ -64,8 +64,7 @@ async def test_a_topic_that_another_broker_takes_is_given_up_and_can_be_taken_ba
     ):
         old = await WireClient.open(one.port)
         await old.produce(TOPIC)
-        old.publish(0, b"from one")
-        await old.next(BaseCommand.SEND_RECEIPT)
+        await old.publish_ok(0, b"from one")
         new = await WireClient.open(two.port)
         await new.subscribe(TOPIC, permits=10)
         assert await new.bodies(1) == [b"from one"]
@@ -76,8 +75,7 @@ async def test_a_topic_that_another_broker_takes_is_given_up_and_can_be_taken_ba
         # Looked up again, the topic is taken back: nothing but a hint stood in the way.
         answer = await old.produce(TOPIC)
         assert answer.type == BaseCommand.PRODUCER_SUCCESS
-        old.publish(1, b"from one again")
-        await old.next(BaseCommand.SEND_RECEIPT)
+        await old.publish_ok(1, b"from one again")
         await old.subscribe(TOPIC, permits=10, subscription="all")
         assert await old.bodies(2) == [b"from one", b"from one again"]
         await old.close()

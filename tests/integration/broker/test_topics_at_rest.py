@@ -11,7 +11,7 @@ from magnetar.broker.broker import Broker
 from magnetar.cursors import list_cursors
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.system import SystemClock
-from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from magnetar.sdk.wire import parse_topic_name
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.ledger.cluster import Cluster, cluster_of
@@ -53,8 +53,7 @@ async def fill(cluster: Cluster, *, subscriptions: Sequence[str] = ("s",), **set
         (topic,) = broker.services.topics.loaded
         for sequence_id in range(LEDGERS):
             await topic.log.rotate()
-            client.publish(sequence_id, b"body")
-            await client.next(BaseCommand.SEND_RECEIPT)
+            await client.publish_ok(sequence_id, b"body")
         await client.close()
     assert len(await ledgers(cluster)) == LEDGERS
 
@@ -167,8 +166,7 @@ async def test_what_a_crash_left_open_is_closed_and_then_kept_by_its_time(tmp_pa
             await client.subscribe(TOPIC)
             await client.leave(0)
             await client.produce(TOPIC)
-            client.publish(0, b"body")
-            await client.next(BaseCommand.SEND_RECEIPT)
+            await client.publish_ok(0, b"body")
             # As if it had been killed: nothing of the topic is closed.
             broker.services.topics.ends.drop([NAME], "as if it were killed")
             await client.close()
@@ -245,8 +243,7 @@ async def test_no_more_topics_are_loaded_at_once_than_may_be(tmp_path: Path) -> 
                 await client.subscribe(name, consumer_id=number)
                 await client.leave(number)
                 await client.produce(name, number)
-                client.publish(0, b"body", number)
-                await client.next(BaseCommand.SEND_RECEIPT)
+                await client.publish_ok(0, b"body", number)
             await client.close()
         clock = LaterClock()
         async with broker_on(

@@ -1,7 +1,6 @@
 """The spans of a message, from its publish to its acknowledgement, as OpenTelemetry keeps them."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from magnetar.sdk import (
 )
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.ledger.cluster import cluster_of
+from tests.waiting import until
 
 _TRACE, _PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 _WAIT_S = 10.0
@@ -39,11 +39,6 @@ class _Kept:
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [each for each in self.ended() if each.name == name]
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(_WAIT_S):
-            while not holds():  # noqa: ASYNC110 - the exporter tells nobody
-                await asyncio.sleep(0.005)  # Between two looks; what is waited for is the span.
 
 
 async def _publish(broker: Broker, properties: dict[str, str], *, count: int = 1) -> None:
@@ -69,7 +64,7 @@ async def test_a_traced_message_has_spans_from_publish_to_ack_below_its_clients(
     ):
         await client.consumer(TOPIC, kind.name, ConsumerSettings(subscription_type=kind))
         await _publish(broker, _traceparent("01"))
-        await kept.until(lambda: bool(kept.named("dispatch")))
+        await until(lambda: bool(kept.named("dispatch")), "a span of the dispatch")
         assert kept.named("ack") == [], "nobody has acknowledged"
     names = [each.name for each in kept.ended()]
     assert sorted(names) == ["ack", "dispatch", "publish", "store"]
@@ -101,7 +96,7 @@ async def test_an_acknowledgement_ends_the_trace(tmp_path: Path) -> None:
                 await _publish(broker, {})
                 consumer.acknowledge(await consumer.receive(timeout_s=_WAIT_S))
                 await consumer.flush_acks()
-                await kept.until(lambda before=before: len(kept.named("ack")) == before + 1)  # type: ignore[misc]
+                await until(lambda before=before: len(kept.named("ack")) == before + 1)  # type: ignore[misc]
         assert all(each.status.is_ok is not False for each in kept.named("publish"))
         assert [each.status.description for each in kept.named("ack")] == [None, None]
 

@@ -83,6 +83,13 @@ class WireClient:
             )
         )
 
+    async def publish_ok(
+        self, sequence_id: int, body: bytes = b"body", producer_id: int = 0, **fields: Any
+    ) -> pb.CommandSendReceipt:
+        """Publish one message, wait for its receipt, and return it."""
+        self.publish(sequence_id, body, producer_id, **fields)
+        return (await self.next(BaseCommand.SEND_RECEIPT)).send_receipt
+
     async def begin(self, topic: str) -> tuple[int, int]:
         """A transaction that takes messages of the topic: its id."""
         self.send(

@@ -219,8 +219,7 @@ def publish(cluster: RealCluster, topic: str) -> None:
         client = await WireClient.open(cluster.server("broker-1").ports["native"])
         answer = await client.produce(topic)
         assert answer.type == BaseCommand.PRODUCER_SUCCESS, answer
-        client.publish(0, b"kept")
-        await client.next(BaseCommand.SEND_RECEIPT)
+        await client.publish_ok(0, b"kept")
         await client.close()
 
     asyncio.run(run())

@@ -3,8 +3,6 @@
 import re
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from tests.artifacts import (
     read_yaml,
 )
 from tests.cluster import READY_TIMEOUT_S
+from tests.http_calls import call
 from tests.integration.deploy.commands import magnetar, run_command
 from tests.processes import HOST, ServerProcess, free_ports, magnetar_command, magnetar_environment
 from tests.standalone import is_ready_line
@@ -104,20 +103,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         running.kill()
 
 
-def page(url: str) -> str:
-    try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            body: bytes = answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            body = error.read()
-    return body.decode()
-
-
 def shown(url: str) -> set[str]:
-    """The series names of a page of metrics."""
+    """The series names of a server's page of metrics."""
     names = set()
-    for line in page(url).splitlines():
+    for line in call(url, "GET", "/metrics").text.splitlines():
         if line.startswith("# TYPE"):
             _, _, name, kind = line.split()
             names |= (
@@ -168,7 +157,7 @@ def test_the_metrics_page_lists_exactly_what_is_shown(servers: Servers) -> None:
     options = ("--subscription", "s", "--initial", "earliest", "--count", "1", "--url", url)
     consumed = magnetar("consume", "t", *options)
     assert consumed.status == 0, consumed.stderr
-    there = {name for url in servers.http.values() for name in shown(f"{url}/metrics")}
+    there = {name for url in servers.http.values() for name in shown(url)}
     listed = metrics_on_the_page()
     assert sorted(there - listed) == []
     seldom = ("pulsar_bundle_", "pulsar_consumer_", "pulsar_compaction_", "pulsar_txn_")
@@ -176,7 +165,7 @@ def test_the_metrics_page_lists_exactly_what_is_shown(servers: Servers) -> None:
 
 
 def test_alerts_and_dashboards_ask_for_metrics_that_are_shown(servers: Servers) -> None:
-    there = {name for url in servers.http.values() for name in shown(f"{url}/metrics")}
+    there = {name for url in servers.http.values() for name in shown(url)}
     queries = [alert["expr"] for alert in alerts()]
     queries += [query for queries in dashboard_queries().values() for query in queries]
     asked = {name for query in queries for name in metrics_in_query(query)}

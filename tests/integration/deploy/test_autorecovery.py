@@ -5,7 +5,6 @@ import json
 import random
 import re
 import shutil
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.under_replication import EVERYTHING
+from tests.http_calls import call
 from tests.integration.deploy.commands import Ended, magnetar
 from tests.real_cluster import RealCluster
 from tests.waiting import until, wait_until
@@ -81,16 +81,19 @@ async def write_ledgers(client: LedgerClient, count: int, bookie_id: str) -> lis
 
 async def wait_whole(client: LedgerClient, ledger_ids: list[int], *, without: str) -> None:
     """Wait until none of the ledgers names the bookie, and each has all its copies."""
-    checker = make_checker(client)
-    async with asyncio.timeout(WAIT_S):
-        for ledger_id in ledger_ids:
-            while True:
-                metadata = (await client.manager.read(ledger_id)).metadata
-                named = {name for each in metadata.ensembles for name in each.bookies}
-                check = await checker.check(metadata, {})
-                if without not in named and check.is_whole and not check.missing():
-                    break
-                await asyncio.sleep(0.05)
+    checker, left = make_checker(client), list(ledger_ids)
+
+    async def are_whole() -> bool:
+        while left:
+            metadata = (await client.manager.read(left[-1])).metadata
+            named = {name for each in metadata.ensembles for name in each.bookies}
+            check = await checker.check(metadata, {})
+            if without in named or not check.is_whole or check.missing():
+                return False
+            left.pop()
+        return True
+
+    await until(are_whole, "all ledgers are whole", within_s=WAIT_S)
 
 
 def victim_of(cluster: RealCluster) -> str:
@@ -120,9 +123,7 @@ async def bookies(cluster: RealCluster, *arguments: str) -> Ended:
 
 def page_of(cluster: RealCluster, name: str) -> str:
     """A process's /metrics."""
-    with urllib.request.urlopen(f"{cluster.http_url(name)}/metrics") as answer:
-        text: str = answer.read().decode()
-    return text
+    return call(cluster.http_url(name), "GET", "/metrics", expect=200).text
 
 
 def metric(cluster: RealCluster, name: str, metric_name: str) -> float:

@@ -1,15 +1,12 @@
 """`/health` of real processes in each broken state, and when it is over."""
 
-import json
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
+from tests.http_calls import call
 from tests.real_cluster import RealCluster
+from tests.waiting import wait_until
 
 _WAIT_S = 60.0
 _ENVIRONMENT = {
@@ -31,26 +28,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
         yield made
 
 
-def _ask(url: str) -> tuple[int, Any]:
-    """Status and body."""
-    try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 def _until(cluster: RealCluster, server: str, status: int, words: str) -> str:
-    """Ask until it answers with that status, and with these words; returns the words."""
-    url, deadline_s = f"{cluster.http_url(server)}/health", time.monotonic() + _WAIT_S
-    while True:
-        found, body = _ask(url)
-        said: str = json.loads(body)["status"]
-        if found == status and words in said:
-            return said
-        assert time.monotonic() < deadline_s, f"{server} says {found} {said}"
-        time.sleep(0.05)  # Between two looks; what is waited for is the answer.
+    """Ask until it answers with that status, and with these words; returns all its words."""
+    said = ""
+
+    def is_said() -> bool:
+        nonlocal said
+        answer = call(cluster.http_url(server), "GET", "/health")
+        said = str(answer.json["status"])
+        return answer.status == status and words in said
+
+    wait_until(is_said, f"{server} says {status} {words}", within_s=_WAIT_S)
+    return said
 
 
 def _all_well(cluster: RealCluster) -> None:
@@ -65,15 +54,13 @@ def test_a_broker_without_bookies_says_what_it_waits_for_until_they_are_back(
     cluster.pause("bookie-1")
     try:
         assert "heartbeat" in _until(cluster, "broker-1", 503, "writing an entry")
-        url = f"{cluster.http_url('broker-1')}/admin/v2/brokers"
-        status, body = _ask(f"{url}/health")
-        assert status == 503
-        assert "heartbeat" in body
-        assert _ask(f"{url}/ready") == (200, "ok")
+        broker = cluster.http_url("broker-1")
+        assert "heartbeat" in call(broker, "GET", "brokers/health", expect=503).text
+        assert call(broker, "GET", "brokers/ready", expect=200).text == "ok"
     finally:
         cluster.resume("bookie-1")
     _all_well(cluster)
-    assert _ask(f"{cluster.http_url('broker-1')}/admin/v2/brokers/health") == (200, "ok")
+    assert call(broker, "GET", "brokers/health", expect=200).text == "ok"
 
 
 def test_without_metadata_every_server_says_so_until_it_is_back(cluster: RealCluster) -> None:
@@ -100,7 +87,7 @@ def test_a_bookie_without_room_says_so_and_is_well(cluster: RealCluster) -> None
     cluster._environment["MAGNETAR_BOOKIE_DISK_LOW_WATER_SHARE"] = "0.0000005"
     cluster.start("bookie-1")
     _until(cluster, "bookie-1", 200, "ok")
-    said = json.loads(_ask(f"{cluster.http_url('bookie-1')}/health")[1])
+    said = call(cluster.http_url("bookie-1"), "GET", "/health").json
     assert said["writable"] is False
     assert said["registered_as"] == "read-only"
     assert said["read_only_reasons"] == ["a disk of the bookie is full"]

@@ -1,26 +1,13 @@
 """GET /metrics and GET /health of bookie processes and of a standalone."""
 
-import json
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
-import pytest
-
 from tests.cluster import READY_TIMEOUT_S
+from tests.http_calls import call
 from tests.integration.deploy.commands import magnetar
 from tests.processes import HOST, ServerProcess, magnetar_command
 from tests.standalone import Standalone, is_ready_line
-
-
-def get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+from tests.waiting import wait_until
 
 
 def test_a_bookie_process_shows_its_metrics_and_its_health(tmp_path: Path) -> None:
@@ -36,8 +23,7 @@ def test_a_bookie_process_shows_its_metrics_and_its_health(tmp_path: Path) -> No
     try:
         server.wait_ready(READY_TIMEOUT_S)
         bookie_url, http_url = server.ready_line.split()[1:]
-        status, body = get(f"{http_url}/metrics")
-        assert status == 200
+        body = call(http_url, "GET", "/metrics", expect=200).text
         for line in (
             'magnetar_bookie_connections{bookie="b1"} 0.0',
             'magnetar_bookie_journal_commit_seconds_count{bookie="b1"}',
@@ -45,10 +31,8 @@ def test_a_bookie_process_shows_its_metrics_and_its_health(tmp_path: Path) -> No
             "process_resident_memory_bytes",
         ):
             assert line in body, body
-        status, body = get(f"{http_url}/health")
+        said = call(http_url, "GET", "/health", expect=200).json
         port = bookie_url.rpartition(":")[2]
-        assert status == 200
-        said = json.loads(body)
         assert said == {
             "status": "ok",
             "bookie": "b1",
@@ -57,20 +41,14 @@ def test_a_bookie_process_shows_its_metrics_and_its_health(tmp_path: Path) -> No
             "registered_as": "writable",
             "read_only_reasons": [],
         }
-        assert get(f"{http_url}/nothing")[0] == 404
+        call(http_url, "GET", "/nothing", expect=404)
         from_page = {"Origin": "http://elsewhere.example"}
-        page = urllib.request.Request(f"{http_url}/gc", method="POST", headers=from_page)
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(page, timeout=60)
-        assert refused.value.code == 403
-        refused.value.close()
-        asked = urllib.request.Request(f"{http_url}/gc?major=true", method="POST")
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            assert answer.status == 202
+        call(http_url, "POST", "/gc", headers=from_page, expect=403)
+        call(http_url, "POST", "/gc?major=true", expect=202)
         rounds = 'magnetar_bookie_gc_rounds_total{bookie="b1"} 1.0'
-        deadline_s = time.monotonic() + 10
-        while rounds not in get(f"{http_url}/metrics")[1]:
-            assert time.monotonic() < deadline_s, "no round was made"
+        wait_until(
+            lambda: rounds in call(http_url, "GET", "/metrics").text, "a round is made", within_s=10
+        )
         assert server.terminate() == 0
     finally:
         if server.returncode is None:
@@ -93,7 +71,7 @@ def test_a_standalone_shows_the_metrics_of_all_its_bookies(tmp_path: Path) -> No
     with Standalone(tmp_path / "data", arguments=["--bookies", "2"]) as server:
         sent = magnetar("produce", "--url", server.url, "t", stdin="hello\n")
         assert sent.status == 0, sent
-        body = get(f"{server.http_url}/metrics")[1]
+        body = call(server, "GET", "/metrics").text
     values = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in body.splitlines()}
     for bookie in ("bookie-1", "bookie-2"):
         assert float(values[f'magnetar_bookie_add_entries_total{{bookie="{bookie}"}}']) > 0

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.request import urlopen
 
 import pulsar
 import pytest
 
+from tests.http_calls import call
 from tests.processes import HOST, free_ports, magnetar_environment
 from tests.waiting import wait_until
 
@@ -25,13 +25,12 @@ class Server:
         self._http_url = f"http://{HOST}:{http_port}"
 
     def get(self, path: str) -> str:
-        with urlopen(self._http_url + path, timeout=30) as answer:
-            return str(answer.read(), "utf-8")
+        return call(self._http_url, "GET", path, expect=200).text
 
     def is_well(self) -> bool:
         assert self.process.poll() is None, f"it ended with {self.process.returncode}"
         try:
-            return bool(self.get("/health"))
+            return call(self._http_url, "GET", "/health").status == 200
         except OSError:
             return False
 

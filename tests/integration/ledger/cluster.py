@@ -23,14 +23,6 @@ def no_fatal_errors(error: BaseException) -> None:
     raise AssertionError(f"the bookie gave up: {error!r}")
 
 
-async def wait_until(is_so: Callable[[], bool]) -> None:
-    """Let everything else run until the condition holds."""
-    while True:
-        if is_so():
-            return
-        await asyncio.sleep(0)
-
-
 class Cluster:
     """Real bookies on real sockets and files."""
 

@@ -23,8 +23,9 @@ from magnetar.ledger.reading.bookie_requests import ask
 from magnetar.ledger.wire import Flag, Frame, Op, Status, encode_block, encode_read_body
 from magnetar.ledger.wire_bodies import LongPoll, encode_list_entries, encode_long_poll
 from magnetar.ledger.writer import LedgerWriter
-from tests.integration.ledger.cluster import Cluster, cluster_of, wait_until
+from tests.integration.ledger.cluster import Cluster, cluster_of
 from tests.integration.ledger.ledger_managers import ROOT, make
+from tests.waiting import until
 
 BOOKIE = "b1"
 CONSTANT_KEY = master_key(b"")
@@ -151,7 +152,7 @@ async def test_a_poll_that_waited_before_the_ledger_was_known_shows_nothing_eith
             )
         )
         bookie = cluster.bookies[BOOKIE]
-        await wait_until(lambda: bookie.metrics.long_polls > 0)
+        await until(lambda: bookie.metrics.long_polls > 0)
         await writer.add(b"zero")
         await writer.add(b"one")  # tells of the first
         answer = await waiting

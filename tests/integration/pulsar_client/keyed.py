@@ -6,7 +6,7 @@ from typing import Any
 
 import pulsar
 
-from tests.integration.pulsar_client.support import RECEIVE_TIMEOUT_MS
+from tests.integration.pulsar_client.support import RECEIVE_TIMEOUT_MS, publish
 
 KEYS = [f"key-{number}" for number in range(20)]
 
@@ -62,9 +62,8 @@ class Members:
 
 
 def publish_keyed(producer: pulsar.Producer, first: int, count: int) -> None:
-    for number in range(first, first + count):
-        producer.send_async(b"%d" % number, lambda *_: None, partition_key=KEYS[number % len(KEYS)])
-    producer.flush()
+    numbers = range(first, first + count)
+    publish(producer, [(KEYS[number % len(KEYS)], b"%d" % number) for number in numbers])
 
 
 def plain(client: pulsar.Client, topic: str) -> pulsar.Producer:

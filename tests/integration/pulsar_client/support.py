@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pulsar
 
@@ -57,13 +57,28 @@ class Sent:
         return ids
 
 
-def publish(producer: pulsar.Producer, payloads: Sequence[bytes]) -> list[pulsar.MessageId]:
-    """Publish all of them and return their ids, in order, when all are acknowledged."""
-    sent = Sent(len(payloads))
-    for index, payload in enumerate(payloads):
-        producer.send_async(payload, sent.callback(index))
+def publish(
+    producer: pulsar.Producer, messages: Sequence[bytes | tuple[str | None, bytes]]
+) -> list[pulsar.MessageId]:
+    """Publish payloads, or pairs of key and payload; return their ids when all are stored."""
+    sent = Sent(len(messages))
+    for index, message in enumerate(messages):
+        key, payload = (None, message) if isinstance(message, bytes) else message
+        producer.send_async(payload, sent.callback(index), partition_key=key)
     producer.flush()
     return sent.wait_all()
+
+
+def publish_to(
+    client: pulsar.Client,
+    topic: str,
+    messages: Sequence[bytes | tuple[str | None, bytes]],
+    **settings: Any,
+) -> None:
+    """Publish payloads, or pairs of key and payload, by a producer for them alone."""
+    producer = client.create_producer(topic, block_if_queue_full=True, **settings)
+    publish(producer, messages)
+    producer.close()
 
 
 def receive(consumer: pulsar.Consumer) -> pulsar.Message:

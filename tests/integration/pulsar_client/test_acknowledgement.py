@@ -3,7 +3,7 @@
 import pulsar
 import pytest
 
-from tests.integration.pulsar_client.admin_calls import Admin
+from tests.http_calls import admin, topic_path
 from tests.integration.pulsar_client.support import (
     assert_nothing_left,
     publish,
@@ -136,7 +136,7 @@ def test_a_negative_acknowledgement_brings_the_message_back_with_a_count(
 
 
 def _backlog(server: Standalone, topic: str) -> int:
-    stats = Admin(server.http_port).done("GET", f"{Admin.topics(topic)}/stats")
+    stats = admin(server, "GET", f"{topic_path(topic)}/stats")
     return int(stats["subscriptions"]["s"]["msgBacklog"])
 
 

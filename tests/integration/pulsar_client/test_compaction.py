@@ -1,16 +1,14 @@
 """Compaction with the official client: who reads what is compacted gets the newest of each key."""
 
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import quote
 
 import pulsar
 import pytest
 
-from tests.integration.pulsar_client.support import connect, read_next, receive
+from tests.http_calls import Answer, call, topic_path
+from tests.integration.pulsar_client.support import connect, publish_to, read_next, receive
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 
@@ -51,21 +49,10 @@ class Admin:
 
     def __init__(self, server: Standalone, topic: str) -> None:
         self._server = server
-        self._name = topic.rpartition("/")[2]
+        self._path = topic_path(topic)
 
-    def call(self, method: str, action: str, body: bytes | None = None) -> tuple[int, bytes]:
-        path = f"/admin/v2/persistent/public/default/{quote(self._name, safe='')}{action}"
-        request = urllib.request.Request(
-            self._server.http_url + path,
-            method=method,
-            data=body,
-            headers={"Content-Type": "application/json"} if body is not None else {},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read()
+    def call(self, method: str, action: str, body: object = None, *, expect: int) -> Answer:
+        return call(self._server, method, self._path + action, body, expect=expect)
 
     def hold(self) -> None:
         """Create the topic and compact it while it is empty.
@@ -73,48 +60,29 @@ class Admin:
         A topic without a subscription is trimmed while it is published to. From its first
         compaction on, it keeps what was not compacted.
         """
-        assert self.call("PUT", "")[0] == 204
+        self.call("PUT", "", expect=204)
         self.compact()
 
     def compact(self) -> None:
         """Compact, and wait for the end."""
-        assert self.call("PUT", "/compaction")[0] == 204
+        self.call("PUT", "/compaction", expect=204)
         wait_until(lambda: self.status() != "RUNNING", "the end of the compaction")
         assert self.status() == "SUCCESS"
 
     def status(self) -> str:
-        return str(json.loads(self.call("GET", "/compaction")[1])["status"])
+        return str(self.call("GET", "/compaction", expect=200).json["status"])
 
     def stats(self) -> dict[str, object]:
-        return dict(json.loads(self.call("GET", "/stats")[1]))
+        return dict(self.call("GET", "/stats", expect=200).json)
 
     def unload(self) -> None:
-        assert self.call("PUT", "/unload")[0] == 204
+        self.call("PUT", "/unload", expect=204)
 
 
 Message = tuple[str | None, bytes]
 
-
-def publish(
-    client: pulsar.Client,
-    topic: str,
-    messages: Sequence[Message],
-    *,
-    batched: bool = False,
-    compression: pulsar.CompressionType = pulsar.CompressionType.NONE,
-) -> None:
-    """Publish (key, payload) pairs in order; batches of seven."""
-    producer = client.create_producer(
-        topic,
-        compression_type=compression,
-        batching_enabled=batched,
-        batching_max_messages=7,
-        batching_max_publish_delay_ms=10_000,
-    )
-    for key, payload in messages:
-        producer.send_async(payload, lambda *_: None, partition_key=key)
-    producer.flush()
-    producer.close()
+_SEVEN = {"batching_max_messages": 7, "batching_max_publish_delay_ms": 10_000}
+"""Sizes of batches."""
 
 
 def newest(messages: Sequence[Message]) -> list[Message]:
@@ -178,12 +146,16 @@ def test_readers_get_the_newest_of_each_key_and_what_came_later(
 ) -> None:
     messages = history(rounds=6)
     Admin(server, topic).hold()
-    publish(client, topic, messages, batched=batched, compression=compression)
+    publish_to(
+        client, topic, messages, batching_enabled=batched, compression_type=compression, **_SEVEN
+    )
     Admin(server, topic).compact()
     assert read_all(client, topic, compacted=True) == newest(messages)
     # The client does not get through empty payloads that it has compressed with zlib.
     later = [message for message in history(rounds=2) if message[1]]
-    publish(client, topic, later, batched=batched, compression=compression)
+    publish_to(
+        client, topic, later, batching_enabled=batched, compression_type=compression, **_SEVEN
+    )
     assert read_all(client, topic, compacted=True) == newest(messages) + later
     Admin(server, topic).compact()
     assert read_all(client, topic, compacted=True) == newest(messages + later)
@@ -203,7 +175,7 @@ def test_a_subscription_goes_on_where_it_was(
     expected = newest(messages)
     client = connect(server.url)
     admin.hold()
-    publish(client, topic, messages, batched=batched)
+    publish_to(client, topic, messages, batching_enabled=batched, **_SEVEN)
     admin.compact()
     consumer = _subscribe(client, topic)
     half = len(expected) // 2
@@ -212,7 +184,7 @@ def test_a_subscription_goes_on_where_it_was(
     event(server, admin)
     client = connect(server.url)
     later = [("key 1", b"later"), (None, b"later, without a key")]
-    publish(client, topic, later, batched=batched)
+    publish_to(client, topic, later, batching_enabled=batched, **_SEVEN)
     consumer = _subscribe(client, topic)
     found = _take_through(consumer, later[-1])
     again = len(found) - (len(expected) + len(later) - half)
@@ -263,13 +235,13 @@ def test_a_kill_in_the_middle_leaves_one_of_two_valid_states(
     messages = history(rounds=3)
     client = connect(server.url)
     admin.hold()
-    publish(client, topic, messages)
+    publish_to(client, topic, messages)
     admin.compact()
     later: list[Message] = [(f"key {at % 5}", b"%d" % at + bytes(2000)) for at in range(300)]
-    publish(client, topic, later)
+    publish_to(client, topic, later)
     client.close()
-    assert admin.call("PUT", "/compaction")[0] == 204
-    assert admin.call("PUT", "/compaction")[0] == 409
+    admin.call("PUT", "/compaction", expect=204)
+    admin.call("PUT", "/compaction", expect=409)
     assert admin.status() == "RUNNING"
     time.sleep(1.6)  # a pass takes 1.2 s: somewhere in the second one, whatever is written by then
     server.kill()
@@ -293,9 +265,9 @@ def test_a_topic_is_compacted_when_its_threshold_is_reached(
         return admin.stats()["compaction"]  # type: ignore[return-value]
 
     admin.hold()
-    publish(client, topic, messages)
+    publish_to(client, topic, messages)
     # Not before: a compaction in between leaves less than the threshold for the next one.
-    assert admin.call("POST", "/compactionThreshold", b"1000")[0] == 204
+    admin.call("POST", "/compactionThreshold", 1000, expect=204)
     wait_until(
         lambda: compaction()["lastCompactionRemovedEventCount"] > 0, "a compaction by itself"
     )
@@ -339,12 +311,12 @@ def test_partitions_are_compacted_each_by_itself(
     server: Standalone, client: pulsar.Client, topic: str, batched: bool
 ) -> None:
     admin = Admin(server, topic)
-    assert admin.call("PUT", "/partitions", b"2")[0] in (200, 204)
+    admin.call("PUT", "/partitions", 2, expect=204)
     for index in range(2):
         Admin(server, f"{topic}-partition-{index}").compact()  # empty: see `hold`
     messages = history(rounds=4)
-    publish(client, topic, messages, batched=batched)
-    assert admin.call("PUT", "/compaction")[0] == 204
+    publish_to(client, topic, messages, batching_enabled=batched, **_SEVEN)
+    admin.call("PUT", "/compaction", expect=204)
     found: list[Message] = []
     for index in range(2):
         partition = f"{topic}-partition-{index}"
@@ -360,7 +332,7 @@ def test_a_failover_consumer_reads_what_is_compacted_and_shared_ones_may_not(
 ) -> None:
     messages = history(rounds=4)
     Admin(server, topic).hold()
-    publish(client, topic, messages)
+    publish_to(client, topic, messages)
     Admin(server, topic).compact()
     consumer = client.subscribe(
         topic,
@@ -382,9 +354,9 @@ def test_a_deleted_topic_takes_its_compacted_ledger_along(
 ) -> None:
     admin = Admin(server, topic)
     admin.hold()
-    publish(client, topic, history(rounds=2))
+    publish_to(client, topic, history(rounds=2))
     admin.compact()
-    assert admin.call("DELETE", "?force=true")[0] == 204
-    assert admin.call("GET", "/compaction")[0] == 404
-    publish(client, topic, [("key", b"anew")])
+    admin.call("DELETE", "?force=true", expect=204)
+    admin.call("GET", "/compaction", expect=404)
+    publish_to(client, topic, [("key", b"anew")])
     assert read_all(client, topic, compacted=True) == [("key", b"anew")]

@@ -1,14 +1,13 @@
 """Deduplication with the official client: what is sent again is there once, whatever happens."""
 
-import json
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
 import pulsar
 import pytest
 
+from tests.http_calls import admin, topic_path
 from tests.integration.pulsar_client.support import Sent, connect, read_next
 from tests.standalone import Standalone
 from tests.waiting import wait_until
@@ -43,7 +42,7 @@ def _restart(server: Standalone, _topic: str) -> None:
 
 
 def _unload(server: Standalone, topic: str) -> None:
-    _call(server, "PUT", topic, "unload")
+    admin(server, "PUT", f"{topic_path(topic)}/unload")
 
 
 _cases = pytest.mark.parametrize(
@@ -193,14 +192,14 @@ def test_switching_it_off_and_on_again_loses_nothing(server: Standalone, topic: 
 
 
 def test_partitions_deduplicate_for_themselves(server: Standalone, topic: str) -> None:
-    _call(server, "PUT", topic, "partitions", b"3")
+    admin(server, "PUT", f"{topic_path(topic)}/partitions", 3)
     for _ in range(2):
         client = connect(server.url)
         producer = client.create_producer(topic, producer_name=_NAME)
         for number in range(30):
             producer.send(b"%d" % number, partition_key=str(number), sequence_id=number + 1)
         client.close()
-        _call(server, "PUT", topic, "unload")
+        admin(server, "PUT", f"{topic_path(topic)}/unload")
     client = connect(server.url)
     found = [number for at in range(3) for number in _read_all(client, f"{topic}-partition-{at}")]
     assert sorted(found) == list(range(30))
@@ -208,26 +207,11 @@ def test_partitions_deduplicate_for_themselves(server: Standalone, topic: str) -
 
 
 def _switch(server: Standalone, topic: str, *, is_on: bool) -> None:
-    _call(server, "POST", topic, "deduplicationEnabled", b"true" if is_on else b"false")
+    admin(server, "POST", f"{topic_path(topic)}/deduplicationEnabled", is_on)
     expected = "Enabled" if is_on else "Disabled"
     wait_until(lambda: _stats(server, topic)["deduplicationStatus"] == expected, expected)
 
 
 def _stats(server: Standalone, topic: str) -> dict[str, object]:
-    name = quote(topic.rpartition("/")[2], safe="")
-    url = f"{server.http_url}/admin/v2/persistent/public/default/{name}/stats"
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        stats: dict[str, object] = json.load(answer)
-        return stats
-
-
-def _call(server: Standalone, method: str, topic: str, what: str, body: bytes = b"") -> None:
-    name = quote(topic.rpartition("/")[2], safe="")
-    request = urllib.request.Request(
-        f"{server.http_url}/admin/v2/persistent/public/default/{name}/{what}",
-        data=body,
-        method=method,
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        assert answer.status in (200, 204)
+    stats: dict[str, object] = admin(server, "GET", f"{topic_path(topic)}/stats")
+    return stats

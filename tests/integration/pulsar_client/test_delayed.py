@@ -3,7 +3,6 @@
 import asyncio
 import random
 import time
-import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +15,7 @@ from magnetar.broker.features.delayed.bucket_ledgers import COMPONENT, delayed_i
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock
-from tests.integration.pulsar_client.admin_calls import Admin
+from tests.http_calls import admin, topic_path
 from tests.integration.pulsar_client.support import (
     assert_nothing_left,
     connect,
@@ -32,14 +31,11 @@ _CLOCK_S = 0.05
 
 
 def _unload(server: Standalone, topic: str) -> None:
-    path = topic.replace("persistent://", "persistent/")
-    request = urllib.request.Request(f"{server.http_url}/admin/v2/{path}/unload", method="PUT")
-    with urllib.request.urlopen(request, timeout=30):
-        pass
+    admin(server, "PUT", f"{topic_path(topic)}/unload")
 
 
 def _stats(server: Standalone, topic: str) -> Any:
-    return Admin(server.http_port).done("GET", f"{Admin.topics(topic)}/stats")
+    return admin(server, "GET", f"{topic_path(topic)}/stats")
 
 
 def _publish_delayed(
@@ -114,15 +110,7 @@ def test_exclusive_and_failover_get_them_at_once(
 
 
 def test_partitions_delay_alike(client: pulsar.Client, server: Standalone, topic: str) -> None:
-    path = topic.replace("persistent://", "persistent/")
-    request = urllib.request.Request(
-        f"{server.http_url}/admin/v2/{path}/partitions",
-        method="PUT",
-        data=b"3",
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30):
-        pass
+    admin(server, "PUT", f"{topic_path(topic)}/partitions", 3)
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic)
     delays_s = {b"%d" % at: 1.5 for at in range(9)}
@@ -201,12 +189,7 @@ def test_the_index_goes_with_its_topic(own_server: Standalone, topic: str) -> No
 
     wait_until(is_stored, "the index is stored")
     client.close()
-    path = topic.replace("persistent://", "persistent/")
-    request = urllib.request.Request(
-        f"{own_server.http_url}/admin/v2/{path}?force=true", method="DELETE"
-    )
-    with urllib.request.urlopen(request, timeout=30):
-        pass
+    admin(own_server, "DELETE", f"{topic_path(topic)}?force=true")
     assert _index_ledgers(own_server) == []
 
 

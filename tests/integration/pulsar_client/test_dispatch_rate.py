@@ -1,28 +1,13 @@
 """Dispatch rates, set over HTTP, with the official client; and why nothing flows meanwhile."""
 
-import json
 import time
-import urllib.request
-from typing import Any
 
 import pulsar
 import pytest
 
+from tests.http_calls import admin
 from tests.integration.pulsar_client.support import publish, receive
 from tests.standalone import Standalone
-
-
-def _call(server: Standalone, method: str, path: str, body: object = None) -> Any:
-    content = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(
-        f"{server.http_url}/admin/v2/{path}",
-        content,
-        {"Content-Type": "application/json"},
-        method=method,
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        text = answer.read()
-    return json.loads(text) if text else None
 
 
 @pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate"])
@@ -47,7 +32,7 @@ def test_messages_come_at_the_rate_of_the_policy_and_not_faster(
         "ratePeriodInSecond": 1,
         "relativeToPublishRate": False,
     }
-    _call(server, "POST", f"{path}/{policy}", rate)
+    admin(server, "POST", f"{path}/{policy}", rate)
     started_s = time.monotonic()
     consumer = client.subscribe(topic, "slow", consumer_type=consumer_type)
     got = []
@@ -56,15 +41,15 @@ def test_messages_come_at_the_rate_of_the_policy_and_not_faster(
         got.append(message.data())
         consumer.acknowledge(message)
         if number == 35:
-            reason = _call(server, "GET", f"{path}/stats")["subscriptions"]["slow"]["whyIdle"]
+            reason = admin(server, "GET", f"{path}/stats")["subscriptions"]["slow"]["whyIdle"]
             # After a pause of the machine nothing may be left that the rate holds back.
             assert reason in {"rate_limit", None} or time.monotonic() - started_s >= takes_s
     assert time.monotonic() - started_s >= takes_s
     assert got == payloads
     stops = f"dispatchThrottledMsgEventsBy{'Topic' if policy == 'dispatchRate' else 'Subscription'}"
-    stats = _call(server, "GET", f"{path}/stats")["subscriptions"]["slow"]
+    stats = admin(server, "GET", f"{path}/stats")["subscriptions"]["slow"]
     assert stats[f"{stops}Limit"] > 0
-    _call(server, "DELETE", f"{path}/{policy}")
+    admin(server, "DELETE", f"{path}/{policy}")
     publish(producer, payloads * 3)
     for payload in payloads * 3:
         message = receive(consumer)

@@ -1,10 +1,9 @@
 """The official C++ client on a terminated topic: it must not hear of the end, and loses nothing."""
 
-import urllib.request
-
 import pulsar
 import pytest
 
+from tests.http_calls import admin, topic_path
 from tests.integration.pulsar_client.support import publish, receive, receive_payloads
 from tests.standalone import Standalone
 
@@ -18,8 +17,7 @@ def test_a_consumer_stays_connected_when_it_has_read_a_terminated_topic(
     producer = client.create_producer(topic)
     publish(producer, [b"%d" % number for number in range(10)])
     first = receive(consumer)
-    url = f"{server.http_url}/admin/v2/{topic.replace('://', '/')}/terminate"
-    urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=60).close()
+    admin(server, "POST", f"{topic_path(topic)}/terminate")
     with pytest.raises(pulsar.PulsarException):
         client.create_producer(topic)
     consumer.acknowledge(first)

@@ -1,10 +1,9 @@
 """Failover with the official client: who gets what, and what a change of hands keeps."""
 
-import urllib.request
-
 import pulsar
 import pytest
 
+from tests.http_calls import admin, topic_path
 from tests.integration.pulsar_client.support import publish, receive
 from tests.standalone import Standalone
 
@@ -57,13 +56,7 @@ def test_the_next_consumer_goes_on_where_the_last_one_stopped(
 def test_partitions_are_shared_out_by_name(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
-    request = urllib.request.Request(
-        f"{server.http_url}/admin/v2/{topic.replace('://', '/')}/partitions",
-        b"2",
-        {"Content-Type": "application/json"},
-        method="PUT",
-    )
-    urllib.request.urlopen(request, timeout=60).close()
+    admin(server, "PUT", f"{topic_path(topic)}/partitions", 2)
     consumers = {name: _join(client, topic, name) for name in ("b", "a")}
     for partition, name in enumerate("ab"):
         producer = client.create_producer(f"{topic}-partition-{partition}")

@@ -4,14 +4,13 @@ The server looks at its topics several times a second, and its ledgers hold ten 
 """
 
 import itertools
-import json
-import urllib.request
 from collections.abc import Iterator
 from functools import partial
 
 import pulsar
 import pytest
 
+from tests.http_calls import call, topic_path
 from tests.integration.pulsar_client.support import (
     assert_nothing_left,
     publish,
@@ -48,11 +47,7 @@ def topic() -> str:
 
 def _admin(server: Standalone, method: str, topic: str, path: str, body: object = None) -> None:
     """An admin request about a topic, which must succeed."""
-    url = f"{server.http_url}/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/{path}"
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        assert answer.status == 204
+    call(server, method, f"{topic_path(topic)}/{path}", body, expect=204)
 
 
 def _first(client: pulsar.Client, topic: str) -> bytes:
@@ -71,10 +66,9 @@ def _begins_later(client: pulsar.Client, topic: str) -> bool:
 def _backlog(server: Standalone, topic: str) -> float:
     labels = f'cluster="standalone",namespace="public/default",topic="{topic}",subscription="s"'
     line = f"pulsar_subscription_back_log{{{labels}}} "
-    with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=30) as answer:
-        for each in answer.read().decode().splitlines():
-            if each.startswith(line):
-                return float(each.removeprefix(line))
+    for each in call(server, "GET", "/metrics", expect=200).text.splitlines():
+        if each.startswith(line):
+            return float(each.removeprefix(line))
     raise AssertionError(f"no metric of {topic}")
 
 

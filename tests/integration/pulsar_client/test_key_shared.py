@@ -1,12 +1,12 @@
 """Key_Shared subscriptions with the official client: order by key, joins, leaves, restarts."""
 
 import threading
-import urllib.request
 from collections.abc import Callable
 
 import pulsar
 import pytest
 
+from tests.http_calls import call, topic_path
 from tests.integration.pulsar_client.keyed import Members, batched_by_key, plain, publish_keyed
 from tests.integration.pulsar_client.support import receive
 from tests.standalone import Standalone
@@ -137,16 +137,6 @@ def test_chunked_messages_arrive_whole_at_two_shared_consumers(
         consumer.close()
 
 
-def _order(server: Standalone, method: str, path: str, body: bytes = b"") -> int:
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(
-        f"{server.http_url}/admin/v2/{path}", body or None, headers, method=method
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        status: int = answer.status
-        return status
-
-
 @pytest.mark.parametrize("make", [plain, batched_by_key], ids=["plain", "batched"])
 def test_keys_keep_their_order_on_a_partitioned_topic(
     server: Standalone,
@@ -154,7 +144,7 @@ def test_keys_keep_their_order_on_a_partitioned_topic(
     topic: str,
     make: Callable[[pulsar.Client, str], pulsar.Producer],
 ) -> None:
-    assert _order(server, "PUT", topic.replace("://", "/") + "/partitions", b"3") == 204
+    call(server, "PUT", f"{topic_path(topic)}/partitions", 3, expect=204)
     members = Members(client, topic)
     members.join("one", receiver_queue_size=20)
     members.join("two", receiver_queue_size=20)
@@ -181,7 +171,7 @@ def test_an_unload_keeps_the_order_of_keys(
     producer = batched_by_key(client, topic)
     publish_keyed(producer, 0, 200)
     members.wait_for(150)
-    assert _order(server, "PUT", topic.replace("://", "/") + "/unload") == 204
+    call(server, "PUT", f"{topic_path(topic)}/unload", expect=204)
     publish_keyed(producer, 200, 200)
     members.wait_for(400)
     members.assert_complete_and_in_order(400)

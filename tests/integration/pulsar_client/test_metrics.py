@@ -1,17 +1,16 @@
 """What `/metrics` shows after a known load by the official client."""
 
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 
 import pulsar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.http_calls import call
 from tests.integration.pulsar_client.support import connect, receive
 from tests.standalone import Standalone
+from tests.waiting import wait_until
 
-_WAIT_S = 30.0
 _SETTINGS = {
     "METRICS_TOPICS_MAX": "2",
     "METRICS_RATE_INTERVAL_MS": "300",
@@ -36,8 +35,7 @@ class _Page:
     """The samples of one page, which Prometheus' own parser could read."""
 
     def __init__(self, server: Standalone) -> None:
-        with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
+        text = call(server, "GET", "/metrics", expect=200).text
         self.samples = {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in text_string_to_metric_families(text)
@@ -54,13 +52,14 @@ class _Page:
 
 
 def _page_with(server: Standalone, holds: Callable[[_Page], bool], what: str) -> _Page:
-    deadline_s = time.monotonic() + _WAIT_S
-    while True:
-        page = _Page(server)
-        if holds(page):
-            return page
-        assert time.monotonic() < deadline_s, f"not within {_WAIT_S} s: {what}"
-        time.sleep(0.05)  # Between two looks; what is waited for is the condition.
+    pages: list[_Page] = []
+
+    def is_so() -> bool:
+        pages.append(_Page(server))
+        return holds(pages[-1])
+
+    wait_until(is_so, what)
+    return pages[-1]
 
 
 def test_values_after_a_load_and_the_bound_on_topics(server: Standalone) -> None:

@@ -3,9 +3,9 @@
 import pulsar
 import pytest
 
-from tests.integration.pulsar_client.admin_calls import Admin
+from tests.http_calls import admin, call, topic_path
 from tests.integration.pulsar_client.support import publish, receive_payloads
-from tests.integration.pulsar_client.test_partitioned import PARTITIONS, admin
+from tests.integration.pulsar_client.test_partitioned import PARTITIONS
 from tests.standalone import Standalone
 
 COUNT = 50
@@ -32,9 +32,9 @@ def test_whoever_is_connected_gets_the_messages(
     is_partitioned: bool,
 ) -> None:
     topic = f"non-{topic}"
-    path = "/admin/v2/non-persistent/" + topic.removeprefix("non-persistent://")
+    path = topic_path(topic)
     if is_partitioned:
-        assert admin(server, "PUT", f"{path}/partitions", str(PARTITIONS)) == 204
+        call(server, "PUT", f"{path}/partitions", PARTITIONS, expect=204)
     producer = client.create_producer(topic, batching_enabled=batching)
     publish(producer, [b"nobody is there"])
     consumer = client.subscribe(topic, "s", consumer_type=kind)
@@ -43,9 +43,9 @@ def test_whoever_is_connected_gets_the_messages(
     with pytest.raises(pulsar.Timeout):
         consumer.receive(timeout_millis=50)
     if not is_partitioned:
-        assert admin(server, "PUT", f"{path}/unload") == 204
-        assert admin(server, "POST", f"{path}/terminate") == 405
-        assert admin(server, "DELETE", path) in (404, 412)
+        call(server, "PUT", f"{path}/unload", expect=204)
+        call(server, "POST", f"{path}/terminate", expect=405)
+        assert call(server, "DELETE", path).status in (404, 412)
     consumer.close()
     producer.close()
 
@@ -58,8 +58,8 @@ def test_statistics_of_a_topic_that_keeps_nothing(
     producer = client.create_producer(topic, batching_enabled=False)
     publish(producer, _PAYLOADS)
     receive_payloads(consumer, COUNT)
-    path = "/admin/v2/non-persistent/" + topic.removeprefix("non-persistent://")
-    stats = Admin(server.http_port).done("GET", f"{path}/stats")
+    path = topic_path(topic)
+    stats = admin(server, "GET", f"{path}/stats")
     assert (stats["msgInCounter"], stats["msgOutCounter"]) == (COUNT, COUNT)
     assert stats["storageSize"] == 0
     (publisher,) = stats["publishers"]

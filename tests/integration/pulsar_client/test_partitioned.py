@@ -1,12 +1,12 @@
 """Partitioned topics with the official client: every type of consumer, restarts, unloads."""
 
-import http.client
 from collections import defaultdict
 from pathlib import Path
 
 import pulsar
 import pytest
 
+from tests.http_calls import call, topic_path
 from tests.integration.pulsar_client.support import (
     connect,
     publish,
@@ -20,29 +20,14 @@ PARTITIONS = 3
 COUNT = 60
 
 
-def admin(server: Standalone, method: str, path: str, body: str = "") -> int:
-    """The status of an HTTP request."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=30)
-    connection.request(method, path, body or None, {"Content-Type": "application/json"})
-    status = connection.getresponse().status
-    connection.close()
-    return status
-
-
-def path_of(topic: str) -> str:
-    return "/admin/v2/persistent/" + topic.removeprefix("persistent://")
-
-
 def create(server: Standalone, topic: str) -> None:
-    assert admin(server, "PUT", f"{path_of(topic)}/partitions", str(PARTITIONS)) == 204
+    call(server, "PUT", f"{topic_path(topic)}/partitions", PARTITIONS, expect=204)
 
 
 def keyed(producer: pulsar.Producer, count: int, *, first: int = 0) -> None:
     """Messages `<key>-<number>`, the keys taking turns."""
-    for number in range(first, first + count):
-        key = f"k{number % 7}"
-        producer.send_async(f"{key}-{number}".encode(), lambda *_: None, partition_key=key)
-    producer.flush()
+    numbers = range(first, first + count)
+    publish(producer, [(f"k{each % 7}", f"k{each % 7}-{each}".encode()) for each in numbers])
 
 
 def receive_new(consumer: pulsar.Consumer, count: int, *, first: int = 0) -> list[bytes]:
@@ -108,7 +93,7 @@ def test_every_type_of_consumer_gets_every_message_of_every_partition(
     assert_in_order(payloads, COUNT)
     assert partitions == set(range(PARTITIONS))
     # An unload of the whole interrupts nobody for long.
-    assert admin(server, "PUT", f"{path_of(topic)}/unload") == 204
+    call(server, "PUT", f"{topic_path(topic)}/unload", expect=204)
     keyed(producer, COUNT, first=COUNT)
     assert_in_order(receive_new(consumer, COUNT, first=COUNT), COUNT, first=COUNT)
     consumer.close()
@@ -136,7 +121,7 @@ def test_growth_brings_subscriptions_along_and_is_used_by_new_clients(
     create(server, topic)
     consumer = client.subscribe(topic, "s")
     consumer.close()
-    assert admin(server, "POST", f"{path_of(topic)}/partitions", "5") == 204
+    call(server, "POST", f"{topic_path(topic)}/partitions", 5, expect=204)
     assert client.get_topic_partitions(topic) == [f"{topic}-partition-{i}" for i in range(5)]
     producer = client.create_producer(topic, batching_enabled=False)
     publish(producer, [b"%d" % number for number in range(COUNT)])

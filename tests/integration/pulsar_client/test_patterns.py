@@ -2,8 +2,9 @@
 
 import pulsar
 
+from tests.http_calls import call
 from tests.integration.pulsar_client.support import RECEIVE_TIMEOUT_MS, publish
-from tests.integration.pulsar_client.test_partitioned import admin, create
+from tests.integration.pulsar_client.test_partitioned import create
 from tests.standalone import Standalone
 
 
@@ -38,7 +39,7 @@ def test_a_pattern_consumer_may_be_there_before_its_namespace(
     settings.pattern_auto_discovery_period(1)
     settings.subscription_initial_position(pulsar.InitialPosition.Earliest)
     consumer = client._client.subscribe_pattern("persistent://public/later/.*", "s", settings)
-    assert admin(server, "PUT", "/admin/v2/namespaces/public/later") == 204
+    call(server, "PUT", "namespaces/public/later", expect=204)
     producer = client.create_producer("persistent://public/later/topic")
     publish(producer, [b"found"])
     assert consumer.receive(RECEIVE_TIMEOUT_MS).data() == b"found"

@@ -1,9 +1,7 @@
 """Tenants, namespaces and policies with the official client: plain and partitioned topics, over a
 kill of the server and an unload."""
 
-import http.client
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from tests.http_calls import admin, topic_path
 from tests.integration.pulsar_client.support import connect, publish, receive_payloads
 from tests.standalone import Standalone
 
@@ -19,22 +18,8 @@ _numbers = itertools.count()
 PARTITIONS = 3
 
 
-class Rest:
-    """The server's HTTP interface."""
-
-    def __init__(self, server: Standalone) -> None:
-        self._server = server
-
-    def __call__(self, method: str, path: str, body: object = None) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self._server.http_port, timeout=30)
-        content = None if body is None else json.dumps(body)
-        headers = {"Content-Type": "application/json"}
-        connection.request(method, f"/admin/v2{path}", content, headers)
-        answer = connection.getresponse()
-        text = answer.read()
-        connection.close()
-        assert 200 <= answer.status < 300, (method, path, answer.status, text)
-        return json.loads(text) if text else None
+Rest = Callable[..., Any]
+"""A request to the server that must succeed: method, path behind /admin/v2/, body."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +33,10 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture
 def rest(own: Standalone) -> Rest:
-    return Rest(own)
+    def run(method: str, path: str, body: object = None) -> Any:
+        return admin(own, method, path, body)
+
+    return run
 
 
 @pytest.fixture
@@ -62,7 +50,7 @@ def connected(own: Standalone, tmp_path: Path) -> Iterator[pulsar.Client]:
 def namespace(rest: Rest) -> str:
     """One of its own for each test."""
     name = f"public/policies-{next(_numbers)}"
-    rest("PUT", f"/namespaces/{name}")
+    rest("PUT", f"namespaces/{name}")
     return name
 
 
@@ -72,19 +60,15 @@ def topic(
 ) -> str:
     """A plain and a partitioned topic in that namespace; it exists."""
     if request.param:
-        rest("PUT", f"/persistent/{namespace}/topic/partitions", request.param)
+        rest("PUT", f"persistent/{namespace}/topic/partitions", request.param)
     connected.create_producer(f"persistent://{namespace}/topic").close()
     return f"persistent://{namespace}/topic"
-
-
-def path_of(topic: str) -> str:
-    return "/" + topic.replace("://", "/")
 
 
 def interrupted(how: str, own: Standalone, rest: Rest, namespace: str) -> Callable[[], None]:
     """What a policy must outlive."""
     if how == "unload":
-        return lambda: rest("PUT", f"/namespaces/{namespace}/unload")
+        return lambda: rest("PUT", f"namespaces/{namespace}/unload")
 
     def restart() -> None:
         own.kill()
@@ -98,9 +82,9 @@ def test_the_most_producers_count_after_an_interruption_and_no_longer_when_remov
     own: Standalone, rest: Rest, namespace: str, topic: str, how: str, level: str, tmp_path: Path
 ) -> None:
     path = (
-        f"/namespaces/{namespace}/maxProducersPerTopic"
+        f"namespaces/{namespace}/maxProducersPerTopic"
         if level == "namespace"
-        else f"{path_of(topic)}/maxProducers"
+        else f"{topic_path(topic)}/maxProducers"
     )
     rest("POST", path, 1)
     clients = [connect(own.url, log_path=tmp_path / f"client-{number}.log") for number in (0, 1)]
@@ -141,7 +125,7 @@ def test_what_does_not_exist_is_not_found(connected: pulsar.Client, unknown: str
 def test_topics_appear_as_their_namespace_says(
     connected: pulsar.Client, rest: Rest, namespace: str
 ) -> None:
-    path = f"/namespaces/{namespace}/autoTopicCreation"
+    path = f"namespaces/{namespace}/autoTopicCreation"
     rest("POST", path, {"allowAutoTopicCreation": False})
     for use in (connected.create_producer, lambda name: connected.subscribe(name, "s")):
         with pytest.raises(pulsar.exceptions.TopicNotFound):
@@ -160,14 +144,14 @@ def test_topics_appear_as_their_namespace_says(
 def test_limits_on_consumers_and_types_are_told_as_pulsar_does(
     connected: pulsar.Client, rest: Rest, topic: str
 ) -> None:
-    rest("POST", f"{path_of(topic)}/maxConsumersPerSubscription", 1)
+    rest("POST", f"{topic_path(topic)}/maxConsumersPerSubscription", 1)
     shared = pulsar.ConsumerType.Shared
     first = connected.subscribe(topic, "s", consumer_type=shared)
     with pytest.raises(pulsar.ConsumerBusy):
         connected.subscribe(topic, "s", consumer_type=shared)
     first.close()
-    rest("DELETE", f"{path_of(topic)}/maxConsumersPerSubscription")
-    rest("POST", f"{path_of(topic)}/subscriptionTypesEnabled", ["Exclusive", "Failover"])
+    rest("DELETE", f"{topic_path(topic)}/maxConsumersPerSubscription")
+    rest("POST", f"{topic_path(topic)}/subscriptionTypesEnabled", ["Exclusive", "Failover"])
     with pytest.raises(pulsar.exceptions.NotAllowedError):
         connected.subscribe(topic, "s", consumer_type=shared)
     connected.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Failover).close()
@@ -176,7 +160,7 @@ def test_limits_on_consumers_and_types_are_told_as_pulsar_does(
 def test_a_full_namespace_refuses_the_next_topic(
     connected: pulsar.Client, rest: Rest, namespace: str
 ) -> None:
-    rest("POST", f"/namespaces/{namespace}/maxTopicsPerNamespace", 1)
+    rest("POST", f"namespaces/{namespace}/maxTopicsPerNamespace", 1)
     connected.create_producer(f"persistent://{namespace}/first").close()
     with pytest.raises(pulsar.exceptions.NotAllowedError):
         connected.create_producer(f"persistent://{namespace}/second")

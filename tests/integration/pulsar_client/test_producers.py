@@ -1,20 +1,19 @@
 """Producers of the official client: access modes, chunks, encryption; through kills and unloads."""
 
 import hashlib
-import json
 import subprocess
 import threading
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 
 import pulsar
 import pytest
 
+from tests.http_calls import admin, call, topic_path
 from tests.integration.broker.raw_connection import RawConnection
 from tests.integration.pulsar_client.support import connect, publish, receive, receive_payloads
 from tests.integration.pulsar_client.test_partitioned import create
 from tests.standalone import Standalone
+from tests.waiting import wait_until
 
 _EXCLUSIVE = pulsar.ProducerAccessMode.Exclusive
 _WAIT = pulsar.ProducerAccessMode.WaitForExclusive
@@ -48,10 +47,7 @@ def _kill(server: Standalone, _topic: str) -> None:
 
 
 def _unload(server: Standalone, topic: str) -> None:
-    path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/unload"
-    request = urllib.request.Request(server.http_url + path, method="PUT")
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        assert answer.status == 204
+    call(server, "PUT", f"{topic_path(topic)}/unload", expect=204)
 
 
 _events = pytest.mark.parametrize("event", [_kill, _unload])
@@ -119,7 +115,7 @@ def test_who_waits_gets_its_turn(server: Standalone, client: pulsar.Client, topi
         target=lambda: got.append(other.create_producer(topic, access_mode=_WAIT))
     )
     waiting.start()
-    _until(lambda: _waiting(server, topic) == 1)
+    wait_until(lambda: _waiting(server, topic) == 1, "a producer waits")
     owner.send(b"first")
     assert not got
     owner.close()
@@ -141,17 +137,8 @@ def test_a_fenced_producer_is_told(server: Standalone, client: pulsar.Client, to
     other.close()
 
 
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def _waiting(server: Standalone, topic: str) -> int:
-    path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/stats"
-    with urllib.request.urlopen(server.http_url + path, timeout=30) as answer:
-        return int(json.load(answer)["waitingPublishers"])
+    return int(admin(server, "GET", f"{topic_path(topic)}/stats")["waitingPublishers"])
 
 
 def test_an_exclusive_producer_has_all_partitions(
@@ -216,9 +203,7 @@ def test_encrypted_messages_pass_through_partitions(
         for number, kind in enumerate((pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared))
     ]
     sent = [b"secret %d" % number for number in range(20)]
-    for number, payload in enumerate(sent):
-        producer.send_async(payload, lambda *_: None, partition_key=f"k{number % 5}")
-    producer.flush()
+    publish(producer, [(f"k{number % 5}", payload) for number, payload in enumerate(sent)])
     for reader in readers:
         assert sorted(receive(reader).data() for _ in sent) == sorted(sent)
 

@@ -19,7 +19,7 @@ from pulsar.schema import (
     StringSchema,
 )
 
-from tests.integration.pulsar_client.admin_calls import Admin
+from tests.http_calls import admin, call, topic_path
 from tests.integration.pulsar_client.support import RECEIVE_TIMEOUT_MS, connect
 from tests.standalone import Standalone
 
@@ -47,9 +47,8 @@ class Place(Record):  # type: ignore[misc]  # The client has no types.
     name = Integer(required=True)
 
 
-@pytest.fixture
-def admin(server: Standalone) -> Admin:
-    return Admin(server.http_port)
+def _schemas_path(topic: str) -> str:
+    return "schemas/" + topic.removeprefix("persistent://")
 
 
 def receive(consumer: pulsar.Consumer) -> pulsar.Message:
@@ -70,7 +69,7 @@ def subscribe(client: pulsar.Client, topic: str, schema: Any, name: str = "s") -
 
 
 def test_avro_messages_are_read_by_whoever_has_another_version(
-    client: pulsar.Client, topic: str, admin: Admin
+    client: pulsar.Client, topic: str, server: Standalone
 ) -> None:
     old = client.create_producer(topic, schema=AvroSchema(User))
     new = client.create_producer(topic, schema=AvroSchema(UserWithMail))
@@ -86,12 +85,12 @@ def test_avro_messages_are_read_by_whoever_has_another_version(
     ]
     former = subscribe(client, topic, AvroSchema(User), "former")
     assert [receive(former).value().age for _ in range(3)] == [1, 2, 3]
-    versions = admin.get(f"{admin.schemas(topic)}/schemas")["getSchemaResponses"]
+    versions = admin(server, "GET", f"{_schemas_path(topic)}/schemas")["getSchemaResponses"]
     assert [(each["version"], each["type"]) for each in versions] == [(0, "AVRO"), (1, "AVRO")]
 
 
 def test_json_strings_and_protobuf_messages_have_schemas_too(
-    client: pulsar.Client, topic: str, admin: Admin
+    client: pulsar.Client, topic: str, server: Standalone
 ) -> None:
     cases: list[tuple[Any, Any, str]] = [
         (JsonSchema(User), User(name="a", age=1), "JSON"),
@@ -105,7 +104,7 @@ def test_json_strings_and_protobuf_messages_have_schemas_too(
         producer.send(value)
         message = receive(consumer)
         assert (message.value(), version_of(message)) == (value, 0)
-        shown = admin.get(f"{admin.schemas(name)}/schema")
+        shown = admin(server, "GET", f"{_schemas_path(name)}/schema")
         assert (shown["type"], shown["version"]) == (kind, 0)
 
 
@@ -143,9 +142,9 @@ def test_a_topic_of_bytes_with_data_gets_no_schema_from_a_consumer(
 
 
 def test_partitions_share_the_schema_of_their_topic(
-    client: pulsar.Client, topic: str, admin: Admin
+    client: pulsar.Client, topic: str, server: Standalone
 ) -> None:
-    admin.put(f"{admin.topics(topic)}/partitions", 3)
+    admin(server, "PUT", f"{topic_path(topic)}/partitions", 3)
     producer = client.create_producer(
         topic,
         schema=AvroSchema(User),
@@ -159,15 +158,13 @@ def test_partitions_share_the_schema_of_their_topic(
     assert sorted(each.value().age for each in found) == list(range(6))
     assert {version_of(each) for each in found} == {0}
     for name in (topic, f"{topic}-partition-2"):
-        versions = admin.get(f"{admin.schemas(name)}/schemas")["getSchemaResponses"]
+        versions = admin(server, "GET", f"{_schemas_path(name)}/schemas")["getSchemaResponses"]
         assert [each["version"] for each in versions] == [0]
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(f"{topic}-partition-1", schema=AvroSchema(UserWithDuty))
 
 
-def test_many_who_register_at_once_get_one_version(
-    server: Standalone, topic: str, admin: Admin
-) -> None:
+def test_many_who_register_at_once_get_one_version(server: Standalone, topic: str) -> None:
     clients = [connect(server.url) for _ in range(4)]
     failures: list[Exception] = []
 
@@ -189,19 +186,19 @@ def test_many_who_register_at_once_get_one_version(
     for client in clients:
         client.close()
     assert failures == []
-    versions = admin.get(f"{admin.schemas(topic)}/schemas")["getSchemaResponses"]
+    versions = admin(server, "GET", f"{_schemas_path(topic)}/schemas")["getSchemaResponses"]
     assert [each["version"] for each in versions] == [0, 1]
     definitions = {json.loads(each["data"])["name"] for each in versions}
     assert definitions == {"User", "UserWithMail"}
 
 
 def test_a_deleted_topic_takes_its_schema_along(
-    client: pulsar.Client, topic: str, admin: Admin
+    client: pulsar.Client, topic: str, server: Standalone
 ) -> None:
     producer = client.create_producer(topic, schema=AvroSchema(User))
     producer.close()
-    admin.delete(f"{admin.topics(topic)}?force=true")
-    assert admin.status("GET", f"{admin.schemas(topic)}/schema") == 404
+    admin(server, "DELETE", f"{topic_path(topic)}?force=true")
+    call(server, "GET", f"{_schemas_path(topic)}/schema", expect=404)
     client.create_producer(topic, schema=StringSchema())
 
 
@@ -215,17 +212,17 @@ def own_server(tmp_path: Path) -> Iterator[Standalone]:
 
 def test_schemas_survive_an_unload_and_kill_9(own_server: Standalone) -> None:
     topic = "persistent://public/default/kept"
-    admin = Admin(own_server.http_port)
+    server = own_server
     client = connect(own_server.url)
     client.create_producer(topic, schema=AvroSchema(User)).send(User(name="a", age=1))
     new = client.create_producer(topic, schema=AvroSchema(UserWithMail))
-    admin.put(f"{admin.topics(topic)}/unload")
+    admin(server, "PUT", f"{topic_path(topic)}/unload")
     new.send(UserWithMail(name="b", age=2, mail="x"))  # After it has registered again.
-    before = admin.get(f"{admin.schemas(topic)}/schemas")
+    before = admin(server, "GET", f"{_schemas_path(topic)}/schemas")
     client.close()
     own_server.kill()
     own_server.start()
-    assert admin.get(f"{admin.schemas(topic)}/schemas") == before
+    assert admin(server, "GET", f"{_schemas_path(topic)}/schemas") == before
     assert len(before["getSchemaResponses"]) == 2
     client = connect(own_server.url)
     consumer = subscribe(client, topic, AvroSchema(UserWithMail))
@@ -253,7 +250,7 @@ EVOLUTIONS = {
 
 @pytest.mark.parametrize("strategy", EVOLUTIONS)
 def test_the_strategy_of_a_topic_decides_what_may_follow(
-    client: pulsar.Client, topic: str, admin: Admin, strategy: str
+    client: pulsar.Client, topic: str, server: Standalone, strategy: str
 ) -> None:
     wide, narrow = AvroSchema(UserWithDuty), AvroSchema(User)
     found = set()
@@ -264,7 +261,7 @@ def test_the_strategy_of_a_topic_decides_what_may_follow(
     ):
         name = f"{topic}-{change}"
         client.create_producer(name, schema=old)
-        admin.put(f"{admin.topics(name)}/schemaCompatibilityStrategy", strategy)
+        admin(server, "PUT", f"{topic_path(name)}/schemaCompatibilityStrategy", strategy)
         try:
             client.create_producer(name, schema=new)
         except pulsar.IncompatibleSchema:
@@ -275,43 +272,43 @@ def test_the_strategy_of_a_topic_decides_what_may_follow(
 
 
 def test_transitive_strategies_ask_for_all_versions(
-    client: pulsar.Client, topic: str, admin: Admin
+    client: pulsar.Client, topic: str, server: Standalone
 ) -> None:
     client.create_producer(topic, schema=AvroSchema(UserWithDuty))
-    admin.put(f"{admin.topics(topic)}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    admin(server, "PUT", f"{topic_path(topic)}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
     client.create_producer(topic, schema=AvroSchema(Place))
     client.create_producer(topic, schema=AvroSchema(User))
     reader = AvroSchema(UserWithMail)  # It reads User, and not what Place has for a name.
-    admin.put(f"{admin.topics(topic)}/schemaCompatibilityStrategy", "BACKWARD_TRANSITIVE")
+    admin(server, "PUT", f"{topic_path(topic)}/schemaCompatibilityStrategy", "BACKWARD_TRANSITIVE")
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(topic, schema=reader)
-    admin.put(f"{admin.topics(topic)}/schemaCompatibilityStrategy", "BACKWARD")
+    admin(server, "PUT", f"{topic_path(topic)}/schemaCompatibilityStrategy", "BACKWARD")
     client.create_producer(topic, schema=reader)
 
 
 def test_a_namespace_may_be_closed_to_new_schemas_and_to_clients_without(
-    client: pulsar.Client, admin: Admin
+    client: pulsar.Client, server: Standalone
 ) -> None:
-    namespace = "/admin/v2/namespaces/public/guarded"
-    admin.put(namespace)
+    namespace = "namespaces/public/guarded"
+    admin(server, "PUT", namespace)
     topic = "persistent://public/guarded/topic"
     client.create_producer(topic, schema=AvroSchema(User))
-    admin.post(f"{namespace}/isAllowAutoUpdateSchema", False)
+    admin(server, "POST", f"{namespace}/isAllowAutoUpdateSchema", False)
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(topic, schema=AvroSchema(UserWithMail))
     definition = json.dumps(UserWithMail.schema())
-    admin.post(f"{admin.schemas(topic)}/schema", {"type": "AVRO", "schema": definition})
+    admin(server, "POST", f"{_schemas_path(topic)}/schema", {"type": "AVRO", "schema": definition})
     client.create_producer(topic, schema=AvroSchema(UserWithMail))
     client.create_producer(topic)
-    admin.post(f"{namespace}/schemaValidationEnforced", True)
+    admin(server, "POST", f"{namespace}/schemaValidationEnforced", True)
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(topic)
-    admin.post(f"{namespace}/schemaValidationEnforced", False)
-    admin.put(f"{namespace}/schemaCompatibilityStrategy", "ALWAYS_INCOMPATIBLE")
+    admin(server, "POST", f"{namespace}/schemaValidationEnforced", False)
+    admin(server, "PUT", f"{namespace}/schemaCompatibilityStrategy", "ALWAYS_INCOMPATIBLE")
     body = {"type": "AVRO", "schema": definition}
     other = {"type": "AVRO", "schema": definition.replace("mail", "post")}
     for each, fits in ((body, True), (other, False)):
-        assert admin.post(f"{admin.schemas(topic)}/compatibility", each) == {
+        assert admin(server, "POST", f"{_schemas_path(topic)}/compatibility", each) == {
             "compatibility": fits,
             "schemaCompatibilityStrategy": "ALWAYS_INCOMPATIBLE",
         }

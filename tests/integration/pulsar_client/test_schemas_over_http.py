@@ -9,20 +9,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pulsar.schema import StringSchema
 
-from tests.integration.pulsar_client.admin_calls import Admin
+from tests.http_calls import admin, call
 from tests.standalone import Standalone
 
-MISSING = "/admin/v2/schemas/public/nowhere/topic"
-
-
-@pytest.fixture(scope="module")
-def admin(server: Standalone) -> Admin:
-    return Admin(server.http_port)
+MISSING = "schemas/public/nowhere/topic"
 
 
 @pytest.fixture
 def path(topic: str) -> str:
-    return Admin.schemas(topic)
+    return "schemas/" + topic.removeprefix("persistent://")
 
 
 def avro(*fields: Any) -> dict[str, Any]:
@@ -35,11 +30,11 @@ B = {"name": "b", "type": "int"}
 B_OR_0 = {"name": "b", "type": "int", "default": 0}
 
 
-def test_schemas_are_registered_shown_and_deleted(admin: Admin, path: str) -> None:
-    assert admin.post(f"{path}/schema", avro(A)) == {"version": {"version": 0}}
-    assert admin.post(f"{path}/schema", avro(A, B_OR_0)) == {"version": {"version": 1}}
-    assert admin.post(f"{path}/schema", avro(A)) == {"version": {"version": 0}}
-    shown = admin.get(f"{path}/schema")
+def test_schemas_are_registered_shown_and_deleted(server: Standalone, path: str) -> None:
+    assert admin(server, "POST", f"{path}/schema", avro(A)) == {"version": {"version": 0}}
+    assert admin(server, "POST", f"{path}/schema", avro(A, B_OR_0)) == {"version": {"version": 1}}
+    assert admin(server, "POST", f"{path}/schema", avro(A)) == {"version": {"version": 0}}
+    shown = admin(server, "GET", f"{path}/schema")
     assert shown.pop("timestamp") > 0
     assert shown == {
         "version": 1,
@@ -47,26 +42,25 @@ def test_schemas_are_registered_shown_and_deleted(admin: Admin, path: str) -> No
         "data": avro(A, B_OR_0)["schema"],
         "properties": {"by": "me"},
     }
-    assert admin.get(f"{path}/schema/0")["data"] == avro(A)["schema"]
-    every = admin.get(f"{path}/schemas")["getSchemaResponses"]
+    assert admin(server, "GET", f"{path}/schema/0")["data"] == avro(A)["schema"]
+    every = admin(server, "GET", f"{path}/schemas")["getSchemaResponses"]
     assert [each["version"] for each in every] == [0, 1]
-    index = admin.get(f"{path}/metadata")["index"]
+    index = admin(server, "GET", f"{path}/metadata")["index"]
     assert [(each["version"], each["entryId"]) for each in index] == [(0, 0), (1, 0)]
-    assert admin.post(f"{path}/version", avro(A)) == {"version": 0}
-    assert admin.delete(f"{path}/schema") == {"version": 2}
-    assert admin.status("GET", f"{path}/schema") == 404
-    assert admin.status("GET", f"{path}/schema/1") == 404
-    assert admin.get(f"{path}/schemas") == {"getSchemaResponses": []}
-    assert admin.delete(f"{path}/schema?force=true") == {"version": 2}
-    assert admin.status("GET", f"{path}/schema/1") == 404
+    assert admin(server, "POST", f"{path}/version", avro(A)) == {"version": 0}
+    assert admin(server, "DELETE", f"{path}/schema") == {"version": 2}
+    call(server, "GET", f"{path}/schema", expect=404)
+    call(server, "GET", f"{path}/schema/1", expect=404)
+    assert admin(server, "GET", f"{path}/schemas") == {"getSchemaResponses": []}
+    assert admin(server, "DELETE", f"{path}/schema?force=true") == {"version": 2}
+    call(server, "GET", f"{path}/schema/1", expect=404)
 
 
-def test_compatibility_is_told_with_the_strategy(admin: Admin, path: str) -> None:
-    admin.post(f"{path}/schema", avro(A))
+def test_compatibility_is_told_with_the_strategy(server: Standalone, path: str) -> None:
+    admin(server, "POST", f"{path}/schema", avro(A))
     for body, fits in ((avro(A, B_OR_0), True), (avro(A, B), False), ({"type": "STRING"}, False)):
-        status, text = admin.request("POST", f"{path}/compatibility", body)
-        assert status == 202
-        assert json.loads(text) == {"compatibility": fits, "schemaCompatibilityStrategy": "FULL"}
+        found = call(server, "POST", f"{path}/compatibility", body, expect=202).json
+        assert found == {"compatibility": fits, "schemaCompatibilityStrategy": "FULL"}
 
 
 @pytest.mark.parametrize(
@@ -93,40 +87,38 @@ def test_compatibility_is_told_with_the_strategy(admin: Admin, path: str) -> Non
     ],
 )
 def test_what_is_missing_or_makes_no_sense_is_refused(
-    admin: Admin, path: str, method: str, action: str, body: Any, status: int
+    server: Standalone, path: str, method: str, action: str, body: Any, status: int
 ) -> None:
-    found, text = admin.request(method, f"{path}/{action}", body)
-    assert (found, bool(json.loads(text)["reason"])) == (status, True)
-    assert admin.status(method, f"{MISSING}/{action}", body) in (404, status)
+    assert call(server, method, f"{path}/{action}", body, expect=status).json["reason"]
+    assert call(server, method, f"{MISSING}/{action}", body).status in (404, status)
 
 
-def test_what_does_not_fit_is_a_conflict(admin: Admin, path: str) -> None:
-    admin.post(f"{path}/schema", avro(A))
-    status, text = admin.request("POST", f"{path}/schema", avro(A, B))
-    assert status == 409
-    assert json.loads(text)["reason"] == (
+def test_what_does_not_fit_is_a_conflict(server: Standalone, path: str) -> None:
+    admin(server, "POST", f"{path}/schema", avro(A))
+    refused = call(server, "POST", f"{path}/schema", avro(A, B), expect=409)
+    assert refused.json["reason"] == (
         "Incompatible schema by FULL: the new one cannot read the old one: "
         "/b: it is not written, and has no default"
     )
 
 
-def test_a_pair_is_json_with_a_key_and_a_value(admin: Admin, path: str) -> None:
+def test_a_pair_is_json_with_a_key_and_a_value(server: Standalone, path: str) -> None:
     pair = {"key": json.loads(avro(A)["schema"]), "value": ""}
     properties = {"key.schema.type": "AVRO", "value.schema.type": "STRING"}
     body = {"type": "KEY_VALUE", "schema": json.dumps(pair), "properties": properties}
-    admin.post(f"{path}/schema", body)
-    shown = admin.get(f"{path}/schema")
+    admin(server, "POST", f"{path}/schema", body)
+    shown = admin(server, "GET", f"{path}/schema")
     assert (shown["type"], json.loads(shown["data"])) == ("KEY_VALUE", pair)
-    assert admin.post(f"{path}/version", body) == {"version": 0}
+    assert admin(server, "POST", f"{path}/version", body) == {"version": 0}
 
 
 def test_a_schema_that_an_operator_gave_is_that_of_clients(
-    client: pulsar.Client, admin: Admin, topic: str, path: str
+    client: pulsar.Client, server: Standalone, topic: str, path: str
 ) -> None:
-    admin.post(f"{path}/schema", {"type": "STRING", "schema": ""})
+    admin(server, "POST", f"{path}/schema", {"type": "STRING", "schema": ""})
     producer = client.create_producer(topic, schema=StringSchema())
     producer.send("text")
-    assert admin.get(f"{path}/schema")["version"] == 0
+    assert admin(server, "GET", f"{path}/schema")["version"] == 0
 
 
 _TEXTS = st.text(max_size=20) | st.sampled_from(
@@ -163,8 +155,8 @@ _BODIES = st.fixed_dictionaries(
 )
 @example(body={"type": "AVRO", "schema": "\ud800"}, action="schema")
 @given(body=_BODIES | st.none() | _TEXTS, action=st.sampled_from(_ACTIONS))
-def test_no_body_is_the_servers_fault(admin: Admin, body: Any, action: str) -> None:
-    path = Admin.schemas("persistent://public/default/fuzzed")
-    status, text = admin.request("POST", f"{path}/{action}", body)
-    assert status < 500, (status, text)
-    admin.request("DELETE", f"{path}/schema?force=true")
+def test_no_body_is_the_servers_fault(server: Standalone, body: Any, action: str) -> None:
+    path = "schemas/public/default/fuzzed"
+    answer = call(server, "POST", f"{path}/{action}", body)
+    assert answer.status < 500, answer
+    call(server, "DELETE", f"{path}/schema?force=true")

@@ -5,8 +5,9 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from tests.http_calls import call, topic_path
 from tests.integration.pulsar_client.support import connect, publish, receive_payloads
-from tests.integration.pulsar_client.test_partitioned import admin, create, path_of
+from tests.integration.pulsar_client.test_partitioned import create
 from tests.standalone import Standalone
 
 COUNT = 20
@@ -22,7 +23,7 @@ def test_a_terminated_topic_is_read_to_its_end_and_takes_no_more(tmp_path: Path)
             for batching in (False, True):
                 producer = client.create_producer(topic, batching_enabled=batching)
                 publish(producer, _PAYLOADS)
-            assert admin(server, "POST", f"{path_of(topic)}/{end}") == 200
+            call(server, "POST", f"{topic_path(topic)}/{end}", expect=200)
             with pytest.raises(pulsar.TopicTerminated):
                 client.create_producer(topic)
         client.close()
@@ -51,11 +52,11 @@ def test_a_deleted_topic_begins_anew(
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     publish(producer, _PAYLOADS)
-    assert admin(server, "DELETE", path_of(topic) + suffix) == 412
+    call(server, "DELETE", topic_path(topic) + suffix, expect=412)
     consumer.close()
     producer.close()
-    assert admin(server, "DELETE", f"{path_of(topic)}{suffix}?force=true") == 204
-    assert admin(server, "DELETE", path_of(topic) + suffix) == 404
+    call(server, "DELETE", f"{topic_path(topic)}{suffix}?force=true", expect=204)
+    call(server, "DELETE", topic_path(topic) + suffix, expect=404)
     assert client.get_topic_partitions(topic) == [topic]  # Nothing has partitions here any more.
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     assert not reader.has_message_available()

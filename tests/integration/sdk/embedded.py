@@ -1,8 +1,6 @@
 """What tests of the SDK with an embedded broker have in common."""
 
 import asyncio
-import json
-import urllib.request
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -10,6 +8,8 @@ import pulsar
 
 from magnetar.sdk import Client, Consumer, InitialPosition, Message, ProducerSettings
 from magnetar.testing import Broker
+from tests.http_calls import ask
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -18,24 +18,25 @@ RECEIVE_S = 30.0
 
 
 async def admin(broker: Broker, method: str, path: str, body: object = None) -> object:
-    """A request to the admin interface."""
-
-    def ask() -> object:
-        request = urllib.request.Request(
-            f"{broker.admin_url}/admin/v2/{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
-
-    return await asyncio.to_thread(ask)
+    """A request to the admin interface, which must succeed."""
+    return (await ask(broker.admin_url, method, path, body)).ok()
 
 
 async def make_partitioned(broker: Broker, topic: str, partitions: int) -> None:
     await admin(broker, "PUT", f"{topic.replace('://', '/')}/partitions", partitions)
+
+
+async def compact(broker: Broker, topic: str) -> None:
+    """Compact a topic, and wait for the end."""
+    path = f"{topic.replace('://', '/')}/compaction"
+    await admin(broker, "PUT", path)
+
+    async def is_compacted() -> bool:
+        status = await admin(broker, "GET", path)
+        assert isinstance(status, dict)
+        return bool(status["status"] == "SUCCESS")
+
+    await until(is_compacted, "the topic is compacted")
 
 
 async def send(client: Client, topic: str, payloads: Iterable[bytes], key: str = "") -> None:

@@ -20,7 +20,7 @@ from magnetar.sdk.producing.partitioned_producer import PartitionedProducer
 from magnetar.sdk.producing.routing import Hashing, RoutingMode
 from magnetar.sdk.schemas import STRING
 from magnetar.sdk.wire.errors import ProducerFencedError
-from tests.integration.pulsar_client.admin_calls import Admin
+from tests.http_calls import admin, call
 from tests.standalone import Standalone
 
 
@@ -33,12 +33,11 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
 @pytest.fixture
 def create(standalone: Standalone) -> Callable[[str, int], None]:
     """Makes a partitioned topic, or gives one more partitions."""
-    admin = Admin(standalone.http_port)
 
     def run(topic: str, partitions: int) -> None:
-        path = admin.topics(f"persistent://public/default/{topic}") + "/partitions"
-        if admin.status("PUT", path, partitions) == 409:
-            admin.post(path, partitions)
+        path = f"persistent/public/default/{topic}/partitions"
+        if call(standalone, "PUT", path, partitions).status == 409:
+            admin(standalone, "POST", path, partitions)
 
     return run
 

@@ -30,7 +30,7 @@ from magnetar.sdk.interceptors import ProducerInterceptor
 from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.errors import ProducerBusyError, ProducerFencedError
-from tests.integration.pulsar_client.admin_calls import Admin
+from tests.http_calls import admin
 from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
 from tests.standalone import Standalone
 
@@ -312,12 +312,11 @@ async def test_fencing_takes_the_topic_from_who_has_it(standalone: Standalone) -
 async def test_sequence_ids_of_the_application_make_retries_harmless(
     standalone: Standalone,
 ) -> None:
-    admin = Admin(standalone.http_port)
     named = ProducerSettings(name="importer")
     async with Client(standalone.url) as client:
         await client.producer("deduplicated")
-        path = admin.topics("persistent://public/default/deduplicated") + "/deduplicationEnabled"
-        await asyncio.to_thread(admin.post, path, True)
+        path = "persistent/public/default/deduplicated/deduplicationEnabled"
+        await asyncio.to_thread(admin, standalone, "POST", path, True)
         async with await client.producer("deduplicated", named) as producer:
             assert producer.last_stored_sequence_id == -1
             await producer.send(b"10", sequence_id=10)

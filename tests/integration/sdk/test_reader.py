@@ -15,13 +15,8 @@ from magnetar.sdk import (
 from magnetar.sdk.settings import BatchReceivePolicy
 from magnetar.sdk.wire import BaseCommand
 from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
+from tests.integration.sdk.scripted_topic import numbered, publish
 from tests.waiting import until
-
-
-async def publish(client: Client, count: int, *, batch: int = 0) -> None:
-    settings = ProducerSettings(batching=batch > 0, batch_messages_max=max(1, batch))
-    async with await client.producer("t", settings) as producer:
-        await producer.send_many([b"%d" % at for at in range(count)])
 
 
 @pytest.mark.parametrize(
@@ -37,7 +32,7 @@ async def publish(client: Client, count: int, *, batch: int = 0) -> None:
 async def test_reader_begins_behind_its_start_or_with_it(
     client: Client, start: MessageId, inclusive: bool, first: bytes
 ) -> None:
-    await publish(client, 6, batch=3)
+    await publish(client, numbered(6), batch=3)
     reader = await client.reader("t", start, ReaderSettings(start_inclusive=inclusive))
     assert (await reader.read_next(timeout_s=10)).data == first
 
@@ -56,7 +51,7 @@ async def test_reader_is_not_durable_and_tells_its_start(
 async def test_nothing_comes_twice_after_a_lost_connection(
     client: Client, broker: ScriptedBroker
 ) -> None:
-    await publish(client, 6, batch=3)
+    await publish(client, numbered(6), batch=3)
     reader = await client.reader("t")
     taken = [(await reader.read_next(timeout_s=10)).data for _ in range(2)]
     broker.drop_connections()
@@ -72,7 +67,7 @@ async def test_nothing_comes_twice_after_a_lost_connection(
 async def test_what_is_taken_while_it_attaches_again_does_not_come_twice(
     client: Client, broker: ScriptedBroker
 ) -> None:
-    await publish(client, 4, batch=4)
+    await publish(client, numbered(4), batch=4)
     reader = await client.reader("t")
     taken = [(await reader.read_next(timeout_s=10)).data]
     asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -98,7 +93,7 @@ async def test_what_is_taken_while_it_attaches_again_does_not_come_twice(
 async def test_reader_that_has_read_all_has_no_more_after_a_lost_connection(
     client: Client, broker: ScriptedBroker
 ) -> None:
-    await publish(client, 3)
+    await publish(client, numbered(3))
     reader = await client.reader("t")
     for _ in range(3):
         await reader.read_next(timeout_s=10)
@@ -131,7 +126,7 @@ async def test_what_is_put_back_while_it_attaches_again_comes_all_the_same(
     client: Client, broker: ScriptedBroker
 ) -> None:
     """The broker was asked for what is behind it by then."""
-    await publish(client, 3)
+    await publish(client, numbered(3))
     settings = ConsumerSettings(
         durable=False,
         initial_position=InitialPosition.EARLIEST,
@@ -160,7 +155,7 @@ async def test_what_is_put_back_while_it_attaches_again_comes_all_the_same(
 async def test_reader_knows_whether_there_is_more(client: Client) -> None:
     reader = await client.reader("t")
     assert not await reader.has_message_available()
-    await publish(client, 3)
+    await publish(client, numbered(3))
     taken = 0
     while await reader.has_message_available():
         taken += len(await reader.read_many(2, timeout_s=10))
@@ -169,7 +164,7 @@ async def test_reader_knows_whether_there_is_more(client: Client) -> None:
 
 
 async def test_reader_iterates(client: Client) -> None:
-    await publish(client, 3)
+    await publish(client, numbered(3))
     reader = await client.reader("t")
     taken: list[bytes] = []
     async for message in reader:
@@ -180,7 +175,7 @@ async def test_reader_iterates(client: Client) -> None:
 
 
 async def test_reader_seeks(client: Client) -> None:
-    await publish(client, 5)
+    await publish(client, numbered(5))
     reader = await client.reader("t")
     await reader.read_next(timeout_s=10)
     await reader.seek(MessageId(1, 3))
@@ -193,7 +188,7 @@ async def test_reader_seeks(client: Client) -> None:
 async def test_start_at_the_last_message_has_more_only_if_it_counts_itself(
     client: Client, broker: ScriptedBroker, batch: int, inclusive: bool
 ) -> None:
-    await publish(client, 3, batch=batch)
+    await publish(client, numbered(3), batch=batch)
     start = MessageId(1, 0, 2) if batch else MessageId(1, 2)
     reader = await client.reader("t", start, ReaderSettings(start_inclusive=inclusive))
     await broker.wait_command(BaseCommand.FLOW)

@@ -16,8 +16,9 @@ from typing import Any
 import pulsar
 from pyspark.sql import SparkSession
 
+from tests.http_calls import admin
 from tests.integration.spark.streams import Collected, run, start
-from tests.integration.spark.support import admin, load, options_for
+from tests.integration.spark.support import load, options_for
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 

@@ -1,20 +1,18 @@
 """What the tests of the Spark source share: sessions, options, rows."""
 
 import asyncio
-import json
 import os
 import sys
-import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import pulsar
 from pyspark.sql import DataFrame, SparkSession
 
 from magnetar.sdk import Client
 from magnetar.sdk.spark import register
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+from tests.http_calls import HasHttp, admin
 
 
 def make_session(master: str, directory: Path, **settings: str) -> SparkSession:
@@ -48,14 +46,7 @@ def make_session(master: str, directory: Path, **settings: str) -> SparkSession:
     return session
 
 
-class HasAdmin(Protocol):
-    """Of a server or cluster: where its administration interface is."""
-
-    @property
-    def http_url(self) -> str: ...
-
-
-class HasBookies(HasAdmin, Protocol):
+class HasBookies(HasHttp, Protocol):
     """A server with an admin interface that also says where its brokers and its metadata are."""
 
     @property
@@ -79,25 +70,6 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     return spark.read.format("magnetar").options(**options).load()
 
 
-def admin(server: HasAdmin, method: str, path: str, body: Any = None) -> Any:
-    """One request to the administration interface."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{server.http_url}/admin/v2/{path}", data, method=method)
-    request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        text = answer.read()
-    return json.loads(text) if text.strip() else None
-
-
-def publish(client: pulsar.Client, topic: str, values: Sequence[bytes], **settings: Any) -> None:
-    """Publish values, and wait until they are stored."""
-    producer = client.create_producer(topic, block_if_queue_full=True, **settings)
-    for value in values:
-        producer.send_async(value, lambda *_: None)
-    producer.flush()
-    producer.close()
-
-
 async def publish_in_chunks(server: HasBookies, topic: str, chunks: list[bytes]) -> None:
     """A message with each of its chunks in a ledger of its own, one before it and one behind."""
     async with Client(server.url) as client, await client.producer(topic) as producer:
@@ -117,7 +89,7 @@ async def publish_in_chunks(server: HasBookies, topic: str, chunks: list[bytes])
         await producer.send(b"last")
 
 
-def keep_topics(server: HasAdmin) -> None:
+def keep_topics(server: HasHttp) -> None:
     """Topics without subscriptions stay, however long a test takes to come to them."""
     policy = {
         "inactiveTopicDeleteMode": "delete_when_no_subscriptions",

@@ -24,8 +24,10 @@ from magnetar.sdk.spark.errors import (
     UnreachableError,
 )
 from magnetar.sdk.spark.slices import Address, Slice
+from tests.http_calls import admin
+from tests.integration.pulsar_client.support import publish_to
 from tests.integration.spark.driven import SCHEMA
-from tests.integration.spark.support import admin, load, options_for, publish
+from tests.integration.spark.support import load, options_for
 from tests.processes import HOST, free_ports
 from tests.standalone import Standalone
 
@@ -95,7 +97,7 @@ def changed(server: Standalone, topic: str, name: str) -> dict[str, str]:
 def filled(server: Standalone) -> str:
     topic = "persistent://public/default/spark-bad-input"
     client = pulsar.Client(server.url)
-    publish(client, topic, [b"one"])
+    publish_to(client, topic, [b"one"])
     client.close()
     return topic
 
@@ -143,10 +145,10 @@ async def test_a_metadata_store_of_nobody_is_told_from_ledgers_that_are_gone(
 def test_an_offset_that_was_trimmed(server: Standalone, client: pulsar.Client, topic: str) -> None:
     """Batch and stream are told before anything is read; or go on with what is left."""
     path = topic.replace("://", "/")
-    publish(client, topic, [b"trimmed"])
+    publish_to(client, topic, [b"trimmed"])
     ledger = admin(server, "GET", f"{path}/internalStats")["ledgers"][0]["ledgerId"]
     admin(server, "PUT", f"{path}/unload")
-    publish(client, topic, [b"left"])
+    publish_to(client, topic, [b"left"])
     admin(server, "POST", f"{path}/trim")
     options = options_for(server, topic=topic, startingOffsets=f'{{"{topic}": "{ledger}:0"}}')
     source = MagnetarDataSource(options)
@@ -166,7 +168,7 @@ def test_an_offset_that_was_trimmed(server: Standalone, client: pulsar.Client, t
 
 
 def test_an_end_before_the_beginning(server: Standalone, client: pulsar.Client, topic: str) -> None:
-    publish(client, topic, [b"0", b"1", b"2"], batching_enabled=False)
+    publish_to(client, topic, [b"0", b"1", b"2"], batching_enabled=False)
     ledger = admin(server, "GET", f"{topic.replace('://', '/')}/internalStats")["ledgers"][0]
     places = [f'{{"{topic}": "{ledger["ledgerId"]}:{entry}"}}' for entry in range(3)]
     options = options_for(server, topic=topic, startingOffsets=places[1], endingOffsets=places[0])
@@ -250,7 +252,7 @@ def test_a_stream_with_columns_of_its_own_is_refused_in_the_same_line(
 def test_columns_that_a_topic_does_not_have(
     spark: SparkSession, server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
-    publish(client, topic, [b"one"])
+    publish_to(client, topic, [b"one"])
     reader = spark.read.format("magnetar").options(**options_for(server, topic=topic))
     with pytest.raises(PySparkException, match="column carrier of type int"):
         reader.schema("carrier int").load().collect()
@@ -270,7 +272,7 @@ def test_what_no_bookie_gives_is_read_through_brokers(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
     values = [b"%d" % number for number in range(500)]
-    publish(client, topic, values)
+    publish_to(client, topic, values)
     reader, slice_ = out_of_reach(server, topic)
     batches = list(reader.read(slice_))
     assert all(isinstance(each, pa.RecordBatch) for each in batches)
@@ -283,7 +285,7 @@ def test_bookies_and_brokers_that_nobody_reaches_are_named(
 ) -> None:
     """Every replica is tried, and each one's answer is in the one line."""
     monkeypatch.setattr(broker_reads, "PATIENCE_S", 0.0)
-    publish(client, topic, [b"one"])
+    publish_to(client, topic, [b"one"])
     reader, slice_ = out_of_reach(server, topic)
     nobody = f"pulsar://{HOST}:{free_ports(1)[0]}"
     slice_.settings = replace(slice_.settings, service_url=nobody)

@@ -7,7 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tests.integration.spark.support import admin, load, options_for, publish
+from tests.http_calls import admin
+from tests.integration.pulsar_client.support import publish_to
+from tests.integration.spark.support import load, options_for
 from tests.standalone import Standalone
 
 VALUES = [b"value-%d" % number for number in range(2_000)]
@@ -19,8 +21,8 @@ def test_every_way_of_storing_messages_comes_out_in_order(
 ) -> None:
     """Single, batched, of one size and of many, compressed, in chunks, with keys and properties."""
     singles = [b"single-%d" % number for number in range(200)]
-    publish(client, topic, singles, batching_enabled=False)
-    publish(client, topic, VALUES, batching_enabled=True)
+    publish_to(client, topic, singles, batching_enabled=False)
+    publish_to(client, topic, VALUES, batching_enabled=True)
     expected = [*singles, *VALUES]
     for kind in (
         pulsar.CompressionType.LZ4,
@@ -29,7 +31,7 @@ def test_every_way_of_storing_messages_comes_out_in_order(
         pulsar.CompressionType.SNAPPY,
     ):
         same_size = [b"%05d" % number * 20 for number in range(300)]
-        publish(client, topic, same_size, batching_enabled=True, compression_type=kind)
+        publish_to(client, topic, same_size, batching_enabled=True, compression_type=kind)
         expected += same_size
     large = [bytes([65 + number]) * 200_000 for number in range(3)]
     producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
@@ -65,7 +67,7 @@ def test_partitions_slices_and_columns(
     """Of a partitioned topic each partition is read by tasks of its own, in many slices, and a
     query has the columns that it asks for."""
     admin(server, "PUT", f"{topic.replace('://', '/')}/partitions", 3)
-    publish(client, topic, VALUES, batching_enabled=True, batching_max_messages=50)
+    publish_to(client, topic, VALUES, batching_enabled=True, batching_max_messages=50)
 
     frame = (
         spark.read.format("magnetar")
@@ -85,7 +87,7 @@ def test_small_partitions_are_read_by_few_tasks(
     spark: SparkSession, server: Standalone, client: pulsar.Client, topic: str, mode: str
 ) -> None:
     admin(server, "PUT", f"{topic.replace('://', '/')}/partitions", 40)
-    publish(client, topic, VALUES, batching_enabled=True, batching_max_messages=50)
+    publish_to(client, topic, VALUES, batching_enabled=True, batching_max_messages=50)
     frame = load(spark, options_for(server, topic=topic, readMode=mode))
     rows = frame.collect()
     assert sorted(row.value for row in rows) == sorted(VALUES)
@@ -106,7 +108,7 @@ def test_a_filter_leaves_all_rows_to_other_reads_of_its_frame(
 ) -> None:
     """Spark keeps what a frame or view was planned with for all that is read of it."""
     for number in range(3):
-        publish(client, topic, [b"%d" % number])
+        publish_to(client, topic, [b"%d" % number])
         admin(server, "PUT", f"{topic.replace('://', '/')}/unload")
     name = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(name, pushes)

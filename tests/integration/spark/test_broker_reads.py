@@ -11,7 +11,8 @@ from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.spark import broker_reads
 from magnetar.sdk.spark.broker_reads import BrokerReads
 from magnetar.sdk.spark.slices import LedgerPart
-from tests.integration.spark.support import admin, publish
+from tests.http_calls import admin
+from tests.integration.pulsar_client.support import publish_to
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 
@@ -33,7 +34,7 @@ def test_what_expires_while_it_is_read_is_read(
 ) -> None:
     """A TTL acknowledges for all who have not read, readers too; what is stored stays stored."""
     monkeypatch.setattr(broker_reads, "_PERMITS", 4)
-    publish(client, TOPIC, [b"%d" % number for number in range(ENTRIES)], batching_enabled=False)
+    publish_to(client, TOPIC, [b"%d" % number for number in range(ENTRIES)], batching_enabled=False)
     (ledger,) = admin(server, "GET", f"{PATH}/internalStats")["ledgers"]
     reads = BrokerReads(TOPIC, server.url, ClientSettings())
     part = LedgerPart(ledger["ledgerId"], 0, ENTRIES - 1)
@@ -49,7 +50,7 @@ def test_what_expires_while_it_is_read_is_read(
 
     wait_until(has_expired, "the reader is moved on")
     admin(server, "POST", f"{PATH}/messageTTL?messageTTL=3600")
-    publish(client, TOPIC, [b"young"])
+    publish_to(client, TOPIC, [b"young"])
     assert [*first, *(entry_id for entry_id, _ in found)] == list(range(ENTRIES))
 
 
@@ -58,7 +59,7 @@ def test_a_task_waits_for_a_broker_that_is_killed_in_the_middle_and_comes_back(
 ) -> None:
     """The task sees the end of its connection, and then that nobody listens."""
     monkeypatch.setattr(broker_reads, "_PERMITS", 4)
-    publish(client, TOPIC, [b"%d" % number for number in range(ENTRIES)], batching_enabled=False)
+    publish_to(client, TOPIC, [b"%d" % number for number in range(ENTRIES)], batching_enabled=False)
     (ledger,) = admin(server, "GET", f"{PATH}/internalStats")["ledgers"]
     refused = threading.Event()
 

@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 
 from magnetar.sdk.spark.data_source import MagnetarDataSource
 from magnetar.sdk.spark.readers import BatchReader
+from tests.http_calls import admin
 from tests.integration.spark.driven import SCHEMA
-from tests.integration.spark.support import admin, load, options_for
+from tests.integration.spark.support import load, options_for
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 

@@ -9,8 +9,10 @@ import pytest
 from magnetar.sdk.spark.admin_client import AdminClient
 from magnetar.sdk.spark.data_source import MagnetarDataSource
 from magnetar.sdk.spark.options import ConnectionOptions, OptionReader
+from tests.http_calls import admin
+from tests.integration.pulsar_client.support import publish_to
 from tests.integration.spark.driven import SCHEMA, Checkpoint, DrivenQuery
-from tests.integration.spark.support import admin, options_for, publish
+from tests.integration.spark.support import options_for
 from tests.real_cluster import RealCluster
 from tests.standalone import Standalone
 
@@ -56,8 +58,8 @@ def selection(server: Standalone, topic: str) -> dict[str, str]:
 
 def published(client: pulsar.Client, topic: str, value: bytes) -> None:
     for number in range(TOPICS):
-        publish(client, f"{topic}-{number}", [value])
-        publish(client, f"{topic}-parted-partition-{number}", [value])
+        publish_to(client, f"{topic}-{number}", [value])
+        publish_to(client, f"{topic}-parted-partition-{number}", [value])
 
 
 def test_a_stream_plans_looks_and_commits_with_few_requests(

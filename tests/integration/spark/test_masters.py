@@ -11,8 +11,9 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from tests.integration.pulsar_client.support import publish_to
 from tests.integration.spark.spark_cluster import standalone_cluster
-from tests.integration.spark.support import options_for, publish
+from tests.integration.spark.support import options_for
 from tests.processes import ROOT
 from tests.standalone import Standalone
 
@@ -62,7 +63,7 @@ def test_source_and_sink_on_executors_in_processes_of_their_own(
     server: Standalone, client: pulsar.Client, topic: str, tmp_path: Path, kind: str
 ) -> None:
     """Batch and stream, on two executors."""
-    publish(client, topic, VALUES, batching_enabled=True, batching_max_messages=100)
+    publish_to(client, topic, VALUES, batching_enabled=True, batching_max_messages=100)
     options = options_for(server, topic=topic, sliceBytes="4000")
     copies = [f"{topic}-batch", f"{topic}-stream"]
     with _master(kind, tmp_path) as url:

@@ -38,7 +38,7 @@ from tests.chaos.pipeline.publishing import (
     publish_rows,
     weather_rows,
 )
-from tests.integration.spark.support import admin
+from tests.http_calls import admin
 from tests.processes import ROOT
 from tests.standalone import Standalone
 

@@ -41,8 +41,10 @@ from magnetar.sdk.schemas import (
 from magnetar.sdk.spark import MagnetarDataSource
 from magnetar.sdk.spark.columns import METADATA_FIELDS
 from magnetar.sdk.spark.errors import SchemaMismatchError
+from tests.http_calls import admin
+from tests.integration.pulsar_client.support import publish_to
 from tests.integration.spark.driven import Checkpoint, DrivenQuery
-from tests.integration.spark.support import admin, load, options_for, publish
+from tests.integration.spark.support import load, options_for
 from tests.standalone import Standalone
 
 
@@ -324,7 +326,7 @@ async def test_topics_of_different_schemas_are_bytes_by_a_schema_of_ones_own(
 ) -> None:
     await send(server, f"{topic}-0", STRING, ["text"])
     await send(server, f"{topic}-1", INT32, [1])
-    await asyncio.to_thread(publish, client, f"{topic}-2", [b"bytes"])
+    await asyncio.to_thread(publish_to, client, f"{topic}-2", [b"bytes"])
     options = options_for(server, topics=",".join(f"{topic}-{number}" for number in range(3)))
     rows = await asyncio.to_thread(rows_of, options, VALUE_ONLY)
     assert [row["value"] for row in rows] == [b"text", b"\0\0\0\1", b"bytes"]

@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from magnetar.sdk.spark.sink.lane import TaskIdentity
 from magnetar.sdk.spark.sink.writer import StreamWriter, Written, stream_writer, write_task
-from tests.integration.spark.support import admin
+from tests.http_calls import admin
 from tests.standalone import Standalone
 
 pytestmark = pytest.mark.timeout(900)  # Spark starts slowly on a busy machine

@@ -15,8 +15,10 @@ from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, Unreachab
 from magnetar.sdk.spark.readers import BatchReader
 from magnetar.sdk.spark.slices import Slice
 from tests.cluster import ProcessCluster
+from tests.http_calls import admin
+from tests.integration.pulsar_client.support import publish_to
 from tests.integration.spark.driven import SCHEMA
-from tests.integration.spark.support import admin, options_for, publish, publish_in_chunks
+from tests.integration.spark.support import options_for, publish_in_chunks
 from tests.processes import HOST
 from tests.standalone import Standalone
 
@@ -90,11 +92,11 @@ def test_what_was_trimmed_since_it_was_planned_is_noticed(
     server: Standalone, client: pulsar.Client, topic: str, mode: str, fails: str
 ) -> None:
     path = topic.replace("://", "/")
-    publish(client, topic, [b"%d" % number for number in range(10)])
+    publish_to(client, topic, [b"%d" % number for number in range(10)])
     options = options_for(server, topic=topic, readMode=mode, failOnDataLoss=fails)
     reader, slices = planned(options)
     admin(server, "PUT", f"{path}/unload")
-    publish(client, topic, [b"later"])
+    publish_to(client, topic, [b"later"])
     admin(server, "POST", f"{path}/trim")
     if mode == "direct":
         # Bookies collect what was deleted when they come to it.
@@ -111,7 +113,7 @@ def test_a_closed_ledger_with_a_wrong_end_is_noticed(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
     """By what its last entry says: what came behind it would be missing."""
-    publish(client, topic, [b"%d" % number for number in range(10)], batching_enabled=False)
+    publish_to(client, topic, [b"%d" % number for number in range(10)], batching_enabled=False)
     admin(server, "PUT", f"{topic.replace('://', '/')}/unload")
     reader, (whole,) = planned(options_for(server, topic=topic))
     assert len(read(reader, [whole])) == 10
@@ -125,7 +127,7 @@ def test_a_topic_that_was_emptied_since_it_was_planned_is_noticed_through_broker
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
     path = topic.replace("://", "/")
-    publish(client, topic, [b"%d" % number for number in range(10)])
+    publish_to(client, topic, [b"%d" % number for number in range(10)])
     reader, slices = planned(options_for(server, topic=topic, readMode="broker"))
     admin(server, "DELETE", f"{path}/truncate")
     with pytest.raises(DataLossError, match="is gone"):
@@ -141,7 +143,7 @@ def test_bookies_are_read_while_brokers_and_a_bookie_are_down(
     values = [b"value-%d" % number for number in range(2_000)]
     with ProcessCluster(tmp_path / "cluster", bookies=3, quorum="3,2,2") as cluster:
         client = pulsar.Client(cluster.url)
-        publish(client, topic, values, batching_enabled=False)
+        publish_to(client, topic, values, batching_enabled=False)
         client.close()
         reader, slices = planned(
             {

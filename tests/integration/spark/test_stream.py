@@ -8,8 +8,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from tests.http_calls import admin
+from tests.integration.pulsar_client.support import publish_to
 from tests.integration.spark.streams import Collected, run, start
-from tests.integration.spark.support import admin, options_for, publish
+from tests.integration.spark.support import options_for
 from tests.processes import ROOT
 from tests.standalone import Standalone
 
@@ -33,7 +35,7 @@ def test_a_restarted_query_goes_on_behind_its_checkpoint(
         maxEntriesPerTrigger="40",
         subscriptionName="held",
     )
-    publish(client, topic, numbered(0, 100), batching_enabled=False)
+    publish_to(client, topic, numbered(0, 100), batching_enabled=False)
     collected = run(spark, options, tmp_path)
     assert collected.values == numbered(0, 100)
     assert [len(batch) for batch in collected.batches.values()] == [40, 40, 20]
@@ -41,7 +43,7 @@ def test_a_restarted_query_goes_on_behind_its_checkpoint(
     cursors = admin(server, "GET", f"{path_of(topic)}/internalStats")["cursors"]
     assert cursors["held"]["markDeletePosition"].endswith(":99"), "all of it was read"
 
-    publish(client, topic, numbered(100, 130), batching_enabled=True)
+    publish_to(client, topic, numbered(100, 130), batching_enabled=True)
     assert run(spark, options, tmp_path).values == numbered(100, 130)
     assert run(spark, options, tmp_path).values == []
 
@@ -50,14 +52,14 @@ def test_a_batch_that_was_planned_and_not_finished_is_read_again_alike(
     spark: SparkSession, server: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     options = options_for(server, topic=topic, startingOffsets="earliest")
-    publish(client, topic, numbered(0, 50), batching_enabled=True)
+    publish_to(client, topic, numbered(0, 50), batching_enabled=True)
     collected = Collected()
     collected.fails_in = 0
     with pytest.raises(StreamingQueryException):
         run(spark, options, tmp_path, collected)
     assert collected.batches == {}
 
-    publish(client, topic, numbered(50, 80), batching_enabled=True)
+    publish_to(client, topic, numbered(50, 80), batching_enabled=True)
     collected = run(spark, options, tmp_path)
 
     assert collected.batches[0] == numbered(0, 50)
@@ -74,15 +76,15 @@ def test_new_partitions_and_topics_appear_in_a_running_query(
     options = options_for(
         server, topicsPattern=f"public/default/{name}-.*", startingOffsets="earliest"
     )
-    publish(client, first, numbered(0, 10))
+    publish_to(client, first, numbered(0, 10))
     collected = Collected()
     query = start(spark, options, tmp_path, collected, available_now=False)
     try:
         collected.wait_for(10)
         admin(server, "POST", f"{path_of(first)}/partitions", 3)
         other = pulsar.Client(server.url)  # a producer that knows of the new partitions
-        publish(other, first, numbered(10, 40), batching_enabled=False)
-        publish(other, second, numbered(40, 60))
+        publish_to(other, first, numbered(10, 40), batching_enabled=False)
+        publish_to(other, second, numbered(40, 60))
         other.close()
         collected.wait_for(60)
     finally:
@@ -96,7 +98,7 @@ def test_the_example_of_the_guide_runs(
 ) -> None:
     """From its session to its end, in the session of the tests."""
     topic = "persistent://public/default/flights-of-the-guide"
-    publish(client, topic, numbered(0, 20))
+    publish_to(client, topic, numbered(0, 20))
     (example,) = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "docs" / "spark.md").read_text(), re.MULTILINE | re.DOTALL
     )
@@ -122,8 +124,8 @@ def test_a_topic_that_is_deleted_under_a_query_fails_it_in_one_line(
     first, second = f"{topic}-a", f"{topic}-b"
     pattern = f"public/default/{topic.rpartition('/')[2]}-."
     options = options_for(server, topicsPattern=pattern, startingOffsets="earliest")
-    publish(client, first, numbered(0, 10))
-    publish(client, second, numbered(10, 20))
+    publish_to(client, first, numbered(0, 10))
+    publish_to(client, second, numbered(10, 20))
     assert sorted(run(spark, options, tmp_path).values) == sorted(numbered(0, 20))
     admin(server, "DELETE", f"{path_of(first)}?force=true")
 

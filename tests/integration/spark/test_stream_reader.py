@@ -10,8 +10,10 @@ from magnetar.sdk import Client
 from magnetar.sdk.spark import readers
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+from tests.http_calls import admin
+from tests.integration.pulsar_client.support import publish_to
 from tests.integration.spark.driven import Checkpoint, DrivenQuery
-from tests.integration.spark.support import admin, options_for, publish, publish_in_chunks
+from tests.integration.spark.support import options_for, publish_in_chunks
 from tests.standalone import Standalone
 
 
@@ -45,7 +47,7 @@ def test_every_message_once_over_restarts_within_limits(
         subscriptionName="held",
         readMode=mode,
     )
-    publish(client, topic, numbered(0, 100), batching_enabled=False)
+    publish_to(client, topic, numbered(0, 100), batching_enabled=False)
     checkpoint = Checkpoint()
     query = read(options, checkpoint)
     assert query.values == numbered(0, 100)
@@ -53,7 +55,7 @@ def test_every_message_once_over_restarts_within_limits(
     # The last batch is held until Spark says that it is done, and an entry before it.
     assert held_at(server, topic).endswith(":78")
 
-    publish(client, topic, numbered(100, 130), batching_enabled=True)
+    publish_to(client, topic, numbered(100, 130), batching_enabled=True)
     assert read(options, checkpoint).values == numbered(100, 130)
     assert read(options, checkpoint).values == []
 
@@ -63,13 +65,13 @@ def test_a_query_that_begins_at_the_end_reads_what_comes_while_it_plans_its_firs
 ) -> None:
     """Spark asks where a query begins when it plans the first micro-batch, and when it runs it."""
     options = options_for(server, topic=topic, startingOffsets="latest", subscriptionName="held")
-    publish(client, topic, numbered(0, 10), batching_enabled=False)
+    publish_to(client, topic, numbered(0, 10), batching_enabled=False)
     checkpoint = Checkpoint()
     published = [numbered(10, 20), numbered(20, 30)]
 
     def on_step(name: str) -> None:
         if name in ("initialOffset", "latestOffset") and published:
-            publish(client, topic, published.pop(0), batching_enabled=False)
+            publish_to(client, topic, published.pop(0), batching_enabled=False)
 
     with DrivenQuery(options, checkpoint) as query:
         query.on_step = on_step
@@ -84,10 +86,10 @@ def test_a_topic_to_which_nothing_comes_has_no_backlog_while_others_are_read(
     options = options_for(
         server, topics=f"{idle},{busy}", startingOffsets="earliest", subscriptionName="held"
     )
-    publish(client, idle, numbered(0, 10), batching_enabled=False)
+    publish_to(client, idle, numbered(0, 10), batching_enabled=False)
     checkpoint = Checkpoint()
     for first in (0, 10, 20):
-        publish(client, busy, numbered(first, first + 10), batching_enabled=False)
+        publish_to(client, busy, numbered(first, first + 10), batching_enabled=False)
         read(options, checkpoint)
     assert held_at(server, idle).endswith(":9")
     assert held_at(server, busy).endswith(":18")
@@ -116,7 +118,7 @@ def test_a_query_that_has_read_everything_has_no_backlog(
     )
     checkpoint = Checkpoint()
     for number in range(times):
-        publish(client, topic, numbered(10 * number, 10 * number + 10), batching_enabled=False)
+        publish_to(client, topic, numbered(10 * number, 10 * number + 10), batching_enabled=False)
         query = read(options, checkpoint, available_now=available_now)
         assert query.values == numbered(10 * number, 10 * number + 10)
         assert held_at(server, topic).endswith(f":{10 * number + 9}")
@@ -135,7 +137,7 @@ def test_a_query_that_was_restarted_in_its_last_micro_batch_has_no_backlog(
         subscriptionName="held",
         maxEntriesPerTrigger="4",
     )
-    publish(client, topic, numbered(0, 10), batching_enabled=False)
+    publish_to(client, topic, numbered(0, 10), batching_enabled=False)
     checkpoint = Checkpoint()
     read(options, checkpoint, available_now=True, fails_in=2)
     assert read(options, checkpoint, available_now=True).values == numbered(8, 10)
@@ -155,7 +157,7 @@ def test_a_query_whose_progress_is_not_logged_yet_holds_what_it_has_read(
         subscriptionName="held",
         maxEntriesPerTrigger="4",
     )
-    publish(client, topic, numbered(0, 10), batching_enabled=False)
+    publish_to(client, topic, numbered(0, 10), batching_enabled=False)
     assert read(options, Checkpoint(), commits=False).values == numbered(0, 10)
     assert held_at(server, topic).endswith(":-1")
 
@@ -165,7 +167,7 @@ def test_a_query_holds_its_last_micro_batch_for_a_while(
 ) -> None:
     """A look that finds nothing right behind a micro-batch says little about what comes next."""
     options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
-    publish(client, topic, numbered(0, 10), batching_enabled=False)
+    publish_to(client, topic, numbered(0, 10), batching_enabled=False)
     read(options, Checkpoint())
     assert held_at(server, topic).endswith(":-1")
 
@@ -188,7 +190,7 @@ async def test_a_message_in_chunks_that_has_just_begun_is_held_when_a_query_ends
 
 
 def test_bytes_limit_a_batch(server: Standalone, client: pulsar.Client, topic: str) -> None:
-    publish(client, topic, [b"x" * 10_000] * 30, batching_enabled=False)
+    publish_to(client, topic, [b"x" * 10_000] * 30, batching_enabled=False)
     options = options_for(
         server, topic=topic, startingOffsets="earliest", maxBytesPerTrigger="101000"
     )
@@ -202,10 +204,10 @@ def test_a_batch_that_was_planned_and_not_finished_is_read_again_alike(
 ) -> None:
     """The restarted process is asked for the slices of the log before anything else."""
     options = options_for(server, topic=topic, startingOffsets="earliest")
-    publish(client, topic, numbered(0, 50))
+    publish_to(client, topic, numbered(0, 50))
     checkpoint = Checkpoint()
     assert read(options, checkpoint, fails_in=0).values == []
-    publish(client, topic, numbered(50, 80))
+    publish_to(client, topic, numbered(50, 80))
 
     query = read(options, checkpoint)
 
@@ -221,12 +223,12 @@ def test_small_partitions_share_tasks_alike_each_time_a_batch_is_run(
     admin(server, "PUT", f"{path_of(topic)}/partitions", 20)
     options = options_for(server, topic=topic, startingOffsets="earliest")
     for partition in range(20):
-        publish(client, f"{topic}-partition-{partition}", numbered(partition, partition + 1))
+        publish_to(client, f"{topic}-partition-{partition}", numbered(partition, partition + 1))
     checkpoint = Checkpoint()
     with DrivenQuery(options, checkpoint) as query:
         assert query.run_available(fails_in=0).values == []
     for partition in range(0, 20, 2):
-        publish(client, f"{topic}-partition-{partition}", [b"x" * 1_000_000])
+        publish_to(client, f"{topic}-partition-{partition}", [b"x" * 1_000_000])
     (offset,) = checkpoint.planned
 
     def tasks() -> list[list[str]]:
@@ -252,13 +254,13 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(
     options = options_for(
         server, topicsPattern=f"public/default/{name}-.*", startingOffsets="latest"
     )
-    publish(client, first, numbered(0, 10))
+    publish_to(client, first, numbered(0, 10))
     with DrivenQuery(options, Checkpoint()) as query:
         assert query.run_available().values == []
         admin(server, "POST", f"{path_of(first)}/partitions", 3)
         for partition in range(3):
-            publish(client, f"{first}-partition-{partition}", numbered(10, 20))
-        publish(client, second, numbered(20, 30))
+            publish_to(client, f"{first}-partition-{partition}", numbered(10, 20))
+        publish_to(client, second, numbered(20, 30))
         query.run_available()
     assert sorted(query.values) == sorted([*numbered(10, 20) * 3, *numbered(20, 30)])
     assert set(query.topics) == {second, *(f"{first}-partition-{n}" for n in range(3))}
@@ -365,12 +367,12 @@ def test_a_topic_that_is_deleted_under_a_query(
         startingOffsets="earliest",
         failOnDataLoss=str(fails).lower(),
     )
-    publish(client, first, numbered(0, 10))
-    publish(client, second, numbered(10, 20))
+    publish_to(client, first, numbered(0, 10))
+    publish_to(client, second, numbered(10, 20))
     checkpoint = Checkpoint()
     assert sorted(read(options, checkpoint).values) == sorted(numbered(0, 20))
     admin(server, "DELETE", f"{path_of(first)}?force=true")
-    publish(client, second, numbered(20, 30))
+    publish_to(client, second, numbered(20, 30))
 
     if fails:
         with pytest.raises(DataLossError, match=f"{first}: the topic was deleted"):
@@ -393,7 +395,7 @@ def test_a_topic_that_is_not_named_any_more_is_not_called_deleted(
         failOnDataLoss=str(fails).lower(),
     )
     for each in (first, second, third):
-        publish(client, each, numbered(0, 10))
+        publish_to(client, each, numbered(0, 10))
     checkpoint = Checkpoint()
     assert read(options, checkpoint).values == []
     options["topics"] = f"{second},{third}"
@@ -420,12 +422,12 @@ def test_a_topic_that_is_trimmed_under_a_query(
         subscriptionName="held",
         failOnDataLoss=str(fails).lower(),
     )
-    publish(client, topic, numbered(0, 10))
+    publish_to(client, topic, numbered(0, 10))
     checkpoint = Checkpoint()
     assert read(options, checkpoint).values == numbered(0, 10)
     for first in (10, 20, 30):
         admin(server, "PUT", f"{path_of(topic)}/unload")  # a ledger of its own for what follows
-        publish(client, topic, numbered(first, first + 10))
+        publish_to(client, topic, numbered(first, first + 10))
     admin(server, "POST", f"{path_of(topic)}/trim")
     assert ledgers(server, topic) >= 3, "held by the query"
 
@@ -448,11 +450,11 @@ def test_a_ledger_that_went_before_it_was_read_is_noticed(
     """All of it, and nothing of the next one: the topic begins where the subscription stands."""
     options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
     checkpoint = Checkpoint()
-    publish(client, topic, numbered(0, 10))
+    publish_to(client, topic, numbered(0, 10))
     read(options, checkpoint)
     for first in (10, 20):
         admin(server, "PUT", f"{path_of(topic)}/unload")  # a ledger of its own for what follows
-        publish(client, topic, numbered(first, first + 10))
+        publish_to(client, topic, numbered(first, first + 10))
     if how == "truncated":
         admin(server, "DELETE", f"{path_of(topic)}/truncate")
     else:
@@ -479,13 +481,13 @@ def test_a_ledger_that_went_when_a_part_of_it_was_read_is_noticed(
         maxEntriesPerTrigger="5",
         failOnDataLoss=str(fails).lower(),
     )
-    publish(client, topic, numbered(0, 20), batching_enabled=False)
+    publish_to(client, topic, numbered(0, 20), batching_enabled=False)
     checkpoint = Checkpoint()
     assert read(options, checkpoint, fails_in=1).values == numbered(0, 5)
     if not planned:
         checkpoint.planned.pop()
     admin(server, "PUT", f"{path_of(topic)}/unload")  # a ledger of its own for what follows
-    publish(client, topic, numbered(20, 25), batching_enabled=False)
+    publish_to(client, topic, numbered(20, 25), batching_enabled=False)
     (first, _) = admin(server, "GET", f"{path_of(topic)}/internalStats")["ledgers"]
     expired = {"ledgerId": first["ledgerId"], "entryId": first["entries"] - 1}
     admin(server, "POST", f"{path_of(topic)}/subscription/held/expireMessages", expired)
@@ -504,17 +506,17 @@ def test_what_went_before_a_query_was_begun_is_no_loss_and_what_went_since_is(
 ) -> None:
     """Of a topic that holds nothing then, and of which nothing was read."""
     options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
-    publish(client, topic, numbered(0, 10))
+    publish_to(client, topic, numbered(0, 10))
     admin(server, "DELETE", f"{path_of(topic)}/truncate")
     early, late = Checkpoint(), Checkpoint()
     for checkpoint in (early, late):
         assert read(options, checkpoint).values == []
         assert checkpoint.planned[0]["topics"] == {topic: "-1:-1"}
-    publish(client, topic, numbered(10, 20))
+    publish_to(client, topic, numbered(10, 20))
     assert read(options, early).values == numbered(10, 20)
 
     admin(server, "PUT", f"{path_of(topic)}/unload")  # a ledger of its own for what follows
-    publish(client, topic, numbered(20, 30))
+    publish_to(client, topic, numbered(20, 30))
     admin(server, "POST", f"{path_of(topic)}/subscription/held/skip_all")
     admin(server, "POST", f"{path_of(topic)}/trim")
     assert ledgers(server, topic) == 1
@@ -529,7 +531,7 @@ def test_a_topic_that_was_emptied_under_a_planned_batch(
     options = options_for(
         server, topic=topic, startingOffsets="earliest", failOnDataLoss=str(fails).lower()
     )
-    publish(client, topic, numbered(0, 10))
+    publish_to(client, topic, numbered(0, 10))
     checkpoint = Checkpoint()
     assert read(options, checkpoint, fails_in=0).values == []
     admin(server, "DELETE", f"{path_of(topic)}?force=true")
@@ -550,10 +552,10 @@ def test_a_topic_that_was_made_anew_between_two_batches(
     options = options_for(
         server, topic=topic, startingOffsets="earliest", failOnDataLoss=str(fails).lower()
     )
-    publish(client, topic, numbered(0, 10))
+    publish_to(client, topic, numbered(0, 10))
     checkpoint = Checkpoint()
     assert read(options, checkpoint).values == numbered(0, 10)
-    publish(client, topic, numbered(10, 20))
+    publish_to(client, topic, numbered(10, 20))
     admin(server, "DELETE", f"{path_of(topic)}?force=true")
     admin(server, "PUT", path_of(topic))
 
@@ -562,7 +564,7 @@ def test_a_topic_that_was_made_anew_between_two_batches(
             read(options, checkpoint)
     else:
         assert read(options, checkpoint).values == []
-        publish(client, topic, numbered(20, 30))
+        publish_to(client, topic, numbered(20, 30))
         assert read(options, checkpoint).values == numbered(20, 30)
 
 
@@ -571,11 +573,11 @@ def test_a_query_has_one_subscription_also_after_a_restart_in_its_first_batch(
 ) -> None:
     """Another one would hold what comes from then on for ever."""
     options = options_for(server, topic=topic, startingOffsets="latest")
-    publish(client, topic, numbered(0, 10))
+    publish_to(client, topic, numbered(0, 10))
     checkpoint = Checkpoint()
     read(options, checkpoint, fails_in=0)
     (name,) = admin(server, "GET", f"{path_of(topic)}/subscriptions")
-    publish(client, topic, numbered(10, 20))
+    publish_to(client, topic, numbered(10, 20))
     assert read(options, checkpoint).values == numbered(10, 20)
     assert admin(server, "GET", f"{path_of(topic)}/subscriptions") == [name]
 
@@ -585,12 +587,12 @@ def test_a_restart_in_the_first_batch_lets_nothing_go(
 ) -> None:
     """Spark asks for the beginning again, which is the end of the topic by now."""
     options = options_for(server, topic=topic, startingOffsets="latest", subscriptionName="held")
-    publish(client, topic, numbered(0, 10))
+    publish_to(client, topic, numbered(0, 10))
     checkpoint = Checkpoint()
     read(options, checkpoint, fails_in=0)
     for first in (10, 20, 30):
         admin(server, "PUT", f"{path_of(topic)}/unload")  # a ledger of its own for what follows
-        publish(client, topic, numbered(first, first + 10))
+        publish_to(client, topic, numbered(first, first + 10))
     assert read(options, checkpoint, fails_in=0).values == []
     admin(server, "POST", f"{path_of(topic)}/trim")
     assert read(options, checkpoint).values == numbered(10, 40)
@@ -600,7 +602,7 @@ def test_a_subscription_that_is_deleted_under_a_query_is_made_again(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
     options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
-    publish(client, topic, numbered(0, 10))
+    publish_to(client, topic, numbered(0, 10))
     with DrivenQuery(options, Checkpoint()) as query:
         query.run_available()
         admin(server, "DELETE", f"{path_of(topic)}/subscription/held")
@@ -613,10 +615,10 @@ def test_a_new_query_under_an_old_subscription_begins_where_it_says(
 ) -> None:
     """As after the loss of a checkpoint: everything is held anew, by the one that there is."""
     options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
-    publish(client, topic, numbered(0, 10))
+    publish_to(client, topic, numbered(0, 10))
     first = Checkpoint()
     read(options, first)
-    publish(client, topic, numbered(10, 20))
+    publish_to(client, topic, numbered(10, 20))
     read(options, first)
     assert read(options, Checkpoint()).values == numbered(0, 20)
     assert held_at(server, topic) == f"{first.planned[0]['topics'][topic].partition(':')[0]}:-1"
@@ -629,7 +631,7 @@ def test_a_ledger_that_was_read_and_trimmed_is_no_loss(
     options = options_for(server, topic=topic, startingOffsets="earliest", subscriptionName="held")
     checkpoint = Checkpoint()
     for first in (0, 10, 20, 30):
-        publish(client, topic, numbered(first, first + 10))
+        publish_to(client, topic, numbered(first, first + 10))
         assert read(options, checkpoint).values == numbered(first, first + 10)
         admin(server, "PUT", f"{path_of(topic)}/unload")
         admin(server, "POST", f"{path_of(topic)}/trim")

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from magnetar.sdk import Client
-from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.http_calls import admin
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.spark.driven import Checkpoint, DrivenQuery
-from tests.integration.spark.support import admin, options_for
+from tests.integration.spark.support import options_for
 from tests.standalone import Standalone
 
 
@@ -54,17 +54,13 @@ async def test_messages_whose_commands_alone_name_their_transaction_are_no_other
     client = await WireClient.open(server.port)
     await client.produce(topic, txn_enabled=True)
 
-    async def publish(sequence_id: int, body: bytes, txn: tuple[int, int] | None) -> None:
-        client.publish(sequence_id, body, txn=txn)
-        await client.next(BaseCommand.SEND_RECEIPT)
-
     first = await client.begin(topic)
-    await publish(0, b"before", None)
-    await publish(1, b"aborted", first)
+    await client.publish_ok(0, b"before")
+    await client.publish_ok(1, b"aborted", txn=first)
     assert await asyncio.to_thread(read) == [b"before"]
     await client.end(first, pb.ABORT)
     second = await client.begin(topic)
-    await publish(2, b"committed", second)
+    await client.publish_ok(2, b"committed", txn=second)
     await client.end(second)
     assert await asyncio.to_thread(read) == [b"committed"]
     await client.close()

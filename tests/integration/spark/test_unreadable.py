@@ -10,7 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tests.integration.spark.support import load, options_for, publish
+from tests.integration.pulsar_client.support import publish_to
+from tests.integration.spark.support import load, options_for
 from tests.standalone import Standalone
 
 
@@ -37,7 +38,7 @@ def filled(server: Standalone, client: pulsar.Client, topic: str) -> str:
     producer = client.create_producer(topic, schema=JsonSchema(Number))
     for number in range(3):
         producer.send(Number(x=number))
-    publish(client, topic, [b"poison"])
+    publish_to(client, topic, [b"poison"])
     producer.send(Number(x=3))
     producer.close()
     return topic
@@ -91,9 +92,9 @@ def test_an_encrypted_message_is_for_the_mode_to_decide(
     topic: str,
     keys: pulsar.CryptoKeyReader,
 ) -> None:
-    publish(client, topic, [b"plain"])
-    publish(client, topic, [b"secret"], encryption_key="k", crypto_key_reader=keys)
-    publish(client, topic, [b"plain, too"])
+    publish_to(client, topic, [b"plain"])
+    publish_to(client, topic, [b"secret"], encryption_key="k", crypto_key_reader=keys)
+    publish_to(client, topic, [b"plain, too"])
     with pytest.raises(PySparkException, match=f"{topic}: message [0-9]+:1: it is encrypted"):
         load(spark, options_for(server, topic=topic)).collect()
     frame = load(spark, options_for(server, topic=topic, mode="PERMISSIVE"))

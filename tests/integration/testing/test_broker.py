@@ -1,12 +1,10 @@
 """`magnetar.testing`: a broker inside the test's own process, and the fixtures that give one."""
 
-import asyncio
 import subprocess
 import sys
 import threading
 import time
 import tomllib
-import urllib.request
 from importlib import import_module
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from magnetar.deploy.errors import DeployError
 from magnetar.sdk import ConsumerSettings, InitialPosition
 from magnetar.sdk.errors import ServiceError
 from magnetar.testing import Broker
+from tests.http_calls import ask, call
 from tests.processes import ROOT, magnetar_environment
 from tests.waiting import wait_until
 
@@ -32,10 +31,8 @@ async def test_a_message_goes_through_a_broker_of_this_process() -> None:
         consumer = await client.consumer(topic, "s", EARLIEST)
         message = await consumer.receive(timeout_s=30)
         assert (message.data, message.message_id) == (b"hello", message_id)
-        answer = await asyncio.to_thread(
-            lambda: urllib.request.urlopen(f"{broker.admin_url}/admin/v2/clusters").read()
-        )
-        assert answer == b'["standalone"]'
+        answer = await ask(broker.admin_url, "GET", "clusters", expect=200)
+        assert answer.body == b'["standalone"]'
 
 
 def test_blocking_clients_may_use_it_from_the_thread_that_started_it() -> None:
@@ -74,7 +71,7 @@ def test_nothing_is_left_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert list(tmp_path.iterdir()) == []
     wait_until(lambda: set(threading.enumerate()) <= threads, "the server's threads end")
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(url)
+        call(url, "GET", "/")
 
 
 async def test_a_directory_of_ones_own_outlives_it_and_a_restart_keeps_the_ports(

@@ -16,9 +16,10 @@ from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, position_in, settle
+from tests.unit.broker.harness import Client, Harness, entry, position_in
 from tests.unit.broker.memory_log import ManualClock
 from tests.unit.broker.memory_parts import feature_of
+from tests.waiting import settle
 
 _TICK_MS = 1000
 _FAR_MS = 1_000_000

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, settle
+from tests.unit.broker.harness import Client, Harness, entry
+from tests.waiting import settle
 
 _STEPS = st.lists(
     st.tuples(

@@ -19,7 +19,8 @@ from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, settle
+from tests.unit.broker.harness import Client, Harness, entry
+from tests.waiting import settle
 
 _BATCH_MAX = 3
 

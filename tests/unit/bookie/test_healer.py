@@ -12,6 +12,7 @@ from magnetar.bookie.integrity.peers import Peers
 from magnetar.ledger.errors import NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from tests.bookie_parts import packets_of
+from tests.waiting import settle
 
 BOOKIES = ("b1", "b2", "b3")
 
@@ -101,8 +102,7 @@ class World:
     async def work(self) -> None:
         """Let the healer do all that is due now."""
         task = asyncio.create_task(self.healer.run())
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await settle(50)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

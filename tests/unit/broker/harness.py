@@ -40,7 +40,6 @@ from tests.dictionary_store import DictionaryStore
 from tests.unit.broker.memory_log import ManualClock, MemoryLog
 from tests.unit.broker.memory_parts import TOPIC, MemoryPolicies, MemoryTopics
 from tests.unit.broker.schemas.memory_schemas import memory_schemas
-from tests.unit.broker.turns import settle as settle
 
 SERVICE_URL = "pulsar://127.0.0.1:6650"
 WAIT_S = 5.0

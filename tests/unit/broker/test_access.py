@@ -8,8 +8,9 @@ import pytest
 from magnetar.ledger.errors import LogFencedError, MetadataUnavailableError
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, settle
+from tests.unit.broker.harness import Client, Harness
 from tests.unit.broker.memory_parts import TOPIC
+from tests.waiting import settle
 
 _SHARED = pb.ProducerAccessMode.Shared
 _EXCLUSIVE = pb.ProducerAccessMode.Exclusive

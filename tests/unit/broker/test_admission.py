@@ -17,8 +17,9 @@ from magnetar.broker.policies.model import (
 from magnetar.broker.topic.admission import SubscribeRate
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, settle
+from tests.unit.broker.harness import Client, Harness
 from tests.unit.broker.memory_parts import TOPIC
+from tests.waiting import settle
 
 ERROR = pb.ServerError
 SHARED = pb.CommandSubscribe.Shared

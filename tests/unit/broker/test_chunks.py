@@ -8,7 +8,8 @@ from magnetar.broker.topic.dispatch.shared import SharedDispatcher
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, MessageMetadata
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, settle
+from tests.unit.broker.harness import Client, Harness, entry
+from tests.waiting import settle
 
 
 def _chunk(uuid: str, number: int, of: int) -> bytes:

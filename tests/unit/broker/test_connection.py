@@ -6,8 +6,9 @@ import pytest
 
 from magnetar.sdk.wire import PING_FRAME, BaseCommand, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Harness, entry, send_frame, settle
+from tests.unit.broker.harness import Harness, entry, send_frame
 from tests.unit.broker.memory_parts import TOPIC
+from tests.waiting import settle
 
 
 async def test_connected_announces_version_limit_and_flags() -> None:

@@ -22,9 +22,9 @@ from tests.unit.broker.harness import (
     entry,
     id_of,
     position_in,
-    settle,
 )
 from tests.unit.broker.memory_parts import TOPIC
+from tests.waiting import settle
 
 _SHARED = pb.CommandSubscribe.Shared
 

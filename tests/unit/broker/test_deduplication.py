@@ -11,8 +11,9 @@ from magnetar.ledger.errors import LogFencedError, LogTerminatedError, LogUnavai
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
+from tests.unit.broker.harness import Client, Harness, entry, send_frame
 from tests.unit.broker.memory_parts import TOPIC, MemorySnapshot, feature_of
+from tests.waiting import settle
 
 _MINUS_1 = (1 << 64) - 1
 

@@ -12,7 +12,8 @@ from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.broker.topic.dispatch.throttle import RateLimiter
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, settle
+from tests.unit.broker.harness import Client, Harness, entry
+from tests.waiting import settle
 
 _TYPES = pb.CommandSubscribe
 

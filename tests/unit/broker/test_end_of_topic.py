@@ -7,7 +7,8 @@ import pytest
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, settle
+from tests.unit.broker.harness import Client, Harness, entry
+from tests.waiting import settle
 
 _SUB = pb.CommandSubscribe
 _END = BaseCommand.REACHED_END_OF_TOPIC

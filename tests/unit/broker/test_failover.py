@@ -9,8 +9,9 @@ from magnetar.broker.topic.dispatch.failover import choose_active
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import WAIT_S, Client, Harness, entry, settle
+from tests.unit.broker.harness import WAIT_S, Client, Harness, entry
 from tests.unit.broker.memory_parts import TOPIC
+from tests.waiting import settle
 
 _FAILOVER = pb.CommandSubscribe.Failover
 

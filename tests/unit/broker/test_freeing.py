@@ -18,9 +18,10 @@ from magnetar.ledger.system import SystemNetwork
 from magnetar.ledger.turns import Opening, opening
 from magnetar.sdk.wire import BaseCommand, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, settle
+from tests.unit.broker.harness import Client, Harness
 from tests.unit.broker.memory_parts import TOPIC
 from tests.unit.broker.security.test_login import Secured
+from tests.waiting import settle
 
 pytestmark = pytest.mark.usefixtures("no_collections")
 

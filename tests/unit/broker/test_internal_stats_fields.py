@@ -18,7 +18,8 @@ from magnetar.cursors.saver import CursorSaver
 from magnetar.cursors.settings import CursorSettings
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Harness, consuming, entry, settle
+from tests.unit.broker.harness import Harness, consuming, entry
+from tests.waiting import settle
 
 PULSAR: Mapping[str, frozenset[str]] = {
     level: frozenset(fields.split())

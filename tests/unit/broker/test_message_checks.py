@@ -9,8 +9,9 @@ from magnetar.broker.features.deduplication import Deduplication
 from magnetar.broker.policies.effective import DEFAULTS
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
+from tests.unit.broker.harness import Client, Harness, entry, send_frame
 from tests.unit.broker.memory_parts import feature_of
+from tests.waiting import settle
 
 _KEYS = [pb.EncryptionKeys(key="k", value=b"encrypted")]
 _ERROR = BaseCommand.SEND_ERROR

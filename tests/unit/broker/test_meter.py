@@ -3,7 +3,8 @@
 import pytest
 
 from magnetar.broker.base.meter import Meter
-from tests.unit.broker.harness import Harness, settle
+from tests.unit.broker.harness import Harness
+from tests.waiting import settle
 
 
 def test_before_the_first_sample_a_rate_is_zero_or_counts_from_the_start() -> None:

@@ -11,7 +11,8 @@ from magnetar.broker.topics.non_persistent.topic import IN_FLIGHT_MAX
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, position_in, send_frame, settle
+from tests.unit.broker.harness import Client, Harness, entry, position_in, send_frame
+from tests.waiting import settle
 
 TOPIC = "non-persistent://public/default/topic"
 Sub = pb.CommandSubscribe

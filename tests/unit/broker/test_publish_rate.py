@@ -9,8 +9,8 @@ import pytest
 from magnetar.broker.policies.effective import DEFAULTS, RateLimit
 from magnetar.broker.topic.publish_limits import PublishRate
 from magnetar.sdk.wire import BaseCommand
-from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
-from tests.waiting import until
+from tests.unit.broker.harness import Client, Harness, entry, send_frame
+from tests.waiting import settle, until
 
 _RECEIPT = BaseCommand.SEND_RECEIPT
 

@@ -8,8 +8,9 @@ import pytest
 from magnetar.ledger.errors import LogFencedError, LogUnavailableError
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
+from tests.unit.broker.harness import Client, Harness, entry, send_frame
 from tests.unit.broker.memory_parts import TOPIC
+from tests.waiting import settle
 
 _RECEIPT = BaseCommand.SEND_RECEIPT
 _ERROR = BaseCommand.SEND_ERROR

@@ -10,8 +10,9 @@ from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
-from tests.unit.broker.harness import entry, settle
+from tests.unit.broker.harness import entry
 from tests.unit.broker.memory_log import MemoryLog
+from tests.waiting import settle
 
 
 def _reads(entries: int, *, entries_max: int = 10, cache_bytes: int = 1 << 20) -> RangeReads:

@@ -16,8 +16,8 @@ from tests.unit.broker.harness import (
     entry,
     id_of,
     position_in,
-    settle,
 )
+from tests.waiting import settle
 
 _SHARED = pb.CommandSubscribe.Shared
 _LATEST = pb.CommandSubscribe.Latest

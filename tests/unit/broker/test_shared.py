@@ -8,7 +8,8 @@ from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, position_in, settle
+from tests.unit.broker.harness import Client, Harness, entry, position_in
+from tests.waiting import settle
 
 _SHARED = pb.CommandSubscribe.Shared
 

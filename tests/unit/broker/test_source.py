@@ -10,8 +10,9 @@ from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import EARLIEST, Position
-from tests.unit.broker.harness import entry, settle
+from tests.unit.broker.harness import entry
 from tests.unit.broker.memory_log import MemoryLog
+from tests.waiting import settle
 
 _SIZE = len(entry())
 _RETRY_MS_MAX = 4

@@ -29,9 +29,10 @@ from magnetar.cursors.settings import CursorSettings
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, batch, entry, send_frame, settle
+from tests.unit.broker.harness import Client, Harness, batch, entry, send_frame
 from tests.unit.broker.memory_log import ManualClock
 from tests.unit.broker.pulsar_stats import BEYOND, PULSAR
+from tests.waiting import settle
 
 VOLATILE = "non-persistent://public/default/volatile"
 _TYPES = pb.CommandSubscribe

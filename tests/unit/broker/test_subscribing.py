@@ -16,16 +16,9 @@ from magnetar.cursors import (
 from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import (
-    Client,
-    Harness,
-    consuming,
-    delivered_to,
-    entry,
-    id_of,
-    settle,
-)
+from tests.unit.broker.harness import Client, Harness, consuming, delivered_to, entry, id_of
 from tests.unit.broker.memory_parts import TOPIC
+from tests.waiting import settle
 
 _SHARED = pb.CommandSubscribe.Shared
 _FAILOVER = pb.CommandSubscribe.Failover

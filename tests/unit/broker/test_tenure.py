@@ -8,8 +8,9 @@ from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, consuming, settle
+from tests.unit.broker.harness import Client, Harness, consuming
 from tests.unit.broker.memory_parts import TOPIC
+from tests.waiting import settle
 
 ELSEWHERE = BrokerRecord(name="other", native_url="pulsar://other:6650", session_token="t")
 LISTENING = ELSEWHERE.model_copy(

@@ -11,7 +11,8 @@ from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Harness, settle
+from tests.unit.broker.harness import Harness
+from tests.waiting import settle
 
 
 async def test_producers_are_sent_away_and_refused_from_then_on() -> None:

@@ -16,7 +16,7 @@ from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.dictionary_store import DictionaryStore
 from tests.unit.broker.harness import Client, Harness
-from tests.waiting import until
+from tests.waiting import settle, until
 
 _NAMESPACE = "public/default"
 
@@ -133,8 +133,7 @@ class _Scene:
         """The next reading of the list has been done, and everybody heard of it."""
         self._read.clear()
         await self._read.wait()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await settle()
 
     def _watch(self, _path: str, callback: Callable[[WatchEvent], None]) -> Any:
         self.watches.append(callback)

@@ -3,7 +3,7 @@
 import asyncio
 
 from magnetar.broker.topic.trim_gate import TrimGate
-from tests.unit.broker.harness import settle
+from tests.waiting import settle
 
 
 class _Gate:

@@ -9,8 +9,8 @@ import pytest
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.ledger.errors import MetadataUnavailableError
-from tests.unit.broker.harness import settle
 from tests.unit.broker.memory_log import HeldTenure
+from tests.waiting import settle
 
 
 class _Clock:

@@ -14,7 +14,8 @@ from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, settle
+from tests.unit.broker.harness import Client, Harness, entry
+from tests.waiting import settle
 
 _SUB = pb.CommandSubscribe
 _ALL = pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from magnetar.broker.cluster.balance.bundles import hash_of
 from magnetar.broker.cluster.balance.layouts import Layouts
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.sdk.wire import BaseCommand
-from tests.integration.broker.http.http_calls import get
+from tests.http_calls import ask
 from tests.integration.broker.wire_client import WAIT_S, WireClient
 from tests.integration.ledger.cluster import Cluster, cluster_of
 
@@ -67,7 +67,7 @@ async def test_a_bundle_with_too_many_topics_is_split_until_each_has_few(tmp_pat
                 await changed.wait()
         assert len(layout) <= 16  # by halves of as many topics, and no further than needed
         path = f"/magnetar/v1/namespaces/{NAMESPACE}/bundles"
-        shown = (await get(broker.http_port, path)).json
+        shown = (await ask(broker.http_port, "GET", path)).json
         assert {each["broker"] for each in shown} == {broker.name}
         for producer_id in range(len(names)):
             client.publish(0, b"body", producer_id)

@@ -11,7 +11,8 @@ import pytest
 from magnetar.broker.cluster.balance.bundles import Layout
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.integration.broker.http.http_calls import Answer, request
+from tests import http_calls
+from tests.http_calls import Answer
 from tests.integration.broker.websocket.sockets import Topic, status_of
 from tests.integration.broker.wire_client import WireClient
 from tests.real_cluster import RealCluster
@@ -42,8 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 
 def call(cluster: RealCluster, broker: str, method: str, path: str, body: object = None) -> Answer:
     """One request to one broker; redirects are answers, too."""
-    port = cluster.server(broker).ports["http"]
-    return asyncio.run(request(port, method, path, body))
+    return http_calls.call(cluster.http_url(broker), method, path, body)
 
 
 def follow(cluster: RealCluster, broker: str, method: str, path: str) -> Answer:

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Iterator
 from urllib.parse import quote
-from urllib.request import Request, urlopen
 
 import pulsar
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 from pulsar.schema import Array, AvroSchema, Double, Integer, Record, String
 
+from tests.http_calls import admin
 from tests.integration.broker.console.browser import OpenConsole, consoles, launch
 from tests.standalone import Standalone
 
@@ -29,14 +29,6 @@ class Order(Record):  # type: ignore[misc]
     lines = Array(Line())
 
 
-def rest(server: Standalone, method: str, path: str, body: object = None) -> bytes:
-    content = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json"}
-    request = Request(server.http_url + path, data=content, method=method, headers=headers)
-    with urlopen(request, timeout=60) as answer:
-        return bytes(answer.read())
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
@@ -48,21 +40,21 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def shop(server: Standalone) -> Iterator[Standalone]:
     """The server, with a tenant whose topics show everything there is to be seen."""
-    rest(server, "PUT", "/admin/v2/tenants/shop", {"allowedClusters": ["standalone"]})
+    admin(server, "PUT", "/admin/v2/tenants/shop", {"allowedClusters": ["standalone"]})
     for namespace in ("orders", "many"):
-        rest(server, "PUT", f"/admin/v2/namespaces/shop/{namespace}")
+        admin(server, "PUT", f"/admin/v2/namespaces/shop/{namespace}")
         # Topics that nobody uses would go after a minute, in the middle of the tests.
         stay = {
             "deleteWhileInactive": False,
             "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
             "maxInactiveDurationSeconds": 60,
         }
-        rest(server, "POST", f"/admin/v2/namespaces/shop/{namespace}/inactiveTopicPolicies", stay)
+        admin(server, "POST", f"/admin/v2/namespaces/shop/{namespace}/inactiveTopicPolicies", stay)
     for number in range(40):
-        rest(server, "PUT", f"/admin/v2/persistent/shop/many/sensor-{number:03d}", {})
-    rest(server, "PUT", "/admin/v2/persistent/shop/orders/parted/partitions", 3)
+        admin(server, "PUT", f"/admin/v2/persistent/shop/many/sensor-{number:03d}", {})
+    admin(server, "PUT", "/admin/v2/persistent/shop/orders/parted/partitions", 3)
     hostile = quote(HOSTILE, safe="")
-    rest(server, "PUT", f"/admin/v2/persistent/shop/orders/{hostile}", {})
+    admin(server, "PUT", f"/admin/v2/persistent/shop/orders/{hostile}", {})
     client = pulsar.Client(server.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
         _fill(client)

@@ -1,13 +1,11 @@
 """What the console changes: after a question where something is lost, and told in words."""
 
-import json
-
 import pulsar
 import pytest
 from playwright.sync_api import expect
 
+from tests.http_calls import admin, call
 from tests.integration.broker.console.browser import Console, OpenConsole
-from tests.integration.broker.console.conftest import rest
 from tests.standalone import Standalone
 
 NAMESPACE = "shop/orders"
@@ -26,12 +24,12 @@ def _topic(server: Standalone, name: str, *, messages: int = 5) -> str:
 
 
 def _backlog(server: Standalone, place: str) -> int:
-    stats = json.loads(rest(server, "GET", f"{place}/stats"))
+    stats = admin(server, "GET", f"{place}/stats")
     return int(stats["subscriptions"]["desk"]["msgBacklog"])
 
 
 def _names(server: Standalone) -> str:
-    return rest(server, "GET", f"/admin/v2/persistent/{NAMESPACE}").decode()
+    return call(server, "GET", f"/admin/v2/persistent/{NAMESPACE}", expect=200).text
 
 
 def _dialog(tab: Console, button: str, answer: str, typed: str = "") -> None:
@@ -94,7 +92,7 @@ def test_skipping_and_clearing_ask_first_and_then_do_it(
     assert _backlog(shop, place) == 5
     _dialog(tab, "Delete", "Delete", typed="desk")
     tab.heading("skipped")
-    assert rest(shop, "GET", f"{place}/subscriptions") == b"[]"
+    assert admin(shop, "GET", f"{place}/subscriptions") == []
 
 
 def test_a_subscription_is_created_at_the_end_or_at_the_first_message(
@@ -107,7 +105,7 @@ def test_a_subscription_is_created_at_the_end_or_at_the_first_message(
         tab.field("It begins").select_option(begins)
         tab.page.get_by_role("main").get_by_role("button", name="Create", exact=True).click()
         tab.sees(f"Subscription {name} is there.")
-    found = json.loads(rest(shop, "GET", f"{place}/stats"))["subscriptions"]
+    found = admin(shop, "GET", f"{place}/stats")["subscriptions"]
     assert (found["old"]["msgBacklog"], found["new"]["msgBacklog"]) == (5, 0)
 
 
@@ -123,5 +121,5 @@ def test_unloading_and_terminating_ask_first(
     _dialog(tab, button, "Cancel")
     _dialog(tab, button, button, typed=typed)
     tab.sees(f"ending {told}")
-    state = json.loads(rest(shop, "GET", f"{place}/internalStats"))["state"]
+    state = admin(shop, "GET", f"{place}/internalStats")["state"]
     assert (state == "Terminated") == (button == "Terminate")

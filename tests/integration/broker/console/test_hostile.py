@@ -4,8 +4,9 @@ from urllib.parse import quote
 
 from playwright.sync_api import expect
 
+from tests.http_calls import admin
 from tests.integration.broker.console.browser import Console, OpenConsole
-from tests.integration.broker.console.conftest import HOSTILE, rest
+from tests.integration.broker.console.conftest import HOSTILE
 from tests.standalone import Standalone
 
 NAME = quote(HOSTILE, safe="")
@@ -100,7 +101,7 @@ def test_an_avro_schema_that_means_harm_does_none(console: OpenConsole, shop: St
         ("nothings", nothings, "fe ff ff ff ff ff ff ff ff 01"),
     ):
         place = f"/admin/v2/schemas/shop/orders/{topic}/schema"
-        rest(shop, "POST", place, {"type": "AVRO", "schema": schema, "properties": {}})
+        admin(shop, "POST", place, {"type": "AVRO", "schema": schema, "properties": {}})
         tab = console().open(f"#/topic/persistent/shop/orders/{topic}/publish")
         tab.field("Payload").fill(payload)
         tab.field("It is").select_option("hex")

@@ -6,8 +6,8 @@ from playwright.sync_api import Request, expect
 
 from magnetar.sdk.blocking import Client
 from magnetar.sdk.schemas import INSTANT, AvroSchema
+from tests.http_calls import admin, call
 from tests.integration.broker.console.browser import OpenConsole
-from tests.integration.broker.console.conftest import rest
 from tests.standalone import Standalone
 
 TOPIC = "#/topic/persistent/shop/orders"
@@ -99,11 +99,11 @@ def test_a_topic_at_rest_is_not_loaded_by_looking_at_it(
         link.click()
         expect(link).to_have_attribute("aria-current", "page")  # what is seen is the new view
         tab.sees("The topic is at rest.")
-    assert "sensor-0" not in rest(shop, "GET", loaded).decode()
+    assert "sensor-0" not in call(shop, "GET", loaded, expect=200).text
     tab.button("Load it").click()
     tab.sees("No ledger yet: the first message makes one.")
-    assert "sensor-001" in rest(shop, "GET", loaded).decode()
-    assert "sensor-002" not in rest(shop, "GET", loaded).decode()
+    assert "sensor-001" in call(shop, "GET", loaded, expect=200).text
+    assert "sensor-002" not in call(shop, "GET", loaded, expect=200).text
 
 
 def test_a_partitioned_topic_shows_its_partitions(console: OpenConsole) -> None:
@@ -219,8 +219,8 @@ def test_text_is_encoded_by_the_topics_schema_or_refused(
 
 
 def test_publishing_to_a_terminated_topic_says_so(console: OpenConsole, shop: Standalone) -> None:
-    rest(shop, "PUT", "/admin/v2/persistent/shop/orders/ended", {})
-    rest(shop, "POST", "/admin/v2/persistent/shop/orders/ended/terminate")
+    admin(shop, "PUT", "/admin/v2/persistent/shop/orders/ended", {})
+    admin(shop, "POST", "/admin/v2/persistent/shop/orders/ended/terminate")
     tab = console().open(f"{TOPIC}/ended/publish")
     tab.field("Payload").fill("too late")
     tab.button("Publish").click()

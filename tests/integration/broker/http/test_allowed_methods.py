@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import broker_on
-from tests.integration.broker.http.http_calls import put, request
 from tests.integration.ledger.cluster import cluster_of
 
 TOPIC = "/admin/v2/persistent/public/default/topic"
@@ -11,13 +11,13 @@ TOPIC = "/admin/v2/persistent/public/default/topic"
 
 async def test_a_refused_method_comes_with_those_that_the_path_has(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
-        assert (await put(broker.http_port, f"{TOPIC}/partitions", 2)).status == 204
+        assert (await ask(broker.http_port, "PUT", f"{TOPIC}/partitions", 2)).status == 204
         for method, path, allowed in (
             ("PATCH", "/admin/v2/tenants/public", "DELETE, GET, HEAD, POST, PUT"),
             ("POST", TOPIC, "DELETE, PUT"),
             ("DELETE", "/admin/v2/clusters", "GET, HEAD"),
             ("POST", f"{TOPIC}/terminate", "POST"),
         ):
-            answer = await request(broker.http_port, method, path)
+            answer = await ask(broker.http_port, method, path)
             assert answer.status == 405, path
             assert answer.headers["allow"] == allowed, path

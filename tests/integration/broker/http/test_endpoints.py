@@ -7,13 +7,13 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pulsar
 import pytest
 
 from magnetar.broker.http.policy_table import POLICIES
+from tests.http_calls import Answer
 from tests.integration.broker.http.endpoints import schemas, topics, transactions, upper
 from tests.integration.broker.http.endpoints.rows import (
     NAMESPACE,
@@ -50,17 +50,6 @@ TABLES = {
 _IDLE_S = 2.0
 
 
-@dataclass
-class Answer:
-    status: int
-    text: str
-    headers: dict[str, str]
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.text)
-
-
 class Rest:
     """The HTTP interface of one server, over one connection."""
 
@@ -78,9 +67,7 @@ class Rest:
             self._connection.close()  # The server does so, too, with one that is not used.
         self._connection.request(method, self._filled(path), body=content, headers=headers)
         self._used_s = time.monotonic()
-        answer = self._connection.getresponse()
-        text = answer.read().decode("utf-8", "replace")
-        return Answer(answer.status, text, {k.lower(): v for k, v in answer.getheaders()})
+        return Answer.read(self._connection.getresponse(), method, path)
 
     def _filled(self, path: str) -> str:
         broker = f"{HOST}:{self.server.http_port}"

@@ -14,8 +14,8 @@ from magnetar.ledger.managed_log.log_deletion import delete_marked, mark_deleted
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.sdk.wire import BaseCommand, TopicName, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
-from tests.integration.broker.http.http_calls import get, put, request
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.ledger.cluster import Cluster, cluster_of
 
@@ -27,7 +27,7 @@ _PUBLISHED_AND_GOT = {BaseCommand.SEND_RECEIPT, BaseCommand.MESSAGE}
 
 
 async def delete(port: int, path: str, *, force: bool = False) -> int:
-    return (await request(port, "DELETE", path + ("?force=true" if force else ""))).status
+    return (await ask(port, "DELETE", path + ("?force=true" if force else ""))).status
 
 
 async def ledgers_of(cluster: Cluster) -> list[int]:
@@ -40,17 +40,17 @@ async def ledgers_of(cluster: Cluster) -> list[int]:
 async def test_a_topic_is_created_and_deleted(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port = broker.http_port
-        assert (await put(port, PATH, {"who": "me"})).status == 204
-        assert (await put(port, PATH)).status == 409
-        assert (await put(port, f"{TOPICS}/x-partition-1")).status == 412
-        assert (await get(port, TOPICS)).json == [TOPIC]
-        assert (await get(port, f"{PATH}/properties")).json == {"who": "me"}
-        assert (await put(port, f"{PATH}/properties", {"a": "b"})).status == 204
+        assert (await ask(port, "PUT", PATH, {"who": "me"})).status == 204
+        assert (await ask(port, "PUT", PATH)).status == 409
+        assert (await ask(port, "PUT", f"{TOPICS}/x-partition-1")).status == 412
+        assert (await ask(port, "GET", TOPICS)).json == [TOPIC]
+        assert (await ask(port, "GET", f"{PATH}/properties")).json == {"who": "me"}
+        assert (await ask(port, "PUT", f"{PATH}/properties", {"a": "b"})).status == 204
         assert await delete(port, f"{PATH}/properties?key=who") == 204
-        assert (await get(port, f"{PATH}/properties")).json == {"a": "b"}
+        assert (await ask(port, "GET", f"{PATH}/properties")).json == {"a": "b"}
         assert await delete(port, PATH) == 204
         assert await delete(port, PATH) == 404
-        assert (await get(port, TOPICS)).json == []
+        assert (await ask(port, "GET", TOPICS)).json == []
 
 
 async def test_a_topic_in_use_is_deleted_by_force_only(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_a_topic_in_use_is_deleted_by_force_only(tmp_path: Path) -> None:
         await client.produce(TOPIC)
         client.publish(0, b"new")
         assert {(await client.next()).type for _ in range(2)} == _PUBLISHED_AND_GOT
-        assert (await get(port, f"{PATH}/subscriptions")).json == ["s"]
+        assert (await ask(port, "GET", f"{PATH}/subscriptions")).json == ["s"]
         await client.close()
 
 
@@ -119,7 +119,7 @@ async def test_an_interrupted_deletion_is_completed(tmp_path: Path, steps: int, 
             while answer.error.error == pb.ServerError.ServiceNotReady:
                 answer = await client.produce(TOPIC)
             assert answer.type == BaseCommand.PRODUCER_SUCCESS
-            assert (await get(broker.http_port, f"{PATH}/subscriptions")).json == []
+            assert (await ask(broker.http_port, "GET", f"{PATH}/subscriptions")).json == []
             await client.close()
 
 
@@ -136,9 +136,9 @@ async def test_a_completed_deletion_leaves_no_schemas_to_a_topic_of_that_name(
 ) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port, followers = broker.http_port, broker.services.topics.removal.followers
-        assert (await put(port, PATH)).status == 204
+        assert (await ask(port, "PUT", PATH)).status == 204
         schema = "/admin/v2/schemas/public/default/topic/schema"
-        assert (await request(port, "POST", schema, _SCHEMA)).status == 200
+        assert (await ask(port, "POST", schema, _SCHEMA)).status == 200
         followers.insert(0, _away)
         assert await delete(port, PATH) == 503
         followers.remove(_away)
@@ -149,7 +149,7 @@ async def test_a_completed_deletion_leaves_no_schemas_to_a_topic_of_that_name(
         while answer.error.error == pb.ServerError.ServiceNotReady:
             answer = await client.produce(TOPIC)
         assert answer.type == BaseCommand.PRODUCER_SUCCESS
-        assert (await get(port, schema)).status == 404
+        assert (await ask(port, "GET", schema)).status == 404
         await client.close()
 
 
@@ -159,15 +159,15 @@ async def test_the_interrupted_deletion_of_a_partitioned_topic_is_completed(
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port, followers = broker.http_port, broker.services.topics.removal.followers
         whole = f"{TOPICS}/whole"
-        assert (await put(port, f"{whole}/partitions", 2)).status == 204
+        assert (await ask(port, "PUT", f"{whole}/partitions", 2)).status == 204
         schema = "/admin/v2/schemas/public/default/whole/schema"
-        assert (await request(port, "POST", schema, _SCHEMA)).status == 200
+        assert (await ask(port, "POST", schema, _SCHEMA)).status == 200
         followers.insert(0, _away)
         assert await delete(port, f"{whole}/partitions") == 503
         followers.remove(_away)
         assert await delete(port, f"{whole}/partitions") == 204
-        assert (await put(port, f"{whole}/partitions", 2)).status == 204
-        assert (await get(port, schema)).status == 404
+        assert (await ask(port, "PUT", f"{whole}/partitions", 2)).status == 204
+        assert (await ask(port, "GET", schema)).status == 404
 
 
 async def test_the_interrupted_deletion_of_one_that_keeps_nothing_is_completed(
@@ -176,29 +176,29 @@ async def test_the_interrupted_deletion_of_one_that_keeps_nothing_is_completed(
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port, followers = broker.http_port, broker.services.topics.removal.followers
         whole = "/admin/v2/non-persistent/public/default/whole/partitions"
-        assert (await put(port, whole, 2)).status == 204
+        assert (await ask(port, "PUT", whole, 2)).status == 204
         followers.insert(0, _away)
         assert await delete(port, whole) == 503
         followers.remove(_away)
         assert await delete(port, whole) == 204
-        assert (await get(port, whole)).status == 404
+        assert (await ask(port, "GET", whole)).status == 404
 
 
 async def test_a_partitioned_topic_is_deleted_as_a_whole(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port = broker.http_port
         whole = f"{TOPICS}/whole"
-        assert (await put(port, f"{whole}/partitions", 3)).status == 204
+        assert (await ask(port, "PUT", f"{whole}/partitions", 3)).status == 204
         assert await delete(port, whole) == 409
         client = await WireClient.open(broker.port)
         await client.produce("persistent://public/default/whole-partition-2")
         assert await delete(port, f"{whole}/partitions") == 412
-        assert (await get(port, f"{whole}/partitions")).json["partitions"] == 3
-        assert len((await get(port, TOPICS)).json) == 3
+        assert (await ask(port, "GET", f"{whole}/partitions")).json["partitions"] == 3
+        assert len((await ask(port, "GET", TOPICS)).json) == 3
         assert await delete(port, f"{whole}/partitions", force=True) == 204
         assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
-        assert (await get(port, TOPICS)).json == []
-        assert (await get(port, f"{whole}/partitions")).status == 404
+        assert (await ask(port, "GET", TOPICS)).json == []
+        assert (await ask(port, "GET", f"{whole}/partitions")).status == 404
         assert await delete(port, f"{whole}/partitions") == 404
         await client.produce(TOPIC, 1)
         assert await delete(port, f"{PATH}/partitions") == 409
@@ -211,16 +211,16 @@ async def test_a_partitioned_topic_that_grows_meanwhile_is_deleted_as_a_whole(
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port, removal = broker.http_port, broker.services.topics.removal
         whole = f"{TOPICS}/whole"
-        assert (await put(port, f"{whole}/partitions", 2)).status == 204
+        assert (await ask(port, "PUT", f"{whole}/partitions", 2)).status == 204
         check_unused = removal.check_unused
 
         async def grow(name: TopicName) -> None:
             await check_unused(name)
-            assert (await request(port, "POST", f"{whole}/partitions", 3)).status == 204
+            assert (await ask(port, "POST", f"{whole}/partitions", 3)).status == 204
 
         monkeypatch.setattr(removal, "check_unused", grow)
         assert await delete(port, f"{whole}/partitions") == 204
-        assert (await get(port, TOPICS)).json == []
+        assert (await ask(port, "GET", TOPICS)).json == []
 
 
 async def test_of_two_kinds_that_are_created_at_once_one_is_there(
@@ -233,11 +233,13 @@ async def test_of_two_kinds_that_are_created_at_once_one_is_there(
         async def meanwhile(namespace: str, more: int) -> None:
             await check_room(namespace, more)
             if more == 1:
-                assert (await put(port, f"{PATH}/partitions", 2)).status == 204
+                assert (await ask(port, "PUT", f"{PATH}/partitions", 2)).status == 204
 
         monkeypatch.setattr(creation, "check_room", meanwhile)
-        assert (await put(port, PATH)).status == 409
-        assert (await get(port, TOPICS)).json == [f"{TOPIC}-partition-{index}" for index in (0, 1)]
+        assert (await ask(port, "PUT", PATH)).status == 409
+        assert (await ask(port, "GET", TOPICS)).json == [
+            f"{TOPIC}-partition-{index}" for index in (0, 1)
+        ]
 
 
 @pytest.mark.parametrize("body", [None, 2])
@@ -248,12 +250,14 @@ async def test_a_deleted_topic_takes_along_what_roles_may_do_with_it(
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port = broker.http_port
         for topic in (PATH, f"{TOPICS}/other"):
-            granted = await request(port, "POST", f"{topic}/permissions/reader", ["consume"])
+            granted = await ask(port, "POST", f"{topic}/permissions/reader", ["consume"])
             assert granted.status == 204
-        assert (await put(port, path, body)).status == 204
+        assert (await ask(port, "PUT", path, body)).status == 204
         assert await delete(port, path) == 204
-        assert (await get(port, f"{PATH}/permissions")).json == {}
-        assert (await get(port, f"{TOPICS}/other/permissions")).json == {"reader": ["consume"]}
+        assert (await ask(port, "GET", f"{PATH}/permissions")).json == {}
+        assert (await ask(port, "GET", f"{TOPICS}/other/permissions")).json == {
+            "reader": ["consume"]
+        }
 
 
 async def test_a_terminated_topic_stays_terminated(tmp_path: Path) -> None:
@@ -262,19 +266,18 @@ async def test_a_terminated_topic_stays_terminated(tmp_path: Path) -> None:
             port = broker.http_port
             client = await WireClient.open(broker.port)
             await client.produce(TOPIC)
-            client.publish(0, b"last")
-            receipt = (await client.next(BaseCommand.SEND_RECEIPT)).send_receipt.message_id
-            answer = await request(port, "POST", f"{PATH}/terminate")
+            receipt = (await client.publish_ok(0, b"last")).message_id
+            answer = await ask(port, "POST", f"{PATH}/terminate")
             assert answer.status == 200
             assert answer.json == {
                 "ledgerId": receipt.ledgerId,
                 "entryId": receipt.entryId,
                 "partitionIndex": -1,
             }
-            assert (await request(port, "POST", f"{PATH}/terminate")).json == answer.json
+            assert (await ask(port, "POST", f"{PATH}/terminate")).json == answer.json
             assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
-            assert (await request(port, "POST", f"{TOPICS}/none/terminate")).status == 404
-            assert (await request(port, "POST", f"{PATH}/terminate/partitions")).status == 405
+            assert (await ask(port, "POST", f"{TOPICS}/none/terminate")).status == 404
+            assert (await ask(port, "POST", f"{PATH}/terminate/partitions")).status == 405
             await client.close()
         async with broker_on(cluster, seed=4) as broker:
             client = await WireClient.open(broker.port)
@@ -289,9 +292,9 @@ async def test_a_terminated_topic_stays_terminated(tmp_path: Path) -> None:
 async def test_all_partitions_are_terminated(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port = broker.http_port
-        assert (await put(port, f"{TOPICS}/whole/partitions", 2)).status == 204
-        assert (await request(port, "POST", f"{TOPICS}/whole/terminate")).status == 405
-        answer = await request(port, "POST", f"{TOPICS}/whole/terminate/partitions")
+        assert (await ask(port, "PUT", f"{TOPICS}/whole/partitions", 2)).status == 204
+        assert (await ask(port, "POST", f"{TOPICS}/whole/terminate")).status == 405
+        answer = await ask(port, "POST", f"{TOPICS}/whole/terminate/partitions")
         assert [answer.json[each]["partitionIndex"] for each in "01"] == [0, 1]
         client = await WireClient.open(broker.port)
         refused = await client.produce("persistent://public/default/whole-partition-1")
@@ -312,12 +315,12 @@ async def test_a_deleted_tenant_leaves_no_nodes(tmp_path: Path) -> None:
         for tenant in ("first", "second"):
             whole = f"/admin/v2/tenants/{tenant}"
             info = {"allowedClusters": ["standalone"]}
-            assert (await put(port, whole, info)).status == 204
+            assert (await ask(port, "PUT", whole, info)).status == 204
             space = f"/admin/v2/namespaces/{tenant}/space"
-            assert (await put(port, space)).status == 204
+            assert (await ask(port, "PUT", space)).status == 204
             topics = f"/admin/v2/persistent/{tenant}/space"
-            assert (await put(port, f"{topics}/plain")).status == 204
-            assert (await put(port, f"{topics}/whole/partitions", 2)).status == 204
+            assert (await ask(port, "PUT", f"{topics}/plain")).status == 204
+            assert (await ask(port, "PUT", f"{topics}/whole/partitions", 2)).status == 204
             assert await delete(port, f"{topics}/plain") == 204
             assert await delete(port, f"{topics}/whole/partitions") == 204
             assert await delete(port, space) == 204
@@ -333,7 +336,7 @@ async def test_a_tenant_that_is_deleted_while_a_namespace_is_made_leaves_none_of
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port, tenants = broker.http_port, Tenants(cluster.store)
         whole = "/admin/v2/tenants/short"
-        assert (await put(port, whole, {"allowedClusters": ["standalone"]})).status == 204
+        assert (await ask(port, "PUT", whole, {"allowedClusters": ["standalone"]})).status == 204
         # What a request for a namespace with bundles of its own does, step by step.
         await tenants.check_new_namespace("short/space", NamespaceRecord())
         await create_layout(cluster.store, "short/space", 8)
@@ -346,7 +349,7 @@ async def test_a_tenant_that_is_deleted_while_a_namespace_is_made_leaves_none_of
 async def test_a_tenant_stays_if_a_namespace_was_made_just_before(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port, whole = broker.http_port, "/admin/v2/tenants/short"
-        assert (await put(port, whole, {"allowedClusters": ["standalone"]})).status == 204
+        assert (await ask(port, "PUT", whole, {"allowedClusters": ["standalone"]})).status == 204
         await Tenants(cluster.store).create_namespace("short/space", NamespaceRecord())
         assert await delete(port, whole) == 409
-        assert (await get(port, "/admin/v2/namespaces/short")).json == ["short/space"]
+        assert (await ask(port, "GET", "/admin/v2/namespaces/short")).json == ["short/space"]

@@ -8,8 +8,8 @@ import pytest
 
 from magnetar.broker.broker import Broker
 from magnetar.sdk.wire import BaseCommand
+from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import broker_on
-from tests.integration.broker.http.http_calls import get, put, request
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.ledger.cluster import cluster_of
 
@@ -28,13 +28,13 @@ class Scene:
         self.client = client
 
     async def many(self, what: str, **body: Any) -> Any:
-        answer = await request(self.broker.http_port, "POST", f"{MANY}/{what}", body)
+        answer = await ask(self.broker.http_port, "POST", f"{MANY}/{what}", body)
         assert answer.status == 200, answer.text
         return answer.json
 
     async def alone(self, name: str, what: str) -> Any:
         path = name.replace("persistent://public/default", BASE)
-        answer = await get(self.broker.http_port, f"{path}/{what}")
+        answer = await ask(self.broker.http_port, "GET", f"{path}/{what}")
         assert answer.status == 200, answer.text
         return answer.json
 
@@ -56,7 +56,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
                 client.publish(number, b"%d" % number, producer_id=producer_id)
             for _ in range(3):
                 await client.next(BaseCommand.SEND_RECEIPT)
-        assert (await put(broker.http_port, f"{BASE}/whole/partitions", 4)).status == 204
+        assert (await ask(broker.http_port, "PUT", f"{BASE}/whole/partitions", 4)).status == 204
         yield Scene(broker, client)
         await client.close()
 
@@ -75,7 +75,7 @@ async def test_how_many_topics_are_stored_is_told_as_of_each_alone(scene: Scene)
 async def test_a_partition_that_is_gone_is_told_of_and_not_made_again(scene: Scene) -> None:
     gone, there = f"{WHOLE}-partition-1", f"{WHOLE}-partition-2"
     path = f"{BASE}/whole-partition-1?force=true"
-    assert (await request(scene.broker.http_port, "DELETE", path)).status == 204
+    assert (await ask(scene.broker.http_port, "DELETE", path)).status == 204
     for _ in range(2):
         found = await scene.many("internalStats", topics=[gone, there])
         assert found["refused"][gone]["status"] == 404
@@ -87,11 +87,11 @@ async def test_schemas_of_many_topics_are_told_as_of_each_alone(scene: Scene) ->
     for definition in ('{"type": "int"}', '{"type": "long"}'):
         body: dict[str, Any] = {"type": "AVRO", "schema": definition, "properties": {}}
         policy = "/admin/v2/namespaces/public/default/schemaCompatibilityStrategy"
-        assert (await put(scene.broker.http_port, policy, "ALWAYS_COMPATIBLE")).status == 204
-        answer = await request(scene.broker.http_port, "POST", path, body)
+        assert (await ask(scene.broker.http_port, "PUT", policy, "ALWAYS_COMPATIBLE")).status == 204
+        answer = await ask(scene.broker.http_port, "POST", path, body)
         assert answer.status == 200, answer.text
-    newest = (await get(scene.broker.http_port, path)).json
-    every = (await get(scene.broker.http_port, f"{path}s")).json["getSchemaResponses"]
+    newest = (await ask(scene.broker.http_port, "GET", path)).json
+    every = (await ask(scene.broker.http_port, "GET", f"{path}s")).json["getSchemaResponses"]
     assert len(every) == 2
     found = await scene.many("schemas", topics=NAMES)
     assert found["topics"] == {NAMES[0]: [newest], NAMES[1]: [], NAMES[2]: []}
@@ -177,5 +177,5 @@ async def test_the_beginning_of_a_message_in_chunks_is_spared_while_its_end_may_
 async def test_a_request_names_so_many_topics_and_no_more(scene: Scene) -> None:
     for count, status in ((1_000, 200), (1_001, 400)):
         body: dict[str, Any] = {"topics": [f"{MISSING}-{number}" for number in range(count)]}
-        answer = await request(scene.broker.http_port, "POST", f"{MANY}/schemas", body)
+        answer = await ask(scene.broker.http_port, "POST", f"{MANY}/schemas", body)
         assert answer.status == status, answer.text[:300]

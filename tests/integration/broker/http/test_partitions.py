@@ -9,8 +9,8 @@ from magnetar.broker.policies.model import AutoTopicCreation
 from magnetar.broker.topics.creation import CreationTurns
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import broker_on
-from tests.integration.broker.http.http_calls import get, put, request
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.ledger.cluster import cluster_of
 
@@ -36,27 +36,31 @@ async def test_a_partitioned_topic_lives_over_http(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port = broker.http_port
         path = f"{TOPICS}/whole/partitions"
-        assert (await put(port, path, 2)).status == 204
-        assert (await put(port, path, 2)).status == 409
-        assert (await put(port, path, 0)).status == 406
-        assert (await put(port, path, "many")).status == 400
-        assert (await put(port, f"{TOPICS}/whole-partition-0/partitions", 2)).status == 412
-        assert (await put(port, "/admin/v2/persistent/no/where/x/partitions", 2)).status == 404
-        assert (await get(port, path)).json == {"partitions": 2, "deleted": False}
-        assert (await get(port, f"{TOPICS}/partitioned")).json == [WHOLE]
+        assert (await ask(port, "PUT", path, 2)).status == 204
+        assert (await ask(port, "PUT", path, 2)).status == 409
+        assert (await ask(port, "PUT", path, 0)).status == 406
+        assert (await ask(port, "PUT", path, "many")).status == 400
+        assert (await ask(port, "PUT", f"{TOPICS}/whole-partition-0/partitions", 2)).status == 412
+        assert (
+            await ask(port, "PUT", "/admin/v2/persistent/no/where/x/partitions", 2)
+        ).status == 404
+        assert (await ask(port, "GET", path)).json == {"partitions": 2, "deleted": False}
+        assert (await ask(port, "GET", f"{TOPICS}/partitioned")).json == [WHOLE]
         every = [f"{WHOLE}-partition-{index}" for index in range(2)]
-        assert (await get(port, TOPICS)).json == every
+        assert (await ask(port, "GET", TOPICS)).json == every
 
-        assert (await request(port, "POST", path, 3)).status == 204
-        assert (await request(port, "POST", path, 1)).status == 422
-        assert (await request(port, "POST", f"{TOPICS}/missing/partitions", 3)).status == 404
-        assert (await get(port, path)).json["partitions"] == 3
-        missed = await request(port, "POST", f"{TOPICS}/whole/createMissedPartitions")
+        assert (await ask(port, "POST", path, 3)).status == 204
+        assert (await ask(port, "POST", path, 1)).status == 422
+        assert (await ask(port, "POST", f"{TOPICS}/missing/partitions", 3)).status == 404
+        assert (await ask(port, "GET", path)).json["partitions"] == 3
+        missed = await ask(port, "POST", f"{TOPICS}/whole/createMissedPartitions")
         assert missed.status == 204
 
         named = f"{TOPICS}/named/partitions"
-        assert (await put(port, named, {"partitions": 1, "properties": {"a": "b"}})).status == 204
-        assert (await get(port, named)).json["properties"] == {"a": "b"}
+        assert (
+            await ask(port, "PUT", named, {"partitions": 1, "properties": {"a": "b"}})
+        ).status == 204
+        assert (await ask(port, "GET", named)).json["properties"] == {"a": "b"}
 
 
 async def test_plain_and_partitioned_topics_do_not_share_a_name(tmp_path: Path) -> None:
@@ -65,11 +69,11 @@ async def test_plain_and_partitioned_topics_do_not_share_a_name(tmp_path: Path) 
         client = await WireClient.open(broker.port)
         plain = "persistent://public/default/plain"
         assert (await client.produce(plain)).type == BaseCommand.PRODUCER_SUCCESS
-        assert (await put(port, f"{TOPICS}/plain/partitions", 2)).status == 409
-        assert (await request(port, "POST", f"{TOPICS}/plain/partitions", 2)).status == 409
+        assert (await ask(port, "PUT", f"{TOPICS}/plain/partitions", 2)).status == 409
+        assert (await ask(port, "POST", f"{TOPICS}/plain/partitions", 2)).status == 409
         assert await metadata(client, plain, creates=False) == 0
 
-        assert (await put(port, f"{TOPICS}/whole/partitions", 2)).status == 204
+        assert (await ask(port, "PUT", f"{TOPICS}/whole/partitions", 2)).status == 204
         assert await metadata(client, WHOLE) == 2
         assert await metadata(client, f"{WHOLE}-partition-1", creates=False) == 0
         refused = await client.produce(WHOLE, 1)
@@ -110,11 +114,11 @@ async def test_topics_appear_with_the_partitions_that_the_policies_say(tmp_path:
 async def test_an_unload_of_the_whole_unloads_its_partitions(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port = broker.http_port
-        assert (await put(port, f"{TOPICS}/whole/partitions", 2)).status == 204
+        assert (await ask(port, "PUT", f"{TOPICS}/whole/partitions", 2)).status == 204
         client = await WireClient.open(broker.port)
         for index in range(2):
             await client.produce(f"{WHOLE}-partition-{index}", index)
-        assert (await put(port, f"{TOPICS}/whole/unload")).status == 204
+        assert (await ask(port, "PUT", f"{TOPICS}/whole/unload")).status == 204
         for _ in range(2):
             assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
         await client.close()
@@ -126,7 +130,7 @@ async def test_topics_that_are_created_at_once_are_no_more_than_the_namespace_ma
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port, namespace = broker.http_port, "/admin/v2/namespaces/public/default"
         limit = f"{namespace}/maxTopicsPerNamespace"
-        assert (await request(port, "POST", limit, 5)).status == 204
+        assert (await ask(port, "POST", limit, 5)).status == 204
         clients = [await WireClient.open(broker.port) for _ in range(8)]
 
         async def produce(at: int) -> bool:
@@ -134,23 +138,25 @@ async def test_topics_that_are_created_at_once_are_no_more_than_the_namespace_ma
             return bool(answer.type == BaseCommand.PRODUCER_SUCCESS)
 
         async def create(at: int) -> bool:
-            return (await put(port, f"{TOPICS}/plain-{at}")).status == 204
+            return (await ask(port, "PUT", f"{TOPICS}/plain-{at}")).status == 204
 
         async def partition(at: int) -> bool:
-            return (await put(port, f"{TOPICS}/parted-{at}/partitions", 2)).status == 204
+            return (await ask(port, "PUT", f"{TOPICS}/parted-{at}/partitions", 2)).status == 204
 
         works = [each(at) for at in range(8) for each in (produce, create, partition)]
         made = await asyncio.gather(*works)
         assert any(made)
-        assert len((await get(port, TOPICS)).json) == 5
-        assert (await request(port, "POST", limit, 8)).status == 204
+        assert len((await ask(port, "GET", TOPICS)).json) == 5
+        assert (await ask(port, "POST", limit, 8)).status == 204
         first, second = f"{TOPICS}/whole-a/partitions", f"{TOPICS}/whole-b/partitions"
-        assert (await put(port, first, 1)).status == (await put(port, second, 1)).status == 204
-        grown = await asyncio.gather(
-            request(port, "POST", first, 2), request(port, "POST", second, 2)
+        assert (
+            (await ask(port, "PUT", first, 1)).status
+            == (await ask(port, "PUT", second, 1)).status
+            == 204
         )
+        grown = await asyncio.gather(ask(port, "POST", first, 2), ask(port, "POST", second, 2))
         assert sorted(each.status for each in grown) == [204, 412]
-        assert len((await get(port, TOPICS)).json) == 8
+        assert len((await ask(port, "GET", TOPICS)).json) == 8
         for client in clients:
             await client.close()
 

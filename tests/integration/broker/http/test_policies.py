@@ -10,8 +10,8 @@ from magnetar.broker.base.errors import BrokerMetadataError, ServiceNotReadyErro
 from magnetar.broker.broker import Broker
 from magnetar.broker.policies.tenants import Tenants
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from tests.http_calls import Answer, ask
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
-from tests.integration.broker.http.http_calls import Answer, request
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.ledger.cluster import cluster_of
 
@@ -98,7 +98,7 @@ class Rest:
         self.broker = broker
 
     async def __call__(self, method: str, path: str, body: object = None) -> Answer:
-        return await request(self.broker.http_port, method, ADMIN + path, body)
+        return await ask(self.broker.http_port, method, ADMIN + path, body)
 
     async def ok(self, method: str, path: str, body: object = None) -> Any:
         """The JSON that is answered; None: nothing."""

@@ -12,8 +12,8 @@ from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.broker.topic import Topic
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe
+from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
-from tests.integration.broker.http.http_calls import get, put
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.ledger.cluster import cluster_of
 
@@ -25,7 +25,7 @@ HELD = Layout.even(4).bundle_of(parse_topic_name(TOPIC)).name
 
 async def test_a_lookup_answers_the_broker_itself(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
-        answer = await get(broker.http_port, f"{LOOKUP}/topic")
+        answer = await ask(broker.http_port, "GET", f"{LOOKUP}/topic")
         assert answer.status == 200
         assert answer.json == {
             "brokerUrl": broker.service_url,
@@ -34,8 +34,10 @@ async def test_a_lookup_answers_the_broker_itself(tmp_path: Path) -> None:
             "httpUrlTls": "",
             "nativeUrl": broker.service_url,
         }
-        assert (await get(broker.http_port, f"{LOOKUP}/topic?listenerName=outside")).status == 412
-        bundle = await get(broker.http_port, f"{LOOKUP}/topic/bundle")
+        assert (
+            await ask(broker.http_port, "GET", f"{LOOKUP}/topic?listenerName=outside")
+        ).status == 412
+        bundle = await ask(broker.http_port, "GET", f"{LOOKUP}/topic/bundle")
         assert (bundle.status, bundle.text) == (200, HELD)
 
 
@@ -53,52 +55,56 @@ async def test_a_lookup_answers_the_broker_itself(tmp_path: Path) -> None:
 )
 async def test_what_is_refused_says_why(path: str, status: int, tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
-        answer = await get(broker.http_port, path)
+        answer = await ask(broker.http_port, "GET", path)
         assert answer.status == status
         assert answer.json["reason"]
 
 
 async def test_a_namespace_shows_its_bundles_and_topics(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
-        assert (await get(broker.http_port, f"{NAMESPACE}/bundles")).json == {
+        assert (await ask(broker.http_port, "GET", f"{NAMESPACE}/bundles")).json == {
             "boundaries": ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"],
             "numBundles": 4,
         }
         client = await WireClient.open(broker.port)
         await client.produce(TOPIC)
-        assert (await get(broker.http_port, f"{NAMESPACE}/topics")).json == [TOPIC]
-        assert (await get(broker.http_port, f"{NAMESPACE}/topics?mode=NON_PERSISTENT")).json == []
-        assert (await get(broker.http_port, TOPICS)).json == [TOPIC]
-        held = await get(broker.http_port, f"{TOPICS}?bundle={HELD}")
+        assert (await ask(broker.http_port, "GET", f"{NAMESPACE}/topics")).json == [TOPIC]
+        assert (
+            await ask(broker.http_port, "GET", f"{NAMESPACE}/topics?mode=NON_PERSISTENT")
+        ).json == []
+        assert (await ask(broker.http_port, "GET", TOPICS)).json == [TOPIC]
+        held = await ask(broker.http_port, "GET", f"{TOPICS}?bundle={HELD}")
         assert held.json == [TOPIC]
-        other = await get(broker.http_port, f"{TOPICS}?bundle=0x00000000_0x40000000")
+        other = await ask(broker.http_port, "GET", f"{TOPICS}?bundle=0x00000000_0x40000000")
         assert other.json == []
-        partitions = await get(broker.http_port, f"{TOPICS}/topic/partitions")
+        partitions = await ask(broker.http_port, "GET", f"{TOPICS}/topic/partitions")
         assert partitions.json == {"partitions": 0, "deleted": False}
         missing = f"{TOPICS}/missing/partitions?checkAllowAutoCreation=true"
-        assert (await get(broker.http_port, missing)).json["partitions"] == 0
+        assert (await ask(broker.http_port, "GET", missing)).json["partitions"] == 0
         await client.close()
 
 
 async def test_the_broker_shows_itself(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port = broker.http_port
-        assert (await get(port, "/admin/v2/brokers")).json == [f"127.0.0.1:{port}"]
-        assert (await get(port, "/admin/v2/brokers/standalone")).json == [f"127.0.0.1:{port}"]
-        assert (await get(port, "/admin/v2/brokers/leaderBroker")).json == {
+        assert (await ask(port, "GET", "/admin/v2/brokers")).json == [f"127.0.0.1:{port}"]
+        assert (await ask(port, "GET", "/admin/v2/brokers/standalone")).json == [
+            f"127.0.0.1:{port}"
+        ]
+        assert (await ask(port, "GET", "/admin/v2/brokers/leaderBroker")).json == {
             "serviceUrl": broker.http_url,
             "brokerId": f"127.0.0.1:{port}",
         }
         for path in ("health", "ready"):
-            assert (await get(port, f"/admin/v2/brokers/{path}")).text == "ok"
+            assert (await ask(port, "GET", f"/admin/v2/brokers/{path}")).text == "ok"
         owned = f"/admin/v2/brokers/standalone/127.0.0.1:{port}/ownedNamespaces"
-        assert len((await get(port, owned)).json) == 4
-        (known,) = (await get(port, "/magnetar/v1/brokers")).json
+        assert len((await ask(port, "GET", owned)).json) == 4
+        (known,) = (await ask(port, "GET", "/magnetar/v1/brokers")).json
         assert known["is_leader"]
         assert known["is_self"]
         client = await WireClient.open(broker.port)
         await client.produce(TOPIC)
-        report = (await get(port, "/admin/v2/broker-stats/load-report")).json
+        report = (await ask(port, "GET", "/admin/v2/broker-stats/load-report")).json
         assert report["numTopics"] == 1
         assert report["lastStats"][f"public/default/{HELD}"]["producerCount"] == 1
         await client.close()
@@ -114,7 +120,7 @@ async def test_an_unload_closes_topics_and_their_clients_look_again(
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         client = await WireClient.open(broker.port)
         await client.produce(TOPIC)
-        assert (await put(broker.http_port, path)).status == 204
+        assert (await ask(broker.http_port, "PUT", path)).status == 204
         assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
         await client.close()
 
@@ -125,20 +131,20 @@ async def test_a_split_divides_the_topics_and_no_client_notices(tmp_path: Path) 
         client = await WireClient.open(broker.port)
         await client.produce(TOPIC)
         whole = f"{NAMESPACE}/{HELD}"
-        assert (await put(port, f"{whole}/split")).status == 204
-        assert "0x60000000" in (await get(port, f"{NAMESPACE}/bundles")).json["boundaries"]
-        gone = await put(port, f"{whole}/split")
+        assert (await ask(port, "PUT", f"{whole}/split")).status == 204
+        assert "0x60000000" in (await ask(port, "GET", f"{NAMESPACE}/bundles")).json["boundaries"]
+        gone = await ask(port, "PUT", f"{whole}/split")
         assert gone.status == 412
         assert "no bundle" in gone.json["reason"]
-        at = await put(
+        at = await ask(
             port,
+            "PUT",
             f"{NAMESPACE}/0x00000000_0x40000000/split?splitAlgorithmName=specified_positions_divide",
             [0x10000000, 0x20000000],
         )
         assert at.status == 204
-        assert (await get(port, f"{NAMESPACE}/bundles")).json["numBundles"] == 7
-        client.publish(0, b"still here")
-        assert (await client.next()).type == BaseCommand.SEND_RECEIPT
+        assert (await ask(port, "GET", f"{NAMESPACE}/bundles")).json["numBundles"] == 7
+        await client.publish_ok(0, b"still here")
         await client.close()
 
 
@@ -148,11 +154,11 @@ async def test_a_bundle_of_less_than_two_topics_is_not_divided_by_its_topics(
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         path = f"{NAMESPACE}/{HELD}/split"
         by = "splitAlgorithmName=topic_count_equally_divide"
-        answer = await put(broker.http_port, f"{path}?{by}")
+        answer = await ask(broker.http_port, "PUT", f"{path}?{by}")
         assert answer.status == 412
-        unknown = await put(broker.http_port, f"{path}?splitAlgorithmName=by_magic")
+        unknown = await ask(broker.http_port, "PUT", f"{path}?splitAlgorithmName=by_magic")
         assert "by_magic" in unknown.json["reason"]
-        outside = await put(broker.http_port, path, [5])
+        outside = await ask(broker.http_port, "PUT", path, [5])
         assert "not inside" in outside.json["reason"]
 
 
@@ -163,9 +169,8 @@ async def test_a_topic_tells_what_it_does_and_why_it_does_nothing(tmp_path: Path
         await client.subscribe(
             TOPIC, subType=CommandSubscribe.Key_Shared, consumer_name="c", subscription="s"
         )
-        client.publish(0, b"body")
-        await client.next(BaseCommand.SEND_RECEIPT)
-        stats = (await get(broker.http_port, f"{TOPICS}/topic/stats")).json
+        await client.publish_ok(0, b"body")
+        stats = (await ask(broker.http_port, "GET", f"{TOPICS}/topic/stats")).json
         assert (stats["msgInCounter"], stats["msgOutCounter"]) == (1, 0)
         (producer,) = stats["publishers"]
         assert producer["producerId"] == 0
@@ -180,7 +185,7 @@ async def test_a_topic_tells_what_it_does_and_why_it_does_nothing(tmp_path: Path
         assert consumer["keyHashRangeArrays"] == [[1, 65535]]
         client.flow(10)
         await client.next(BaseCommand.MESSAGE)
-        stats = (await get(broker.http_port, f"{TOPICS}/topic/stats")).json
+        stats = (await ask(broker.http_port, "GET", f"{TOPICS}/topic/stats")).json
         assert stats["msgOutCounter"] == 1
         assert stats["bytesOutCounter"] > 0
         assert stats["subscriptions"]["s"]["whyIdle"] == "nothing_new"
@@ -189,8 +194,8 @@ async def test_a_topic_tells_what_it_does_and_why_it_does_nothing(tmp_path: Path
 
 async def test_a_topic_that_does_not_exist_has_no_statistics(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
-        assert (await get(broker.http_port, f"{TOPICS}/missing/stats")).status == 404
-        assert (await get(broker.http_port, TOPICS)).json == []
+        assert (await ask(broker.http_port, "GET", f"{TOPICS}/missing/stats")).status == 404
+        assert (await ask(broker.http_port, "GET", TOPICS)).json == []
 
 
 async def test_the_statistics_of_many_topics_are_not_made_in_one_turn(
@@ -215,7 +220,7 @@ async def test_the_statistics_of_many_topics_are_not_made_in_one_turn(
 
         monkeypatch.setattr("magnetar.broker.http.brokers.topic_stats", counted)
         counting = asyncio.create_task(count_turns())
-        answer = await get(broker.http_port, "/admin/v2/broker-stats/topics")
+        answer = await ask(broker.http_port, "GET", "/admin/v2/broker-stats/topics")
         counting.cancel()
         shown = answer.json["public/default"].values()
         assert sum(len(bundle["non-persistent"]) for bundle in shown) == 120

@@ -14,8 +14,8 @@ from magnetar.broker.topic import Topic
 from magnetar.cursors import CursorUnavailableError, SubscriptionCursor
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
+from tests.http_calls import Answer, ask
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
-from tests.integration.broker.http.http_calls import Answer, request
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.ledger.cluster import cluster_of
 
@@ -31,7 +31,7 @@ class Scene:
         self.client = client
 
     async def call(self, method: str, path: str, body: object = None) -> Answer:
-        return await request(self.broker.http_port, method, path, body)
+        return await ask(self.broker.http_port, method, path, body)
 
     async def receipts(self, count: int) -> None:
         for _ in range(count):

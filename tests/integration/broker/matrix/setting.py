@@ -6,8 +6,6 @@ is more than three times the receiver queue, so that most of it is fetched by cr
 first request.
 """
 
-import http.client
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +14,7 @@ from typing import Any
 
 import pulsar
 
+from tests.http_calls import admin, topic_path
 from tests.integration.pulsar_client.support import RECEIVE_TIMEOUT_MS, receive
 from tests.standalone import Standalone
 from tests.waiting import wait_until
@@ -89,10 +88,7 @@ class Setting:
 
     def admin(self, method: str, action: str, body: object = None, *, topic: str = "") -> Any:
         """A request about the topic, which must succeed; the JSON that is answered."""
-        path = "/admin/v2/" + (topic or self.topic).replace("://", "/") + action
-        status, text = call(self.server, method, path, body)
-        assert 200 <= status < 300, (method, path, status, text)
-        return json.loads(text) if text else None
+        return admin(self.server, method, topic_path(topic or self.topic) + action, body)
 
     def have_policies(self, **policies: object) -> None:
         """Policies of the topic, which count for whoever uses it from now on."""
@@ -129,18 +125,6 @@ class Setting:
     def backlog(self) -> int:
         """Entries that the subscription has before it, in all parts."""
         return sum(each["subscriptions"]["s"]["msgBacklog"] for each in self.stats())
-
-
-def call(server: Standalone, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-    """A request to the HTTP interface: status and content."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
-    try:
-        content = None if body is None else json.dumps(body)
-        connection.request(method, path, content, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
 
 
 def send(producer: pulsar.Producer, numbers: Sequence[int], *, is_numbered: bool = False) -> None:

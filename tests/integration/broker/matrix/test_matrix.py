@@ -12,8 +12,9 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from tests.http_calls import call
 from tests.integration.broker.matrix import keeping, producing, subscriptions, topics
-from tests.integration.broker.matrix.setting import PARTITIONS, Case, Setting, call
+from tests.integration.broker.matrix.setting import PARTITIONS, Case, Setting
 from tests.integration.pulsar_client.support import connect
 from tests.standalone import Standalone
 
@@ -123,8 +124,7 @@ def interrupted(
     chosen = {name for each in request.session.items for name in _names(each)}
     cases.begin([name for name in NAMES if name in chosen], interruption)
     if interruption == "unload":
-        status, _ = call(server, "PUT", "/admin/v2/namespaces/public/default/unload")
-        assert status == 204
+        call(server, "PUT", "namespaces/public/default/unload", expect=204)
     else:
         assert server.terminate() == 0
         server.start()

@@ -1,13 +1,11 @@
 """Two brokers with tokens and authorization, and a bookie; requests to them."""
 
-import http.client
-import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from tests.integration.broker.security.secured import SECRET, bearer, token_for
-from tests.processes import HOST, ServerProcess, free_ports, magnetar_command
+from tests.http_calls import follow
+from tests.integration.broker.security.secured import SECRET, token_for
+from tests.processes import ServerProcess, free_ports, magnetar_command
 from tests.standalone import READY_TIMEOUT_S, is_ready_line
 
 
@@ -50,16 +48,5 @@ class Pair:
 
     def ask(self, at: int, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """As a super user; redirects are followed."""
-        host = f"{HOST}:{self.http_ports[at]}"
-        while True:
-            connection = http.client.HTTPConnection(host, timeout=30)
-            headers = {**bearer(token_for("root")), "Content-Type": "application/json"}
-            content = None if body is None else json.dumps(body)
-            connection.request(method, path, body=content, headers=headers)
-            response = connection.getresponse()
-            text = response.read()
-            connection.close()
-            if response.status != 307:
-                return response.status, json.loads(text) if text else None
-            parts = urlsplit(response.getheader("Location") or "")
-            host, path = parts.netloc, f"{parts.path}?{parts.query}"
+        answer = follow(self.http_ports[at], method, path, body, token=token_for("root"))
+        return answer.status, answer.json if answer.body else None

@@ -1,7 +1,5 @@
 """A standalone with TLS, three ways to prove who one is, and authorization; how to reach it."""
 
-import http.client
-import json
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +9,7 @@ import bcrypt
 import jwt
 
 from tests.certificates import Authority
+from tests.http_calls import call
 from tests.processes import HOST, free_ports
 from tests.standalone import Standalone
 
@@ -84,24 +83,18 @@ class Secured(Standalone):
         over_tls: bool = False,
     ) -> tuple[int, Any]:
         """Status and JSON of a request."""
-        if over_tls:
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                HOST, self.https_port, timeout=20, context=self.client_tls(certificate)
-            )
-        else:
-            connection = http.client.HTTPConnection(HOST, self.http_port, timeout=20)
-        content = None if body is None else json.dumps(body)
-        given = {"Content-Type": "application/json", **(headers or {})}
+        answer = call(
+            f"https://{HOST}:{self.https_port}" if over_tls else self,
+            method,
+            path,
+            body,
+            headers=headers,
+            tls=self.client_tls(certificate) if over_tls else None,
+        )
         try:
-            connection.request(method, path, body=content, headers=given)
-            response = connection.getresponse()
-            text = response.read().decode()
-        finally:
-            connection.close()
-        try:
-            return response.status, json.loads(text) if text else None
+            return answer.status, answer.json if answer.body else None
         except ValueError:
-            return response.status, text
+            return answer.status, answer.text
 
     def as_role(self, role: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         return self.ask(method, path, headers=bearer(token_for(role)), body=body)

@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.sdk import Client, ConsumerSettings, InitialPosition, SubscriptionType
 from magnetar.sdk.errors import SdkError
-from tests.integration.broker.http.http_calls import request
+from tests.http_calls import ask
 from tests.processes import magnetar_command, magnetar_environment
 from tests.standalone import Standalone
 
@@ -49,43 +49,43 @@ async def test_what_is_open_can_be_seen_and_aborted(server: Standalone) -> None:
         await consumer.acknowledge(message, transaction=txn)
         most, least = txn.id
         name = f"({most},{least})"
-        found = (await request(port, "GET", f"{BASE}/transactionMetadata/{most}/{least}")).json
+        found = (await ask(port, "GET", f"{BASE}/transactionMetadata/{most}/{least}")).json
         assert found["status"] == "OPEN"
         assert list(found["producedPartitions"]) == [producer.topic]
         assert found["ackedPartitions"] == {producer.topic: {"s": {}}}
-        assert name in (await request(port, "GET", f"{BASE}/slowTransactions/0")).json
-        assert name not in (await request(port, "GET", f"{BASE}/slowTransactions/3600000")).json
-        stats = (await request(port, "GET", f"{BASE}/coordinatorStats")).json
+        assert name in (await ask(port, "GET", f"{BASE}/slowTransactions/0")).json
+        assert name not in (await ask(port, "GET", f"{BASE}/slowTransactions/3600000")).json
+        stats = (await ask(port, "GET", f"{BASE}/coordinatorStats")).json
         assert stats[str(most)]["ongoingTxnSize"] == 1
-        one = await request(port, "GET", f"{BASE}/coordinatorStats?coordinatorId={most}")
+        one = await ask(port, "GET", f"{BASE}/coordinatorStats?coordinatorId={most}")
         assert one.json == stats[str(most)]
         buffer = f"{BASE}/transactionBufferStats/public/default/seen"
-        found = (await request(port, "GET", buffer)).json
+        found = (await ask(port, "GET", buffer)).json
         assert [each["id"] for each in found["ongoingTransactions"]] == [name]
         acks = f"{BASE}/pendingAckStats/public/default/seen/s"
-        assert (await request(port, "GET", acks)).json["pendingAcks"] == 1
-        topic = (await request(port, "GET", "/admin/v2/persistent/public/default/seen/stats")).json
+        assert (await ask(port, "GET", acks)).json["pendingAcks"] == 1
+        topic = (await ask(port, "GET", "/admin/v2/persistent/public/default/seen/stats")).json
         assert topic["ongoingTxnCount"] == 1
         listed = await asyncio.to_thread(admin, server, "slow", "--older-than", "0")
         assert name in listed
         assert "OPEN" in listed
         said = await asyncio.to_thread(admin, server, "abort", str(most), str(least), "--yes")
         assert f"{name} is aborted" in said
-        again = await request(port, "POST", f"{BASE}/abortTransaction/{most}/{least}")
+        again = await ask(port, "POST", f"{BASE}/abortTransaction/{most}/{least}")
         assert again.status == 204, "once more is fine"
         assert (await consumer.receive(timeout_s=20)).data == b"0"
         with pytest.raises(SdkError):
             await txn.commit()
-        found = (await request(port, "GET", buffer)).json
+        found = (await ask(port, "GET", buffer)).json
         assert (found["ongoingTxnSize"], found["abortedEntries"]) == (0, 1)
-        topic = (await request(port, "GET", "/admin/v2/persistent/public/default/seen/stats")).json
+        topic = (await ask(port, "GET", "/admin/v2/persistent/public/default/seen/stats")).json
         assert (topic["ongoingTxnCount"], topic["abortedTxnCount"]) == (0, 1)
-        gone = await request(port, "GET", f"{BASE}/transactionMetadata/{most}/{least}")
+        gone = await ask(port, "GET", f"{BASE}/transactionMetadata/{most}/{least}")
         assert gone.status == 404
 
 
 async def test_coordinators_are_listed_with_their_brokers(server: Standalone) -> None:
-    found = (await request(server.http_port, "GET", f"{BASE}/coordinators")).json
+    found = (await ask(server.http_port, "GET", f"{BASE}/coordinators")).json
     assert [each["id"] for each in found] == [0, 1, 2, 3]
     assert {each["brokerServiceUrl"] for each in found} == {server.url}
     assert server.url in await asyncio.to_thread(admin, server, "coordinators")
@@ -96,7 +96,7 @@ async def test_metrics_count_transactions(server: Standalone) -> None:
         producer = await client.producer("counted")
         async with client.transaction() as txn:
             await producer.send(b"1", transaction=txn)
-    page = (await request(server.http_port, "GET", "/metrics")).text
+    page = (await ask(server.http_port, "GET", "/metrics")).text
     lines = [line for line in page.splitlines() if line.startswith("pulsar_txn_")]
     labels = f'{{cluster="standalone",coordinator_id="{txn.id[0]}"}}'
     assert any(line.startswith(f"pulsar_txn_committed_total{labels} ") for line in lines), lines
@@ -118,7 +118,7 @@ async def test_metrics_count_transactions(server: Standalone) -> None:
 async def test_what_is_not_there_is_refused(
     server: Standalone, method: str, path: str, status: int
 ) -> None:
-    assert (await request(server.http_port, method, f"{BASE}/{path}")).status == status
+    assert (await ask(server.http_port, method, f"{BASE}/{path}")).status == status
 
 
 async def test_peeking_passes_over_what_is_hidden_or_aborted(server: Standalone) -> None:
@@ -133,6 +133,6 @@ async def test_peeking_passes_over_what_is_hidden_or_aborted(server: Standalone)
         hidden = await client.transaction().begin()
         await producer.send(b"hidden", transaction=hidden)
         path = "/admin/v2/persistent/public/default/peeked/subscription/s/position"
-        first = await request(server.http_port, "GET", f"{path}/1")
+        first = await ask(server.http_port, "GET", f"{path}/1")
         assert first.status == 200
         await hidden.abort()

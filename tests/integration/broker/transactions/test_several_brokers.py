@@ -15,7 +15,7 @@ from magnetar.sdk import (
     SubscriptionType,
     Transaction,
 )
-from tests.integration.broker.http.http_calls import request
+from tests.http_calls import ask
 from tests.real_cluster import RealCluster
 
 BROKERS = ("broker-1", "broker-2")
@@ -47,7 +47,7 @@ async def owner(cluster: RealCluster, topic: str) -> str:
     for broker in BROKERS:
         if cluster.is_running(broker):
             port = cluster.server(broker).ports["http"]
-            answer = await request(port, "GET", f"/lookup/v2/topic/persistent/{topic}")
+            answer = await ask(port, "GET", f"/lookup/v2/topic/persistent/{topic}")
             if answer.status == 200:
                 return next(
                     each for each in BROKERS if cluster.url(each) == answer.json["brokerUrl"]
@@ -77,7 +77,7 @@ async def test_a_transaction_is_one_over_several_brokers_whatever_happens_to_the
             port = cluster.server(broker).ports["http"]
             for topic in TOPICS:
                 path = f"/admin/v2/persistent/public/default/{topic}/unload"
-                assert (await request(port, "PUT", path)).status in (204, 307)
+                assert (await ask(port, "PUT", path)).status in (204, 307)
         await unloaded.commit()
         # What was acknowledged in it does not come again, though its broker changed meanwhile.
         await _expect_everywhere(consumers, b"1", again=False)

@@ -1,26 +1,17 @@
 """Transactions by single commands, as other clients send them: what SEND says, and what END_TXN
 is answered."""
 
-import asyncio
-import json
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.http_calls import admin, ask
 from tests.integration.broker.wire_client import WireClient
 from tests.standalone import Standalone
 
 TOPIC = "persistent://public/default/by-commands"
-
-
-async def publish(
-    client: WireClient, sequence_id: int, body: bytes, txn: tuple[int, int] | None
-) -> None:
-    client.publish(sequence_id, body, txn=txn)
-    await client.next(BaseCommand.SEND_RECEIPT)
 
 
 @pytest.mark.parametrize("action", [pb.COMMIT, pb.ABORT])
@@ -31,9 +22,9 @@ async def test_a_message_whose_command_alone_names_its_transaction_is_in_it_also
         client = await WireClient.open(server.port)
         txn = await client.begin(TOPIC)
         await client.produce(TOPIC, txn_enabled=True)
-        await publish(client, 0, b"before", None)
-        await publish(client, 1, b"in it", txn)
-        await publish(client, 2, b"behind", None)
+        await client.publish_ok(0, b"before")
+        await client.publish_ok(1, b"in it", txn=txn)
+        await client.publish_ok(2, b"behind")
         server.kill()
         await client.close()
         server.start()
@@ -83,10 +74,9 @@ async def test_an_end_is_not_answered_twice_but_to_clients_that_may_not_have_hea
 def test_coordinators_are_found_over_http_as_over_the_binary_protocol(tmp_path: Path) -> None:
     with Standalone(tmp_path / "data") as server:
         name = "persistent/pulsar/system/transaction_coordinator_assign"
-        with urlopen(f"{server.http_url}/admin/v2/{name}/partitions") as answer:
-            assert json.load(answer)["partitions"] == 4
-        with urlopen(f"{server.http_url}/lookup/v2/topic/{name}-partition-3") as answer:
-            assert json.load(answer)["brokerUrl"] == server.url
+        assert admin(server, "GET", f"{name}/partitions")["partitions"] == 4
+        found = admin(server, "GET", f"/lookup/v2/topic/{name}-partition-3")
+        assert found["brokerUrl"] == server.url
 
 
 async def test_topics_are_told_of_by_the_names_that_the_client_gave(tmp_path: Path) -> None:
@@ -94,11 +84,10 @@ async def test_topics_are_told_of_by_the_names_that_the_client_gave(tmp_path: Pa
         client = await WireClient.open(server.port)
         await client.produce(TOPIC, txn_enabled=True)
         txn = await client.begin("by-commands")
-        await publish(client, 0, b"in it", txn)
-        path = f"{server.http_url}/admin/v3/transactions/transactionMetadata/{txn[0]}/{txn[1]}"
-        answer = await asyncio.to_thread(urlopen, path)
-        with answer:
-            assert json.load(answer)["producedPartitions"] == {"by-commands": {}}
+        await client.publish_ok(0, b"in it", txn=txn)
+        path = f"/admin/v3/transactions/transactionMetadata/{txn[0]}/{txn[1]}"
+        answer = await ask(server, "GET", path)
+        assert answer.ok()["producedPartitions"] == {"by-commands": {}}
         assert not (await client.end(txn)).HasField("error")
         await client.subscribe(TOPIC, permits=1)
         assert await client.bodies(1) == [b"in it"]

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import json
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +13,7 @@ from urllib.parse import quote
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.integration.broker.http.http_calls import Answer, request
+from tests.http_calls import Answer, ask
 
 WAIT_S = 30.0
 """Nothing that a test waits for takes this long, unless it never comes."""
@@ -152,16 +152,6 @@ class Topic:
         return open_socket(self.port, f"/ws/v2/reader/{self.path}?{query}", **options)
 
 
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Ask again until the answer is yes."""
-    try:
-        async with asyncio.timeout(WAIT_S):
-            while not await condition():  # noqa: ASYNC110 - what happens elsewhere tells nobody
-                await asyncio.sleep(0.02)  # between two questions
-    except TimeoutError:
-        raise AssertionError(f"not within {WAIT_S} s: {what}") from None
-
-
 async def status_of(opening: Any) -> int:
     """The status with which an upgrade is refused."""
     try:
@@ -174,8 +164,8 @@ async def status_of(opening: Any) -> int:
 
 async def admin(topic: Topic, method: str, path: str, body: object = None) -> Answer:
     """A request about the topic that must succeed."""
-    answer = await request(topic.port, method, f"/admin/v2/{topic.path}/{path}", body)
-    assert answer.status < 300, answer
+    answer = await ask(topic.port, method, f"{topic.path}/{path}", body)
+    answer.ok()
     return answer
 
 

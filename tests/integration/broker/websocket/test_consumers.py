@@ -15,9 +15,9 @@ from tests.integration.broker.websocket.sockets import (
     admin,
     nothing_more,
     status_of,
-    until,
 )
 from tests.standalone import Standalone
+from tests.waiting import until
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pulsar
 import pytest
 import websockets
 
-from tests.integration.broker.http.http_calls import request
+from tests.http_calls import ask
 from tests.integration.broker.websocket.sockets import (
     WAIT_S,
     Refused,
@@ -19,9 +19,9 @@ from tests.integration.broker.websocket.sockets import (
     nothing_more,
     open_socket,
     status_of,
-    until,
 )
 from tests.standalone import Standalone
+from tests.waiting import until
 
 # -- the whole way
 
@@ -157,7 +157,7 @@ async def test_names_are_decoded(server: Standalone) -> None:
     ):
         await producer.publish_ok("found")
         assert await consumer.payload() == "found"
-    listed = await request(server.http_port, "GET", "/admin/v2/persistent/public/default")
+    listed = await ask(server.http_port, "GET", "/admin/v2/persistent/public/default")
     assert topic.url in listed.json
     subscriptions = await admin(topic, "GET", "subscriptions")
     assert subscriptions.json == ["also odd ü%&?#"]
@@ -390,9 +390,9 @@ async def test_paths_and_parameters_with_mistakes_get_400(server: Standalone, pa
 
 async def test_what_may_not_appear_by_itself_is_404(server: Standalone) -> None:
     port = server.http_port
-    answer = await request(port, "PUT", "/admin/v2/namespaces/public/fixed", {})
+    answer = await ask(port, "PUT", "/admin/v2/namespaces/public/fixed", {})
     assert answer.status < 300, answer
-    answer = await request(
+    answer = await ask(
         port,
         "POST",
         "/admin/v2/namespaces/public/fixed/autoTopicCreation",
@@ -424,23 +424,23 @@ async def test_foreign_pages_may_not_connect_unless_they_are_listed(topic: Topic
 
 async def test_statistics_list_the_sessions_of_a_topic(topic: Topic) -> None:
     path = f"/admin/v2/proxy-stats/{topic.path}/stats"
-    assert (await request(topic.port, "GET", path)).status == 404
+    assert (await ask(topic.port, "GET", path)).status == 404
     query = "subscriptionType=Shared"
     async with topic.producer() as producer, topic.consumer(query) as consumer:
         await producer.publish_ok("a", "b")
         await consumer.payloads(2)
-        answer = await request(topic.port, "GET", path)
+        answer = await ask(topic.port, "GET", path)
         (sender,), (receiver,) = answer.json["producerStats"], answer.json["consumerStats"]
         host, port = producer.connection.local_address[:2]
         assert sender == {"remoteConnection": f"{host}:{port}", "numberOfMsgDelivered": 2}
         assert receiver["subscriptionName"] == "s"
         assert receiver["subscriptionType"] == "Shared"
         assert receiver["numberOfMsgDelivered"] == 2
-        every = await request(topic.port, "GET", "/admin/v2/proxy-stats/stats")
+        every = await ask(topic.port, "GET", "/admin/v2/proxy-stats/stats")
         assert every.json[topic.url] == answer.json
         (rates,) = (
             each["metrics"]
-            for each in (await request(topic.port, "GET", "/admin/v2/proxy-stats/metrics")).json
+            for each in (await ask(topic.port, "GET", "/admin/v2/proxy-stats/metrics")).json
             if each["dimensions"] == {"namespace": "public/default"}
         )
         assert rates["ns_msg_publish_rate"] > 0

@@ -17,7 +17,7 @@ from magnetar.sdk import (
 )
 from magnetar.sdk.web_socket import WebSocketClient
 from magnetar.testing import Broker
-from tests.integration.sdk.embedded import EARLIEST, admin, data, numbered, send, take
+from tests.integration.sdk.embedded import EARLIEST, admin, compact, data, numbered, send, take
 from tests.waiting import until
 
 FROM_START = ConsumerSettings(initial_position=EARLIEST, nack_delay_ms=50, ack_group_ms=1)
@@ -44,18 +44,6 @@ async def backlog(server: Broker, topic: str, subscription: str = "s") -> int:
 async def reset_to_start(server: Broker, topic: str) -> None:
     path = f"{topic.replace('://', '/')}/subscription/s/resetcursor/0"
     await admin(server, "POST", path)
-
-
-async def compact(server: Broker, topic: str) -> None:
-    path = topic.replace("://", "/")
-    await admin(server, "PUT", f"{path}/compaction")
-
-    async def is_done() -> bool:
-        status = await admin(server, "GET", f"{path}/compaction")
-        assert isinstance(status, dict)
-        return bool(status["status"] == "SUCCESS")
-
-    await until(is_done, "the topic is compacted")
 
 
 async def rest_of(consumer: Consumer) -> list[bytes]:

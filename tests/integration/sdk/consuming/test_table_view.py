@@ -11,25 +11,13 @@ from magnetar.sdk.errors import AlreadyClosedError, TooSlowError
 from magnetar.sdk.schemas import INT64, STRING, KeyValue, KeyValueEncoding, KeyValueSchema
 from magnetar.sdk.wire.pulsar_pb2 import CompressionType, MessageMetadata
 from magnetar.testing import Broker
-from tests.integration.sdk.embedded import admin, make_partitioned
+from tests.integration.sdk.embedded import compact, make_partitioned
 from tests.waiting import until
 
 
 async def put(client: Client, topic: str, pairs: list[tuple[str, bytes]]) -> None:
     async with await client.producer(topic, ProducerSettings(batching=False)) as producer:
         await asyncio.gather(*(producer.send(value, key=key) for key, value in pairs))
-
-
-async def compact(server: Broker, topic: str) -> None:
-    path = topic.replace("://", "/")
-    await admin(server, "PUT", f"{path}/compaction")
-
-    async def is_compacted() -> bool:
-        status = await admin(server, "GET", f"{path}/compaction")
-        assert isinstance(status, dict)
-        return bool(status["status"] == "SUCCESS")
-
-    await until(is_compacted, "the topic is compacted")
 
 
 async def test_it_holds_the_newest_value_of_each_key(client: Client, topic: str) -> None:

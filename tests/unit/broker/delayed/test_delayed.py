@@ -1,7 +1,6 @@
 """Delayed messages: withheld from Shared and Key_Shared until they are due, and never lost."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +13,10 @@ from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry, send_frame, settle
+from tests.unit.broker.harness import Client, Harness, entry, send_frame
 from tests.unit.broker.memory_log import ManualClock
 from tests.unit.broker.memory_parts import TOPIC, feature_of
+from tests.waiting import settle, until
 
 SHARED = pb.CommandSubscribe.Shared
 KEY_SHARED = pb.CommandSubscribe.Key_Shared
@@ -83,12 +83,6 @@ async def got(client: Client) -> list[int]:
         for command, _ in client.received()
         if command.type == BaseCommand.MESSAGE
     ]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await settle()
 
 
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])

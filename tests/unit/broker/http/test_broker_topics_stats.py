@@ -11,8 +11,9 @@ from magnetar.broker.http.brokers import OLD_CONSTANTS, with_old_names
 from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Harness, consuming, entry, settle
+from tests.unit.broker.harness import Harness, consuming, entry
 from tests.unit.broker.pulsar_stats import PULSAR
+from tests.waiting import settle
 
 BROKER_TOPICS: Mapping[str, frozenset[str]] = {
     level: frozenset(fields.split())

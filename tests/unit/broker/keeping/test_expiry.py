@@ -10,9 +10,10 @@ from magnetar.broker.features.retention.expiry import newest_older
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import entry, settle
+from tests.unit.broker.harness import entry
 from tests.unit.broker.keeping.world import NOW_MS, World, backlog
 from tests.unit.broker.memory_log import MemoryLog
+from tests.waiting import settle
 
 
 async def test_what_is_older_than_the_ttl_leaves_the_backlog_and_is_counted() -> None:

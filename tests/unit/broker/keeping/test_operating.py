@@ -9,8 +9,8 @@ from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics import operating
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST
-from tests.unit.broker.harness import settle
 from tests.unit.broker.keeping.world import World, backlog
+from tests.waiting import settle
 
 
 async def test_a_deletion_that_a_moving_topic_prevents_is_not_reported_as_done() -> None:

@@ -11,6 +11,7 @@ from magnetar.broker.base.errors import BrokerMetadataError, ServiceNotReadyErro
 from magnetar.broker.cluster.balance.bundles import Bundle, BundleId
 from magnetar.broker.cluster.ownership.acquisitions import Acquisitions, NotYet
 from magnetar.broker.cluster.ownership.changes import Changes
+from tests.waiting import settle
 
 BUNDLE = BundleId("public/default", Bundle(0, 0x80000000))
 OTHER = BundleId("public/default", Bundle(0x80000000, 0xFFFFFFFF))
@@ -55,11 +56,6 @@ def acquisitions(looks: Looks, changes: Changes) -> Acquisitions[str]:
 
 def ask(acquisitions: Acquisitions[str], times: int) -> list["asyncio.Task[str | NotYet]"]:
     return [asyncio.create_task(acquisitions.get(BUNDLE, timeout_s=NEVER_S)) for _ in range(times)]
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_one_look_serves_all_who_asked_before_it(

@@ -23,6 +23,7 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.metadata.store import Versioned, Watch, WatchCallback, WatchEvent
 from magnetar.ledger.system import SystemClock
 from tests.dictionary_store import DictionaryStore
+from tests.waiting import settle
 
 BUNDLE = BundleId("public/default", Bundle(0, 0x40000000))
 PATH = BUNDLE.lease_path
@@ -185,11 +186,6 @@ class World:
         """As when an operator deletes the node, and another broker is faster."""
         record = LeaseRecord(native_url=URL, session_token="another's", broker="br2")
         self.store.nodes[PATH] = record.encode()
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_a_lease_whose_node_is_gone_is_lost() -> None:

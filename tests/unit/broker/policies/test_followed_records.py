@@ -10,6 +10,7 @@ from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.policies.records import Followed
 from magnetar.ledger.metadata.store import MetadataStore, WatchEvent
 from magnetar.ledger.metadata.url import open_store
+from tests.waiting import settle
 
 
 @pytest.fixture
@@ -70,8 +71,7 @@ async def test_who_asks_while_a_read_ends_never_spins(store: MetadataStore, turn
     await asyncio.sleep(0)
     followed._on_event(WatchEvent.CHANGED)  # the read under way is old by now
     reads.gate.set()
-    for _ in range(turns):
-        await asyncio.sleep(0)
+    await settle(turns)
     answers = await asyncio.wait_for(asyncio.gather(first, followed.get()), 5)
     assert list(answers) == [0, 0]
     followed.close()
@@ -86,12 +86,10 @@ async def test_a_change_is_told_of_whenever_it_comes_after_another(
     assert await followed.get() == 0
     reads.value = 1
     followed._on_event(WatchEvent.CHANGED)
-    for _ in range(turns):
-        await asyncio.sleep(0)
+    await settle(turns)
     reads.value = 2
     followed._on_event(WatchEvent.CHANGED)
-    for _ in range(32):
-        await asyncio.sleep(0)
+    await settle(32)
     assert told[-1][1] == 2
     followed.close()
 
@@ -121,8 +119,7 @@ async def test_a_read_that_hangs_holds_up_nobody_who_knows_the_last_value(
     followed._on_event(WatchEvent.CHANGED)
     assert await asyncio.wait_for(followed.latest(), 30) == 0
     again = asyncio.ensure_future(followed.latest())  # the same read is not waited for again
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settle(5)
     assert again.done()
     reads.value = 1
     reads.gate.set()

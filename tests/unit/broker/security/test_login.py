@@ -12,7 +12,8 @@ from magnetar.broker.protocol.revoking import IsConcerned, Revoking
 from magnetar.broker.security.identity import Identity
 from magnetar.sdk.wire import PING_FRAME, BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, settle
+from tests.unit.broker.harness import Client, Harness
+from tests.waiting import settle
 
 SECRET = b"s" * 32
 KEY = f"data:;base64,{base64.b64encode(SECRET).decode()}"

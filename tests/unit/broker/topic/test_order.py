@@ -15,7 +15,7 @@ from magnetar.ledger.position import Position
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.memory_parts import feature_of
 from tests.unit.broker.topic.everything import Everything, answers
-from tests.unit.broker.turns import settle
+from tests.waiting import settle
 
 _CODES = pb.ServerError
 _KEYS = [pb.EncryptionKeys(key="k", value=b"encrypted")]

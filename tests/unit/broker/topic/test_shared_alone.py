@@ -2,7 +2,7 @@
 
 from magnetar.ledger.position import Position
 from tests.unit.broker.topic.alone import Alone, MemoryPeer, at, publish
-from tests.unit.broker.turns import settle
+from tests.waiting import settle
 
 
 async def test_consumers_take_turns() -> None:

@@ -9,7 +9,7 @@ from magnetar.broker.policies.effective import EffectivePolicies, RateLimit
 from magnetar.broker.topic import Feature, PublishBatch, PublishRows
 from magnetar.ledger.errors import LedgerError, LogUnavailableError
 from tests.unit.broker.topic.alone import Alone, MemoryPeer, publish
-from tests.unit.broker.turns import settle
+from tests.waiting import settle
 
 
 async def test_a_topic_has_at_most_twenty_parts() -> None:

@@ -14,6 +14,7 @@ from magnetar.broker.topic import Topic
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.exclusive import ExclusiveDispatcher
 from magnetar.ledger.position import Position
+from tests.waiting import settle
 
 SUBSCRIPTIONS = 100
 
@@ -138,8 +139,7 @@ async def test_an_end_whose_coordinator_went_away_meanwhile_is_made_when_it_is_t
     pending.add(txn, [Ack(Position(7, 3))])
     place.is_slow = True
     told = asyncio.ensure_future(place.acks.end("s", txn, commits=False, low_watermark=-1))
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await settle()
     assert len(place.records) == 1
     told.cancel()
     await asyncio.gather(told, return_exceptions=True)

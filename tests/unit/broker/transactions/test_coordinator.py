@@ -22,7 +22,7 @@ from magnetar.ledger.errors import LogFencedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock
-from tests.waiting import until
+from tests.waiting import settle, until
 
 YEAR_MS = 365 * 24 * 3_600_000
 SETTINGS = TransactionSettings(
@@ -162,8 +162,7 @@ async def test_nothing_is_told_before_the_decision_is_durable() -> None:
     await first.join(txn, ["a"])
     with pytest.raises(Exception, match="dead"):
         await first.end(txn, commits=True)
-    for _ in range(5):
-        await asyncio.sleep(0)  # whoever was set to work has its turn
+    await settle()  # whoever was set to work has its turn
     assert told.ends == []
     first.close()
     second = await owner(log, told)

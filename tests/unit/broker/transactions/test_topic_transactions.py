@@ -24,6 +24,7 @@ from tests.unit.broker.memory_parts import (
     MemoryTransactionLog,
     memory_transactions,
 )
+from tests.waiting import settle
 
 NAME = parse_topic_name("persistent://public/default/topic")
 SETTINGS = BrokerSettings()
@@ -90,11 +91,6 @@ async def subscribe(topic: Topic, name: str) -> Subscription:
 
     await topic.subscriptions.ensure(name, cursor)
     return topic.subscriptions[name]
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def acknowledge(topic: Topic, txn: TransactionId, position: Position = FIRST) -> None:

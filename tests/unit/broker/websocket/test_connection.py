@@ -1,7 +1,6 @@
 """One web socket without network: idleness, pings, back-pressure, closing."""
 
 import asyncio
-from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -16,6 +15,7 @@ from magnetar.broker.websocket.errors import BadFrameError, Code, UpgradeRefused
 from magnetar.broker.websocket.session import Session, Socket, Traffic
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
+from tests.waiting import until
 
 
 class FakeClock:
@@ -181,17 +181,9 @@ async def opened() -> Pair:
 async def open_pair(**settings: int) -> Pair:
     pair = Pair(FakeHost(**settings))
     pair.request()
-    await settle(lambda: pair.host.session.socket is not None)
+    await until(lambda: pair.host.session.socket is not None)
     assert isinstance(pair.events()[0], Response)
     return pair
-
-
-async def settle(condition: Callable[[], bool]) -> None:
-    for _ in range(100):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it does not happen")
 
 
 async def test_a_silent_session_is_closed_and_a_ping_is_a_sign_of_life(opened: Pair) -> None:
@@ -290,9 +282,7 @@ async def test_a_client_that_does_not_answer_a_close_is_cut_off() -> None:
     pair = await open_pair(websocket_close_timeout_ms=1)
     pair.connection.close(1001, "over")
     assert not pair.transport.is_aborted
-    async with asyncio.timeout(10):
-        while not pair.transport.is_aborted:  # noqa: ASYNC110 - its own timer tells nobody
-            await asyncio.sleep(0.001)
+    await until(lambda: pair.transport.is_aborted)
 
 
 async def test_a_close_of_the_client_is_answered_once_its_session_is_given_back(
@@ -306,7 +296,7 @@ async def test_a_close_of_the_client_is_answered_once_its_session_is_given_back(
     await asyncio.sleep(0)
     assert opened.close_code() is None
     opened.host.end_gate.set()
-    await settle(lambda: opened.transport.has_eof)
+    await until(lambda: opened.transport.has_eof)
     assert opened.close_code() == 1000
     opened.connection.connection_lost(None)
     assert opened.host.lost == [None]
@@ -316,9 +306,7 @@ async def test_a_client_that_leaves_is_cut_off_if_its_session_takes_too_long() -
     pair = await open_pair(websocket_close_timeout_ms=1)
     pair.client.send_close(1000)
     pair.flush()
-    async with asyncio.timeout(10):
-        while not pair.transport.is_aborted:  # noqa: ASYNC110 - its own timer tells nobody
-            await asyncio.sleep(0.001)
+    await until(lambda: pair.transport.is_aborted)
     pair.connection.connection_lost(None)
     pair.host.end_gate.set()
     await asyncio.sleep(0)
@@ -344,7 +332,7 @@ async def test_frames_before_the_upgrade_wait_within_a_bound() -> None:
     early = Frame(Opcode.TEXT, b"early").serialize(mask=True)
     pair.connection.data_received(early)
     pair.host.gate.set()
-    await settle(lambda: pair.host.session.texts == [b"early"])
+    await until(lambda: pair.host.session.texts == [b"early"])
     other = Pair(FakeHost())
     other.host.gate.clear()
     other.request()
@@ -360,7 +348,7 @@ async def test_a_refusal_is_an_http_status(refusal: Exception, status: int) -> N
     pair = Pair(FakeHost())
     pair.host.refusal = refusal
     pair.request()
-    await settle(lambda: pair.transport.is_closed)
+    await until(lambda: pair.transport.is_closed)
     response = pair.events()[0]
     assert isinstance(response, Response)
     assert response.status_code == status

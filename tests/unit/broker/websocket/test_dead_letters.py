@@ -20,8 +20,9 @@ from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.wire import TopicName
-from tests.unit.broker.harness import Harness, settle
+from tests.unit.broker.harness import Harness
 from tests.unit.broker.websocket.test_producing import FakeSocket
+from tests.waiting import settle
 
 _PATH = (
     "/ws/v2/consumer/persistent/public/default/topic/s?subscriptionType=Shared&maxRedeliverCount=1"

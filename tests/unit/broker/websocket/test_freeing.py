@@ -20,8 +20,8 @@ from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Links, Session
 from magnetar.ledger.system import SystemClock
-from tests.unit.broker.harness import settle
 from tests.unit.broker.websocket.test_connection import FakeHost, Pair
+from tests.waiting import settle
 
 pytestmark = pytest.mark.usefixtures("no_collections")
 

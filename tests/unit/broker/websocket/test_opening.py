@@ -25,7 +25,8 @@ from magnetar.ledger.system import SystemClock
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.producer import Producer
 from magnetar.sdk.wire import TopicName
-from tests.unit.broker.harness import Harness, settle
+from tests.unit.broker.harness import Harness
+from tests.waiting import settle
 
 
 class SlowLinks:

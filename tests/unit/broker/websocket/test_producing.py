@@ -16,7 +16,7 @@ from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Links
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.message_id import MessageId
-from tests.unit.broker.harness import settle
+from tests.waiting import settle
 
 
 class FakeProducer:

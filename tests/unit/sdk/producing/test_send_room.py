@@ -4,6 +4,7 @@ import asyncio
 
 from magnetar.sdk.producing.send_room import MemoryLimit, SendRoom
 from magnetar.sdk.settings import ProducerSettings
+from tests.waiting import settle
 
 
 class Sender:
@@ -28,20 +29,15 @@ class Sender:
         self.room.wake(len(self.under_way))
 
 
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def test_a_small_message_does_not_overtake_a_large_one_that_waits() -> None:
     sender = Sender(ProducerSettings(pending_bytes_max=1_000))
     tasks = [asyncio.create_task(sender.send(size)) for size in (400, 500, 900, 50)]
-    await turns()
+    await settle()
     sender.confirm()
-    await turns()
+    await settle()
     assert sender.sent == [400, 500]
     tasks.append(asyncio.create_task(sender.send(40)))
-    await turns()
+    await settle()
     sender.confirm()
     await asyncio.gather(*tasks)
     assert sender.sent == [400, 500, 900, 50, 40]
@@ -50,11 +46,11 @@ async def test_a_small_message_does_not_overtake_a_large_one_that_waits() -> Non
 async def test_those_who_wait_keep_their_order_whatever_wakes_them() -> None:
     sender = Sender(ProducerSettings(pending_messages_max=2))
     tasks = [asyncio.create_task(sender.send(size)) for size in range(1, 9)]
-    await turns()
+    await settle()
     while len(sender.sent) < 8:
         sender.confirm()
         sender.confirm()
-        await turns()
+        await settle()
     await asyncio.gather(*tasks)
     assert sender.sent == list(range(1, 9))
 
@@ -62,7 +58,7 @@ async def test_those_who_wait_keep_their_order_whatever_wakes_them() -> None:
 async def test_one_who_gives_up_leaves_the_turn_to_the_next() -> None:
     sender = Sender(ProducerSettings(pending_messages_max=1))
     tasks = [asyncio.create_task(sender.send(size)) for size in (1, 2, 3)]
-    await turns()
+    await settle()
     sender.confirm()
     tasks[1].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,139 @@
+"""HTTP requests of tests to a server, with a bounded wait.
+
+`call` blocks and takes any answer, `ask` is its form for an event loop, `follow` goes where
+redirects point, `admin` is for what must succeed.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+
+from tests.processes import HOST
+
+TIMEOUT_S = 60.0
+
+_THREADS = ThreadPoolExecutor(128, "http-call")
+"""Not those of the event loop: a server in this process needs them to answer."""
+
+
+class HasHttp(Protocol):
+    @property
+    def http_url(self) -> str: ...
+
+
+Server = int | str | HasHttp
+"""A port of this machine, a URL, or what has one."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response. The names of `headers` are in lower case."""
+
+    method: str
+    path: str
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @classmethod
+    def read(cls, response: HTTPResponse, method: str, path: str) -> "Answer":
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        return cls(method, path, response.status, headers, response.read())
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def ok(self) -> Any:
+        """Return the JSON, or None if the body is empty.
+
+        Raises:
+            AssertionError: the status is none of success.
+        """
+        assert 200 <= self.status < 300, self
+        return self.json if self.body.strip() else None
+
+
+def call(
+    server: Server,
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    token: str = "",
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = TIMEOUT_S,
+    expect: int | None = None,
+) -> Answer:
+    """Send one request on a connection of its own, and return whatever is answered.
+
+    `path`: behind /admin/v2/, if it does not begin with a slash. `body`: bytes as they are, all
+    else as JSON. `token`: for an Authorization header. `tls`: for a URL of https. `timeout_s`: per
+    read and write.
+
+    Raises:
+        AssertionError: the status is not `expect`.
+    """
+    url = f"http://{HOST}:{server}" if isinstance(server, int) else server
+    parts = urlsplit(url if isinstance(url, str) else url.http_url)
+    connection = (
+        HTTPSConnection(parts.netloc, timeout=timeout_s, context=tls)
+        if parts.scheme == "https"
+        else HTTPConnection(parts.netloc, timeout=timeout_s)
+    )
+    content = body if body is None or isinstance(body, bytes) else json.dumps(body)
+    given = {"Content-Type": "application/json", **(headers or {})}
+    if token:
+        given["Authorization"] = f"Bearer {token}"
+    path = path if path.startswith("/") else f"/admin/v2/{path}"
+    try:
+        connection.request(method, path, content, given)
+        answer = Answer.read(connection.getresponse(), method, path)
+    finally:
+        connection.close()
+    assert expect in (None, answer.status), answer
+    return answer
+
+
+def follow(server: Server, method: str, path: str, body: object = None, **how: Any) -> Answer:
+    """Send a request, and send it again wherever a redirect points: at most five times."""
+    for _ in range(5):
+        answer = call(server, method, path, body, **how)
+        if answer.status != 307:
+            return answer
+        place = urlsplit(answer.headers["location"])
+        server, path = f"{place.scheme}://{place.netloc}", f"{place.path}?{place.query}"
+    raise AssertionError(f"redirected in circles: {path}")
+
+
+async def ask(server: Server, method: str, path: str, body: object = None, **how: Any) -> Answer:
+    """Send one request from an event loop, which may be the server's and goes on meanwhile.
+
+    `how`: the keywords of `call`.
+    """
+    asked = partial(call, server, method, path, body, **how)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, asked)
+
+
+def admin(server: Server, method: str, path: str, body: object = None) -> Any:
+    """Send a request that must succeed, and return the JSON of the answer."""
+    return call(server, method, path, body).ok()
+
+
+def topic_path(topic: str) -> str:
+    """Path of a topic behind /admin/v2/."""
+    domain, _, rest = topic.partition("://")
+    namespace, _, name = rest.rpartition("/")
+    return f"{domain}/{namespace}/{quote(name, safe='')}"

@@ -50,6 +50,11 @@ _ENDS = (MetadataUnavailableError, SessionExpiredError)
 """Errors that end a change and say nothing of its earlier tries."""
 
 
+def bytes_cell(store: MetadataStore, path: str, *, ephemeral: bool = False) -> "Cell[bytes]":
+    """Return a cell whose value is the node's bytes as they are."""
+    return Cell(store, path, decode=bytes, encode=bytes, ephemeral=ephemeral)
+
+
 class Deletion(Enum):
     """What a change returns to delete the node."""
 
@@ -63,7 +68,7 @@ Change = Callable[[V | None], V | Deletion | None]
 None to leave it as it is. May be called several times."""
 
 AsyncChange = Callable[[V | None], Awaitable[V | Deletion | None]]
-"""As `Change`, for what has to ask others in between."""
+"""A change function that waits for other answers before it decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ class Changed(Generic[V]):
     after: V | None
     """What the node held when the change ended."""
     version: int | None
-    """Its version; None: there is no node."""
+    """The version of the node at the end; None: there is no node."""
     is_written: bool
     """Whether this change wrote it; False: there was nothing to do."""
 
@@ -98,6 +103,10 @@ class _Try(Generic[V]):
     """None: a deletion."""
 
 
+def _ignore() -> None:
+    """Do nothing about a doubt."""
+
+
 class Cell(Generic[V]):
     """One node. Keeps nothing in memory: any number of cells may stand for it."""
 
@@ -108,13 +117,19 @@ class Cell(Generic[V]):
         *,
         decode: Callable[[bytes], V | None],
         encode: Callable[[V], bytes],
+        ephemeral: bool = False,
         tries_max: int = TRIES_MAX,
     ) -> None:
-        """`decode` returns None for a node that holds no value of its own."""
+        """
+        Args:
+            decode: returns None for a node that holds no value of its own.
+            ephemeral: whether a node that the cell creates goes with the store's session.
+        """
         self._store = store
         self._path = path
         self._decode = decode
         self._encode = encode
+        self._ephemeral = ephemeral
         self._tries_max = tries_max
 
     async def read(self, *, is_sure: bool = False) -> Stored[V] | None:
@@ -132,7 +147,7 @@ class Cell(Generic[V]):
             return None
         return Stored(self._decode(found[0]), found[1])
 
-    async def create(self, value: V, *, ephemeral: bool = False) -> bool:
+    async def create(self, value: V) -> bool:
         """Create the node without reading it first. False: it is there, and not by this call.
 
         Raises:
@@ -142,7 +157,7 @@ class Cell(Generic[V]):
         is_in_doubt = False
         for _ in range(self._tries_max):
             try:
-                await self._store.create(self._path, data, ephemeral=ephemeral)
+                await self._create(data)
             except NodeExistsError:
                 if not is_in_doubt:
                     return False
@@ -158,7 +173,7 @@ class Cell(Generic[V]):
                 return True
         raise self._unknown(None)
 
-    async def have(self, value: V, *, ephemeral: bool = False) -> tuple[Stored[V], bool]:
+    async def have(self, value: V) -> tuple[Stored[V], bool]:
         """Return what is stored, and whether it is what this call made; create it from `value` if
         there is no node.
 
@@ -174,7 +189,7 @@ class Cell(Generic[V]):
                 is_made = is_in_doubt and found[0] == data
                 return Stored(self._decode(found[0]), found[1]), is_made
             try:
-                await self._store.create(self._path, data, ephemeral=ephemeral)
+                await self._create(data)
             except NodeExistsError:
                 continue
             except UnknownOutcomeError:
@@ -209,12 +224,21 @@ class Cell(Generic[V]):
         return await self.change_async(changed, known=known, is_sure=is_sure)
 
     async def change_async(
-        self, change: AsyncChange[V], *, known: Stored[V] | None = None, is_sure: bool = True
+        self,
+        change: AsyncChange[V],
+        *,
+        known: Stored[V] | None = None,
+        is_sure: bool = True,
+        on_doubt: Callable[[], None] = _ignore,
     ) -> Changed[V]:
-        """As `change`, by a function that waits for others.
+        """Replace the value by what a function makes of it that waits for other answers.
+
+        Args:
+            known, is_sure: see `change`.
+            on_doubt: called when the outcome of a try is unknown, before the next look.
 
         Raises:
-            As `change`.
+            See `change`.
         """
         doubts: list[_Try[V]] = []
         for _ in range(self._tries_max):
@@ -239,6 +263,7 @@ class Cell(Generic[V]):
                 new_version = await self._write(new_data, version)
             except UnknownOutcomeError:
                 doubts.append(_Try(before, new_data))
+                on_doubt()
             except (BadVersionError, NodeExistsError, NoNodeError):
                 continue  # Another writer was faster, or an earlier try of ours came late: look.
             except _ENDS as error:
@@ -249,11 +274,17 @@ class Cell(Generic[V]):
                 return Changed(before, new, new_version, is_written=True)
         raise self._unknown(None) if doubts else self._contended()
 
+    async def _create(self, data: bytes) -> None:
+        if self._ephemeral:
+            await self._store.create(self._path, data, ephemeral=True)
+        else:
+            await self._store.create(self._path, data)
+
     async def _write(self, data: bytes | None, version: int | None) -> int | None:
         """Create, replace or delete; returns the new version."""
         if version is None:
             assert data is not None, "there is nothing to delete"
-            await self._store.create(self._path, data)
+            await self._create(data)
             return 0
         if data is None:
             await self._store.delete(self._path, version=version)

@@ -341,6 +341,22 @@ async def test_a_change_may_wait_for_others(store: FaultyStore, cell: Cell[int])
     assert await cell.change_async(add) == Changed(30, 31, 1, is_written=True)
 
 
+async def test_a_doubt_is_told_before_the_change_is_asked_again(
+    store: FaultyStore, cell: Cell[int]
+) -> None:
+    told: list[str] = []
+
+    async def add(value: int | None) -> int:
+        told.append("asked")
+        return add_one(value)
+
+    store.put(5)
+    store.faults = ["=7", "lost", "landed"]
+    changed = await cell.change_async(add, on_doubt=lambda: told.append("doubt"))
+    assert changed.after == 8
+    assert told == ["asked", "asked", "doubt", "asked", "doubt"]
+
+
 # Creation -------------------------------------------------------------------------------------
 
 

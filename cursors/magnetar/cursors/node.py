@@ -30,13 +30,13 @@ from magnetar.cursors.errors import (
 from magnetar.ledger.errors import (
     BadVersionError,
     MetadataError,
-    NodeExistsError,
     NoNodeError,
     NoSuchLedgerError,
     OwnerUnclearError,
     UnknownOutcomeError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.metadata.cell import GONE, Cell, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.orphans import IsReferred
 from magnetar.ledger.position import EARLIEST, Position
@@ -297,14 +297,7 @@ async def copy_cursor(
         properties=node.properties,
         last_active_ms=node.last_active_ms,
     )
-    while True:
-        try:
-            await store.create(cursor_path(to_log_path, name), encode_node(copy))
-        except NodeExistsError:
-            return
-        except UnknownOutcomeError:
-            continue
-        return
+    await bytes_cell(store, cursor_path(to_log_path, name)).create(encode_node(copy))
 
 
 async def delete_unopened(
@@ -318,19 +311,11 @@ async def delete_unopened(
         InvalidCursorNodeError, LedgerError
     """
     path = cursor_path(log_path, name)
-    while True:
+    cell = Cell(store, path, decode=lambda value: decode_node(value, path=path), encode=encode_node)
+    deleted = await cell.change(lambda node: None if node is None else GONE)
+    if deleted.is_written and deleted.before and deleted.before.cursor_ledger_id >= 0:
         try:
-            found = await store.get(path)
-            node = decode_node(found.value, path=path)
-            await store.delete(path, version=found.version)
-        except NoNodeError:
-            return
-        except (BadVersionError, UnknownOutcomeError):
-            continue  # Saved once more meanwhile, or nobody knows: look again.
-        break
-    if node.cursor_ledger_id >= 0:
-        try:
-            await client.delete(node.cursor_ledger_id)
+            await client.delete(deleted.before.cursor_ledger_id)
         except NoSuchLedgerError:
             pass
 

@@ -50,9 +50,11 @@ _ENDS = (MetadataUnavailableError, SessionExpiredError)
 """Errors that end a change and say nothing of its earlier tries."""
 
 
-def bytes_cell(store: MetadataStore, path: str, *, ephemeral: bool = False) -> "Cell[bytes]":
+def bytes_cell(
+    store: MetadataStore, path: str, *, ephemeral: bool = False, tries_max: int = TRIES_MAX
+) -> "Cell[bytes]":
     """Return a cell whose value is the node's bytes as they are."""
-    return Cell(store, path, decode=bytes, encode=bytes, ephemeral=ephemeral)
+    return Cell(store, path, decode=bytes, encode=bytes, ephemeral=ephemeral, tries_max=tries_max)
 
 
 class Deletion(Enum):

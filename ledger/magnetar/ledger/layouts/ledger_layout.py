@@ -169,6 +169,7 @@ async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) ->
 
     Raises:
         LedgerLayoutError: it is another one's.
+        ContendedError: another client was faster; call again.
         UnknownOutcomeError, MetadataUnavailableError
     """
     record, has_ledgers = await _look_at(store, root, layout)
@@ -179,6 +180,7 @@ async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) ->
         f"{root}/LAYOUT",
         decode=lambda value: _checked(value, root, layout),
         encode=LayoutRecord.to_json,
+        tries_max=1,  # The creation of a ledger, which this is a part of, is tried again as one.
     )
     new = LayoutRecord(
         manager=layout.name,

@@ -26,11 +26,13 @@ from magnetar.broker.cluster.ownership.registration import Registration
 from magnetar.broker.cluster.ownership.session_guard import SessionGuard
 from magnetar.ledger.errors import (
     BadVersionError,
+    ContendedError,
     MetadataError,
     NodeExistsError,
     NoNodeError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.cell import GONE, Cell, Deletion
 from magnetar.ledger.metadata.store import MetadataStore, Versioned, Watch, WatchEvent
 from magnetar.ledger.ports import Clock
 
@@ -295,18 +297,26 @@ class Leases:
         Raises:
             BrokerMetadataError
         """
+
+        def give_back(record: LeaseRecord | None) -> Deletion | None:
+            return GONE if record is not None and record.session_token == token else None
+
+        path = bundle.lease_path
+        cell = Cell(
+            self._store,
+            path,
+            decode=lambda value: decode(LeaseRecord, path, value),
+            encode=LeaseRecord.encode,
+            tries_max=_ATTEMPTS_MAX,
+        )
         try:
-            for _ in range(_ATTEMPTS_MAX):
-                found = await self._get(bundle)
-                if found is None:
-                    return
-                record = decode(LeaseRecord, bundle.lease_path, found.value)
-                if record.session_token != token:
-                    return
-                await self._delete(bundle, found.version)
+            await cell.change(give_back, is_sure=False)
+        except ContendedError as error:
+            raise BrokerMetadataError(
+                f"the lease of {bundle} is not deleted: it is there again"
+            ) from error
         except MetadataError as error:
             raise BrokerMetadataError(f"the lease of {bundle} is not deleted: {error}") from error
-        raise BrokerMetadataError(f"the lease of {bundle} is not deleted: it is there again")
 
     async def _catch_up(self, bundle: BundleId) -> None:
         try:

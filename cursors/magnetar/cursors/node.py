@@ -36,7 +36,7 @@ from magnetar.ledger.errors import (
     UnknownOutcomeError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
-from magnetar.ledger.metadata.cell import GONE, Cell, bytes_cell
+from magnetar.ledger.metadata.cell import GONE, Cell, Deletion, Stored, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.orphans import IsReferred
 from magnetar.ledger.position import EARLIEST, Position
@@ -233,21 +233,22 @@ class OwnedNode:
             CursorFencedError: another owner wrote it.
             MetadataError: the store cannot be reached, or the outcome is unknown: call again.
         """
-        for _ in range(_WRITE_ATTEMPTS):
-            try:
-                if self._doubts:
-                    await self._read_again()
-                await self._store.delete(self._path, version=self._version)
-            except NoNodeError:
-                return
-            except BadVersionError as exc:
-                raise self._fenced() from exc
-            except UnknownOutcomeError:
-                # It may be gone. Nobody must take a save for one without having looked.
-                self._doubts.append(self._value)
-            else:
-                return
-        raise UnknownOutcomeError(f"{self._path}: the store does not say whether it was deleted")
+        ours = {self._value, *self._doubts}
+
+        async def gone(found: bytes | None) -> Deletion | None:
+            if found is None:
+                return None
+            if found not in ours:
+                raise self._fenced()
+            return GONE
+
+        known = None if self._doubts else Stored(self._value, self._version)
+        cell = bytes_cell(self._store, self._path, tries_max=_WRITE_ATTEMPTS)
+        await cell.change_async(gone, known=known, is_sure=False, on_doubt=self._doubt_deletion)
+
+    def _doubt_deletion(self) -> None:
+        """It may be gone. Nobody must take a save for one without having looked."""
+        self._doubts.append(self._value)
 
     async def _read_again(self) -> None:
         """Adopt the value of an earlier attempt, if that is what the store holds.

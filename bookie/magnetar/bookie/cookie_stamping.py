@@ -33,6 +33,7 @@ from magnetar.bookie.disks.directories import (
 from magnetar.bookie.errors import CookieError
 from magnetar.ledger.errors import (
     BadVersionError,
+    ContendedError,
     NodeExistsError,
     NoNodeError,
     UnknownOutcomeError,
@@ -153,20 +154,24 @@ async def restamp_engine(
     """
     stamp = Stamp(cookie=cookie, previous=cookie.incarnation)
     disk.replace_file(posixpath.join(directories.data, STAMPING_NAME), stamp.to_bytes())
-    for _ in range(_STEPS_MAX):
-        stored = await registry.read_cookie(cookie.bookie_id)
-        known = decode_cookie(stored.value, "the metadata store") if stored is not None else None
-        if known == cookie:
-            finish_stamp(disk, directories, stamp)
-            return
-        if known is None or known.incarnation != cookie.incarnation:
-            break
-        assert stored is not None
-        await _publish(registry, cookie.bookie_id, cookie, stored.version)
-    raise CookieError(
+    other = CookieError(
         f"the metadata store knows another cookie of bookie {cookie.bookie_id}; the engine was not "
         f"recorded"
     )
+
+    def restamp(stored: bytes | None) -> bytes | None:
+        known = decode_cookie(stored, "the metadata store") if stored is not None else None
+        if known == cookie:
+            return None
+        if known is None or known.incarnation != cookie.incarnation:
+            raise other
+        return cookie.to_json()
+
+    try:
+        await registry.change_cookie(cookie.bookie_id, restamp, tries_max=_STEPS_MAX)
+    except ContendedError as error:
+        raise other from error
+    finish_stamp(disk, directories, stamp)
 
 
 async def _publish(

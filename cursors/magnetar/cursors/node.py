@@ -30,13 +30,13 @@ from magnetar.cursors.errors import (
 from magnetar.ledger.errors import (
     BadVersionError,
     MetadataError,
-    NodeExistsError,
     NoNodeError,
     NoSuchLedgerError,
     OwnerUnclearError,
     UnknownOutcomeError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.metadata.cell import GONE, Cell, Deletion, Stored, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.orphans import IsReferred
 from magnetar.ledger.position import EARLIEST, Position
@@ -233,21 +233,22 @@ class OwnedNode:
             CursorFencedError: another owner wrote it.
             MetadataError: the store cannot be reached, or the outcome is unknown: call again.
         """
-        for _ in range(_WRITE_ATTEMPTS):
-            try:
-                if self._doubts:
-                    await self._read_again()
-                await self._store.delete(self._path, version=self._version)
-            except NoNodeError:
-                return
-            except BadVersionError as exc:
-                raise self._fenced() from exc
-            except UnknownOutcomeError:
-                # It may be gone. Nobody must take a save for one without having looked.
-                self._doubts.append(self._value)
-            else:
-                return
-        raise UnknownOutcomeError(f"{self._path}: the store does not say whether it was deleted")
+        ours = {self._value, *self._doubts}
+
+        async def gone(found: bytes | None) -> Deletion | None:
+            if found is None:
+                return None
+            if found not in ours:
+                raise self._fenced()
+            return GONE
+
+        known = None if self._doubts else Stored(self._value, self._version)
+        cell = bytes_cell(self._store, self._path, tries_max=_WRITE_ATTEMPTS)
+        await cell.change_async(gone, known=known, is_sure=False, on_doubt=self._doubt_deletion)
+
+    def _doubt_deletion(self) -> None:
+        """It may be gone. Nobody must take a save for one without having looked."""
+        self._doubts.append(self._value)
 
     async def _read_again(self) -> None:
         """Adopt the value of an earlier attempt, if that is what the store holds.
@@ -297,14 +298,7 @@ async def copy_cursor(
         properties=node.properties,
         last_active_ms=node.last_active_ms,
     )
-    while True:
-        try:
-            await store.create(cursor_path(to_log_path, name), encode_node(copy))
-        except NodeExistsError:
-            return
-        except UnknownOutcomeError:
-            continue
-        return
+    await bytes_cell(store, cursor_path(to_log_path, name)).create(encode_node(copy))
 
 
 async def delete_unopened(
@@ -318,19 +312,11 @@ async def delete_unopened(
         InvalidCursorNodeError, LedgerError
     """
     path = cursor_path(log_path, name)
-    while True:
+    cell = Cell(store, path, decode=lambda value: decode_node(value, path=path), encode=encode_node)
+    deleted = await cell.change(lambda node: None if node is None else GONE)
+    if deleted.is_written and deleted.before and deleted.before.cursor_ledger_id >= 0:
         try:
-            found = await store.get(path)
-            node = decode_node(found.value, path=path)
-            await store.delete(path, version=found.version)
-        except NoNodeError:
-            return
-        except (BadVersionError, UnknownOutcomeError):
-            continue  # Saved once more meanwhile, or nobody knows: look again.
-        break
-    if node.cursor_ledger_id >= 0:
-        try:
-            await client.delete(node.cursor_ledger_id)
+            await client.delete(deleted.before.cursor_ledger_id)
         except NoSuchLedgerError:
             pass
 

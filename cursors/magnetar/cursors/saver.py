@@ -34,13 +34,11 @@ from magnetar.ledger.errors import (
     LedgerError,
     LedgerFencedError,
     MetadataError,
-    NodeExistsError,
-    NoNodeError,
     NoSuchEntryError,
     NoSuchLedgerError,
     NoSuchLedgerOnBookieError,
-    UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.cell import bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.ports import Clock
 
@@ -396,20 +394,14 @@ async def get_or_create_node(
         NoSuchCursorError: there is none, and `initial` is None.
         MetadataError: the store cannot be reached.
     """
-    for _ in range(_ATTEMPTS):
-        try:
-            return await store.get(path), False
-        except NoNodeError as exc:
-            if initial is None:
-                raise NoSuchCursorError(f"there is no cursor at {path}") from exc
-        value = encode_node(initial)
-        try:
-            await store.create(path, value)
-            stored = await store.get(path)
-        except (NodeExistsError, NoNodeError, UnknownOutcomeError):
-            continue  # somebody else is at it, or it may be there: look again
-        return stored, stored.value == value
-    raise UnknownOutcomeError(f"{path}: could neither be read nor created")
+    cell = bytes_cell(store, path, tries_max=_ATTEMPTS)
+    if initial is None:
+        found, is_made = await cell.read(), False
+    else:
+        found, is_made = await cell.have(encode_node(initial))
+    if found is None or found.value is None:
+        raise NoSuchCursorError(f"there is no cursor at {path}")
+    return Versioned(found.value, found.version), is_made
 
 
 async def recover_state(ledgers: CursorLedgers, node: CursorNode, path: str) -> RecoveredState:

@@ -107,6 +107,12 @@ class AdminClient:
     def _call(self, method: str, path: str, query: dict[str, str], body: object | None) -> Any:
         target = path + (f"?{urlencode(query)}" if query else "")
         content = None if body is None else json.dumps(body).encode()
+        try:
+            return self._ask_any(method, target, content)
+        finally:
+            self._http.close()  # commands are asked one by one, by hand
+
+    def _ask_any(self, method: str, target: str, content: bytes | None) -> Any:
         refusals: list[str] = []
         for url in self._urls:
             try:

@@ -43,6 +43,7 @@ LedgerError                        root; `retryable` says whether the same call 
     ├── NoNodeError, NodeExistsError, NotEmptyError, BadVersionError
     ├── InvalidPathError, ValueTooLargeError
     ├── MetadataAccessError        the node is another user's: nothing was changed
+    ├── ContendedError             others changed the node at each try (nothing was changed)
     ├── UnknownOutcomeError        a write may or may not have happened: re-read and compare
     ├── MetadataUnavailableError   not connected, or no answer in time (nothing was changed)
     ├── MetadataDamagedError       stored bytes are not what was written: never acted on
@@ -263,6 +264,12 @@ class NotEmptyError(MetadataError):
 
 class BadVersionError(MetadataError):
     """The node changed since the version that the write was based on."""
+
+
+class ContendedError(MetadataError):
+    """Other writers changed the node at each of the bounded tries; nothing was changed."""
+
+    retryable = True
 
 
 class InvalidPathError(MetadataError):

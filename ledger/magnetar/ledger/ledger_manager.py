@@ -10,13 +10,14 @@ Layout: docs/formats/ledger-metadata.md. Source: ledger protocol, section 3.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from operator import lt
 from typing import Self
 
 from magnetar.ledger.errors import (
     BadVersionError,
+    ContendedError,
     InvalidLedgerMetadataError,
     LedgerIdsExhaustedError,
     MetadataUnavailableError,
@@ -39,6 +40,7 @@ from magnetar.ledger.layouts.ledger_layout import (
 from magnetar.ledger.layouts.ledger_layout_flat import FlatLayout
 from magnetar.ledger.layouts.ledger_layout_hierarchical import HierarchicalLayout
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX, LedgerMetadata
+from magnetar.ledger.metadata.cell import Cell, Changed, Stored
 from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchCallback, parent_path
 from magnetar.ledger.ports import Clock
 
@@ -122,7 +124,7 @@ class LedgerManager:
                 metadata = make(ledger_id, self._random.getrandbits(63))
                 assert metadata.ledger_id == ledger_id, (metadata.ledger_id, ledger_id)
                 created = await self._create_with_id(metadata)
-            except (UnknownOutcomeError, SessionExpiredError):
+            except (ContendedError, UnknownOutcomeError, SessionExpiredError):
                 continue  # Gaps between ids are normal: what it left behind has no owner.
             if created is not None:
                 return created
@@ -192,12 +194,7 @@ class LedgerManager:
             node = await self._store.get(path)
         except NoNodeError as exc:
             raise NoSuchLedgerError(f"ledger {ledger_id} has no metadata at {path}") from exc
-        metadata = LedgerMetadata.from_json(node.value, where=path)
-        if metadata.ledger_id != ledger_id:
-            raise InvalidLedgerMetadataError(
-                f"{path} holds the metadata of ledger {metadata.ledger_id}, not of {ledger_id}. "
-                f"Nothing was changed: bring the value back from a backup of the metadata store"
-            )
+        metadata = _decoded(node.value, path, ledger_id)
         return VersionedLedger(metadata, node.version, node.created_ms)
 
     @property
@@ -231,6 +228,44 @@ class LedgerManager:
         except NoNodeError as exc:
             raise NoSuchLedgerError(f"ledger {metadata.ledger_id} was deleted") from exc
         return VersionedLedger(metadata, new_version)
+
+    async def change(
+        self,
+        ledger_id: int,
+        change: Callable[[LedgerMetadata], Awaitable[LedgerMetadata | None]],
+        *,
+        tries_max: int,
+        known: VersionedLedger | None = None,
+    ) -> Changed[LedgerMetadata]:
+        """Replace the metadata by what `change` makes of it; None leaves it as it is.
+
+        Args:
+            known: what was read before, for the first try to begin with.
+
+        Raises:
+            ContendedError: others wrote first, `tries_max` times; nothing was changed.
+            UnknownOutcomeError: it may have been written (rule 2.3).
+            NoSuchLedgerError: the ledger was deleted.
+            InvalidLedgerMetadataError, MetadataUnavailableError: nothing was changed.
+            LedgerLayoutError: as `create`.
+        """
+        await self._check_layout()
+        path = self._layout.path(ledger_id)
+
+        async def changed(metadata: LedgerMetadata | None) -> LedgerMetadata | None:
+            if metadata is None:
+                raise NoSuchLedgerError(f"ledger {ledger_id} has no metadata at {path}")
+            return await change(metadata)
+
+        cell = Cell(
+            self._store,
+            path,
+            decode=lambda value: _decoded(value, path, ledger_id),
+            encode=LedgerMetadata.to_json,
+            tries_max=tries_max,
+        )
+        begin = None if known is None else Stored(known.metadata, known.version)
+        return await cell.change_async(changed, known=begin, is_sure=False)
 
     async def delete(self, ledger_id: int, *, version: int | None = None) -> None:
         """Delete the metadata; the bookies notice when they collect garbage (rule 3.3).
@@ -345,6 +380,16 @@ class LedgerManager:
             # therefore the id is given up rather than tried again.
             return None
         return found if found.metadata.creation_token == metadata.creation_token else None
+
+
+def _decoded(value: bytes, path: str, ledger_id: int) -> LedgerMetadata:
+    metadata = LedgerMetadata.from_json(value, where=path)
+    if metadata.ledger_id != ledger_id:
+        raise InvalidLedgerMetadataError(
+            f"{path} holds the metadata of ledger {metadata.ledger_id}, not of {ledger_id}. "
+            f"Nothing was changed: bring the value back from a backup of the metadata store"
+        )
+    return metadata
 
 
 def _layout_named(name: LayoutName, store: MetadataStore, root: str) -> LedgerLayout:

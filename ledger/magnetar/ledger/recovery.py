@@ -27,6 +27,7 @@ from magnetar.ledger.digest import codec_for, master_key
 from magnetar.ledger.errors import (
     BadVersionError,
     BookieUnavailableError,
+    ContendedError,
     DigestMismatchError,
     LedgerError,
     RecoveryUndecidedError,
@@ -77,17 +78,23 @@ class LedgerRecovery:
         return await self._recover_tail(snapshot, last_add_confirmed, length)
 
     async def _start(self) -> VersionedLedger:
-        ledger = self._ledger
-        for _ in range(self._parts.settings.metadata_retries_max):
-            if ledger.metadata.state is not LedgerState.OPEN:
-                return ledger
-            try:
-                return await self._parts.manager.write(
-                    ledger.metadata.in_recovery(), version=ledger.version
-                )
-            except (BadVersionError, UnknownOutcomeError):
-                ledger = await self._parts.manager.read(self._ledger_id)
-        raise self._no_metadata()
+        async def begin(metadata: LedgerMetadata) -> LedgerMetadata | None:
+            if metadata.state is not LedgerState.OPEN:
+                return None
+            return metadata.in_recovery()
+
+        try:
+            begun = await self._parts.manager.change(
+                self._ledger_id,
+                begin,
+                tries_max=self._parts.settings.metadata_retries_max,
+                known=self._ledger,
+            )
+        except (ContendedError, UnknownOutcomeError) as error:
+            raise self._no_metadata() from error
+        assert begun.after is not None, "a ledger without metadata raises"
+        assert begun.version is not None, "it has a node"
+        return VersionedLedger(begun.after, begun.version)
 
     def _no_metadata(self) -> RecoveryUndecidedError:
         return RecoveryUndecidedError(

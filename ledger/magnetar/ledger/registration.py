@@ -26,6 +26,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.hello import BookieIdentity
 from magnetar.ledger.ledger_metadata import is_bookie_id
+from magnetar.ledger.metadata.cell import Change, Changed, bytes_cell
 from magnetar.ledger.metadata.store import (
     MetadataStore,
     SessionState,
@@ -254,6 +255,17 @@ class BookieRegistry:
             return await self._store.set(path, cookie, version=version)
         await self._store.create(path, cookie)
         return 0
+
+    async def change_cookie(
+        self, bookie_id: str, change: Change[bytes], *, tries_max: int
+    ) -> Changed[bytes]:
+        """Change the cookie by a function of the one that is stored; see `metadata/cell.py`.
+
+        Raises:
+            ContendedError, UnknownOutcomeError, MetadataUnavailableError, and as `change`.
+        """
+        cell = bytes_cell(self._store, f"{self._root}/cookies/{bookie_id}", tries_max=tries_max)
+        return await cell.change(change)
 
     async def instance_id(self) -> str:
         """The random id of this cluster; the first caller ever creates it.

@@ -23,12 +23,10 @@ from collections.abc import Callable, Iterable, Mapping
 import structlog
 
 from magnetar.ledger.errors import (
-    BadVersionError,
     InvalidLedgerMetadataError,
     LedgerError,
-    NodeExistsError,
-    NoNodeError,
 )
+from magnetar.ledger.metadata.cell import Cell
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.replication_lock import lock_path
@@ -293,25 +291,26 @@ async def publish_item(
         UnknownOutcomeError, MetadataUnavailableError: publish again.
     """
     path = item_path(root, ledger_id)
-    while True:
-        # Asked before the item is read: whoever takes the lock later looks at the ledger later,
-        # and whoever had it before has deleted the item by now, or leaves it.
-        is_in_work = renews and await store.exists(lock_path(root, ledger_id)) is not None
-        try:
-            node = await store.get(path)
-        except NoNodeError:
-            try:
-                await store.create(path, encode_item(ledger_id, missing, now_ms))
-            except NodeExistsError:
-                continue  # somebody was faster: merge
-            return True
-        known, since_ms = decode_item(node.value, path=path)
+    # Asked before the item is read: whoever takes the lock later looks at the ledger later, and
+    # whoever had it before has deleted the item by now, or leaves it.
+    is_in_work = renews and await store.exists(lock_path(root, ledger_id)) is not None
+    is_news = False
+
+    def merge(item: tuple[Missing, int] | None) -> tuple[Missing, int] | None:
+        nonlocal is_news
+        if item is None:
+            is_news = True
+            return missing, now_ms
+        known, since_ms = item
         merged = merge_missing(known, missing, ranges_max=ranges_max)
         is_news = merged != known
-        if not is_news and not is_in_work:
-            return False
-        try:
-            await store.set(path, encode_item(ledger_id, merged, since_ms), version=node.version)
-        except (BadVersionError, NoNodeError):
-            continue  # another client noted something, or the copies were made meanwhile
-        return is_news
+        return (merged, since_ms) if is_news or is_in_work else None
+
+    cell = Cell(
+        store,
+        path,
+        decode=lambda value: decode_item(value, path=path),
+        encode=lambda item: encode_item(ledger_id, *item),
+    )
+    await cell.change(merge, is_sure=False)
+    return is_news

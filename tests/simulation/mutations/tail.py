@@ -134,7 +134,7 @@ MUTATIONS: list[Mutation] = [
         apply=lambda: edited(
             LedgerRecovery,
             "_start",
-            ("if ledger.metadata.state is not LedgerState.OPEN:", "if True:"),
+            ("if metadata.state is not LedgerState.OPEN:", "if True:"),
         ),
     ),
 ]

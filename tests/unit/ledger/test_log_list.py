@@ -62,6 +62,9 @@ class OneNode:
             raise error
         return version + 1
 
+    async def catch_up(self) -> None:
+        """Do nothing: the store is never behind."""
+
     def _next(self) -> tuple[bool, Exception | None]:
         self.writes += 1
         return self.fate(self.writes)

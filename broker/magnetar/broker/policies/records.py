@@ -13,13 +13,8 @@ import structlog
 
 from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.policies.model import Record, decode
-from magnetar.ledger.errors import (
-    BadVersionError,
-    MetadataError,
-    NodeExistsError,
-    NoNodeError,
-    UnknownOutcomeError,
-)
+from magnetar.ledger.errors import ContendedError, MetadataError, NoNodeError
+from magnetar.ledger.metadata.cell import GONE, Cell, Deletion
 from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchEvent
 
 _log = structlog.get_logger()
@@ -59,25 +54,27 @@ async def read_record(
     Raises:
         BrokerMetadataError
     """
-    found = await _read(store, kind, path, is_sure=is_sure)
-    return (found[0], found[1]) if found is not None and found[0] is not None else None
+    found = await asked(record_cell(store, kind, path).read(is_sure=is_sure), f"read {path}")
+    if found is None or found.value is None:
+        return None
+    return found.value, found.version
 
 
-async def _read(
-    store: MetadataStore, kind: type[R], path: str, *, is_sure: bool
-) -> tuple[R | None, int] | None:
-    """Read a record with its version. A node without a value, which exists for its children alone,
-    holds no record but has a version."""
-    for attempt in (0, 1):
-        try:
-            found = await asked(store.get(path), f"read {path}")
-        except NoNodeError:
-            if not is_sure or attempt:
-                return None
-            await asked(store.catch_up(), f"read {path}")
-        else:
-            return (decode(kind, path, found.value) if found.value else None, found.version)
-    return None
+def record_cell(
+    store: MetadataStore, kind: type[R], path: str, *, tries_max: int = _CHANGES_TRIED
+) -> Cell[R]:
+    """Return the cell of a record.
+
+    A node without a value, which exists for its children alone, holds no record but has a
+    version.
+    """
+    return Cell(
+        store,
+        path,
+        decode=lambda value: decode(kind, path, value) if value else None,
+        encode=lambda record: record.encode(),
+        tries_max=tries_max,
+    )
 
 
 async def change_record(
@@ -94,32 +91,21 @@ async def change_record(
     Raises:
         BrokerMetadataError: also when the record changed too often meanwhile.
     """
-    tried: tuple[R | None] | None = None
-    for _ in range(_CHANGES_TRIED):
-        found = await _read(store, kind, path, is_sure=True)
-        before, version = found if found is not None else (None, None)
-        if tried is not None and before == tried[0]:
-            return before
+
+    def changed(before: R | None) -> R | Deletion | None:
         after = change(before)
         if after == before:
-            return after
-        try:
-            if version is None:
-                assert after is not None, "it differs from what is not there"
-                await store.create(path, after.encode())
-            elif after is None:
-                await store.delete(path, version=version)
-            else:
-                await store.set(path, after.encode(), version=version)
-        except UnknownOutcomeError:
-            tried = (after,)
-            continue  # Perhaps it is there: look.
-        except (BadVersionError, NodeExistsError, NoNodeError):
-            continue  # Somebody else changed it: look again.
-        except MetadataError as error:
-            raise BrokerMetadataError(f"cannot change {path}: {error}") from error
-        return after
-    raise BrokerMetadataError(f"{path} was not changed: others did, {_CHANGES_TRIED} times")
+            return None
+        return GONE if after is None else after
+
+    try:
+        return (await record_cell(store, kind, path).change(changed)).after
+    except ContendedError as error:
+        raise BrokerMetadataError(
+            f"{path} was not changed: others did, {_CHANGES_TRIED} times"
+        ) from error
+    except MetadataError as error:
+        raise BrokerMetadataError(f"cannot change {path}: {error}") from error
 
 
 class Followed(Generic[T]):

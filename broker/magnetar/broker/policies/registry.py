@@ -33,12 +33,8 @@ from magnetar.broker.policies.model import (
     topic_policies_root,
 )
 from magnetar.broker.policies.records import Followed, asked, change_record, read_record
-from magnetar.ledger.errors import (
-    MetadataError,
-    NodeExistsError,
-    NoNodeError,
-    UnknownOutcomeError,
-)
+from magnetar.ledger.errors import MetadataError, NoNodeError
+from magnetar.ledger.metadata.cell import bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.sdk.wire import TopicName
 
@@ -131,11 +127,7 @@ class PolicyRegistry:
         await self._create(namespace_path(namespace), record.encode())
 
     async def _create(self, path: str, value: bytes) -> None:
-        if await self._store.exists(path) is None:
-            try:
-                await self._store.create(path, value)
-            except (NodeExistsError, UnknownOutcomeError):
-                pass  # Another broker was faster, or we were.
+        await bytes_cell(self._store, path).have(value)
 
     # Existence
 

@@ -8,14 +8,14 @@ Topics without schemas cost nothing here until somebody asks.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError
 from magnetar.broker.base.settings.schemas import SchemaSettings
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.model import SchemaCompatibility
-from magnetar.broker.policies.records import asked, read_record
+from magnetar.broker.policies.records import asked, read_record, record_cell
 from magnetar.broker.schemas import compatibility
 from magnetar.broker.schemas.definitions import Definition, parse
 from magnetar.broker.schemas.errors import (
@@ -34,13 +34,8 @@ from magnetar.broker.schemas.record import (
     schemas_path,
     schemas_root,
 )
-from magnetar.ledger.errors import (
-    BadVersionError,
-    MetadataError,
-    NodeExistsError,
-    NoNodeError,
-    UnknownOutcomeError,
-)
+from magnetar.ledger.errors import ContendedError, MetadataError, NoNodeError
+from magnetar.ledger.metadata.cell import GONE, AsyncChange, Changed, Deletion, Stored
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
@@ -185,37 +180,50 @@ class SchemaRegistry:
         path = schemas_path(topic)
         async with self._lock(path):
             written = NO_LEDGER
-            is_named = False
-            try:
-                for _ in range(_CHANGES_TRIED):
-                    record, version = await self._read_for(topic, definition)
-                    found = record.find(definition.fingerprint)
-                    if found is not None:
-                        is_named = found.ledger_id == written
-                        return found.version
-                    await self._check_addition(topic, record, definition, policies, may_add=may_add)
-                    now_ms = self._clock.wall_ms()
-                    if written == NO_LEDGER:
-                        content = SchemaEntry(
-                            version=record.next_version,
-                            timestamp_ms=now_ms,
-                            type=schema.type,
-                            data=schema.data,
-                            properties=dict(schema.properties),
-                        )
-                        written = await self._ledgers.write(path, content, policies)
-                    entry = IndexEntry(
-                        version=record.next_version,
+            version = -1
+            is_named = is_in_doubt = False
+
+            def on_doubt() -> None:
+                nonlocal is_in_doubt
+                is_in_doubt = True
+
+            async def with_it(before: SchemaRecord | None) -> SchemaRecord | None:
+                nonlocal written, version, is_named
+                is_named = is_in_doubt
+                record = before or SchemaRecord()
+                found = record.find(definition.fingerprint)
+                if found is not None:
+                    is_named = found.ledger_id == written
+                    version = found.version
+                    return None
+                await self._check_addition(topic, record, definition, policies, may_add=may_add)
+                version = record.next_version
+                now_ms = self._clock.wall_ms()
+                if written == NO_LEDGER:
+                    content = SchemaEntry(
+                        version=version,
                         timestamp_ms=now_ms,
-                        ledger_id=written,
-                        fingerprint=definition.fingerprint,
+                        type=schema.type,
+                        data=schema.data,
+                        properties=dict(schema.properties),
                     )
-                    is_named = True  # Unless it is certain that it is not.
-                    outcome = await self._replace(path, record.with_version(entry), version)
-                    if outcome:
-                        return entry.version
-                    is_named = outcome is None
-                raise BrokerMetadataError(f"{path} was not changed: others did all the time")
+                    written = await self._ledgers.write(path, content, policies)
+                entry = IndexEntry(
+                    version=version,
+                    timestamp_ms=now_ms,
+                    ledger_id=written,
+                    fingerprint=definition.fingerprint,
+                )
+                is_named = True  # Unless it is certain that it is not.
+                return record.with_version(entry)
+
+            try:
+                known = await self._read_for(topic, definition)
+                await self._change(path, with_it, known=known, on_doubt=on_doubt)
+                return version
+            except ContendedError as error:
+                is_named = False
+                raise _contended(path) from error
             finally:
                 if written != NO_LEDGER and not is_named:
                     await self._ledgers.delete(written)
@@ -228,21 +236,31 @@ class SchemaRegistry:
             BrokerMetadataError
         """
         path = schemas_path(topic)
-        tried: IndexEntry | None = None
+        entry: IndexEntry | None = None
+        doubtful: IndexEntry | None = None
+
+        def on_doubt() -> None:
+            nonlocal doubtful
+            doubtful = entry
+
+        async def without(before: SchemaRecord | None) -> SchemaRecord | None:
+            nonlocal entry
+            record = before or SchemaRecord()
+            if doubtful is not None and doubtful in record.versions:
+                entry = doubtful  # Nobody knew at first whether it was written.
+                return None
+            if not record.current:
+                raise SchemaNotFoundError(f"Schema not found: {schema_id(topic)} has none")
+            entry = IndexEntry(version=record.next_version, timestamp_ms=self._clock.wall_ms())
+            return record.with_version(entry)
+
         async with self._lock(path):
-            for _ in range(_CHANGES_TRIED):
-                record, version = await self._read(topic)
-                if tried is not None and tried in record.versions:
-                    return tried.version  # Nobody knew at first whether it was written.
-                if not record.current:
-                    raise SchemaNotFoundError(f"Schema not found: {schema_id(topic)} has none")
-                entry = IndexEntry(version=record.next_version, timestamp_ms=self._clock.wall_ms())
-                outcome = await self._replace(path, record.with_version(entry), version)
-                if outcome:
-                    return entry.version
-                if outcome is None:
-                    tried = entry
-        raise BrokerMetadataError(f"{path} was not changed: others did all the time")
+            try:
+                await self._change(path, without, on_doubt=on_doubt)
+            except ContendedError as error:
+                raise _contended(path) from error
+        assert entry is not None, "it was written, or the change raised"
+        return entry.version
 
     async def remove(self, topic: TopicName) -> int | None:
         """Have nothing left of its schemas; returns the last version, None if there was none.
@@ -277,26 +295,19 @@ class SchemaRegistry:
             pass
 
     async def _remove(self, path: str) -> int | None:
-        tried: SchemaRecord | None = None
+        async def gone(record: SchemaRecord | None) -> Deletion | None:
+            return None if record is None else GONE
+
         async with self._lock(path):
-            for _ in range(_CHANGES_TRIED):
-                record, version = await self._read_at(path)
-                if version < 0:
-                    # Nobody knew at first whether it was deleted.
-                    return await self._removed(tried) if tried is not None else None
-                try:
-                    await asked(self._store.delete(path, version=version), f"delete {path}")
-                except NoNodeError:
-                    return None
-                except BrokerMetadataError as error:
-                    if isinstance(error.__cause__, UnknownOutcomeError):
-                        tried = record
-                    elif not isinstance(error.__cause__, BadVersionError):
-                        raise
-                    await asked(self._store.catch_up(), f"read {path}")
-                    continue
-                return await self._removed(record)
-        raise BrokerMetadataError(f"{path} was not deleted: others changed it all the time")
+            try:
+                changed = await self._change(path, gone)
+            except ContendedError as error:
+                raise BrokerMetadataError(
+                    f"{path} was not deleted: others changed it all the time"
+                ) from error
+            if changed.before is None or not changed.is_written:
+                return None
+            return await self._removed(changed.before)
 
     async def _removed(self, record: SchemaRecord) -> int:
         """Nothing names its ledgers any more; returns its last version."""
@@ -372,23 +383,34 @@ class SchemaRegistry:
             found = await self._read(topic)
         return found
 
-    async def _replace(self, path: str, record: SchemaRecord, version: int) -> bool | None:
-        """Write a record in the place of the one that was read; False: somebody else was faster.
-        None: nobody knows."""
+    async def _change(
+        self,
+        path: str,
+        change: AsyncChange[SchemaRecord],
+        *,
+        known: tuple[SchemaRecord, int] | None = None,
+        on_doubt: Callable[[], None] = lambda: None,
+    ) -> Changed[SchemaRecord]:
+        """
+        Raises:
+            ContendedError: others changed the record at each try.
+            BrokerMetadataError, and as `change`.
+        """
+        cell = record_cell(self._store, SchemaRecord, path, tries_max=_CHANGES_TRIED)
+        begin = Stored(*known) if known is not None and known[1] >= 0 else None
         try:
-            if version < 0:
-                await self._store.create(path, record.encode())
-            else:
-                await self._store.set(path, record.encode(), version=version)
-        except (BadVersionError, NodeExistsError, NoNodeError, UnknownOutcomeError) as error:
-            await asked(self._store.catch_up(), f"read {path}")
-            return None if isinstance(error, UnknownOutcomeError) else False
+            return await cell.change_async(change, known=begin, on_doubt=on_doubt)
+        except ContendedError:
+            raise
         except MetadataError as error:
             raise BrokerMetadataError(f"cannot change {path}: {error}") from error
-        return True
 
     def _lock(self, path: str) -> asyncio.Lock:
         lock = self._changing.get(path)
         if lock is None:
             lock = self._changing[path] = asyncio.Lock()
         return lock
+
+
+def _contended(path: str) -> BrokerMetadataError:
+    return BrokerMetadataError(f"{path} was not changed: others did all the time")

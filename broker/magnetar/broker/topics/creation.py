@@ -16,10 +16,8 @@ from magnetar.broker.cluster.partitions.record import PartitionedTopicRecord
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.ledger.errors import (
     MetadataError,
-    NodeExistsError,
-    NoNodeError,
-    UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.cell import bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.sdk.wire import TopicName
 
@@ -90,21 +88,12 @@ class CreationTurns:
                     del self._locks[namespace]
 
     async def _take(self, path: str) -> None:
-        while True:
-            try:
-                await self._store.create(path, self._value, ephemeral=True)
-            except (NodeExistsError, UnknownOutcomeError):
-                if await self._is_ours(path):
-                    return
-            else:
-                return
+        turn = bytes_cell(self._store, path, ephemeral=True)
+        while not await turn.create(self._value):
+            found = await turn.read()
+            if found is not None and found.value == self._value:
+                return  # It was not given back the last time.
             await asyncio.sleep(_TURN_RETRY_S)
-
-    async def _is_ours(self, path: str) -> bool:
-        try:
-            return (await self._store.get(path)).value == self._value
-        except NoNodeError:
-            return False
 
     async def _give_back(self, path: str) -> None:
         try:

@@ -43,7 +43,6 @@ from magnetar.ledger.errors import (
     LedgerError,
     MetadataError,
     NoSuchLedgerError,
-    UnknownOutcomeError,
 )
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
@@ -54,8 +53,6 @@ from magnetar.ledger.registration import BookieInfo
 from magnetar.ledger.under_replication import EVERYTHING, Missing
 
 _log = structlog.get_logger(__name__)
-
-_PUBLISH_ATTEMPTS_MAX = 5
 
 
 class UndecidedError(LedgerError):
@@ -344,17 +341,12 @@ class Audits:
         Raises:
             MetadataError
         """
-        for attempt in range(_PUBLISH_ATTEMPTS_MAX):
-            try:
-                is_new = await self._items.publish(ledger_id, missing)
-                break
-            except UnknownOutcomeError:
-                if attempt + 1 == _PUBLISH_ATTEMPTS_MAX:
-                    raise
-            except InvalidLedgerMetadataError as error:
-                # Overwriting what cannot be read could drop what others noted.
-                _log.error("item_not_published", ledger_id=ledger_id, error=str(error))
-                return False
+        try:
+            is_new = await self._items.publish(ledger_id, missing)
+        except InvalidLedgerMetadataError as error:
+            # Overwriting what cannot be read could drop what others noted.
+            _log.error("item_not_published", ledger_id=ledger_id, error=str(error))
+            return False
         if is_new:
             _add(self._metrics.items_published, source)
             _log.info("item_published", ledger_id=ledger_id, bookies=sorted(missing), source=source)

@@ -19,12 +19,12 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magnetar.ledger.errors import (
-    BadVersionError,
+    ContendedError,
     InvalidLedgerMetadataError,
-    NodeExistsError,
     NoNodeError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.cell import GONE, Cell, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore, Versioned, Watch, WatchEvent
 
 _WRITES_MAX = 20
@@ -96,16 +96,7 @@ class Controls:
             InvalidLedgerMetadataError: they are kept otherwise: nothing may be touched.
             UnknownOutcomeError, MetadataUnavailableError
         """
-        path = f"{self._base}/LAYOUT"
-        try:
-            node = await self._store.get(path)
-        except NoNodeError:
-            try:
-                await self._store.create(path, _LayoutRecord().model_dump_json().encode())
-                return
-            except NodeExistsError:
-                node = await self._store.get(path)
-        _decode(_LayoutRecord, node.value, path)
+        await self._cell(_LayoutRecord, f"{self._base}/LAYOUT").have(_LayoutRecord())
 
     async def is_enabled(self) -> bool:
         """False while an operator has switched auto-recovery off.
@@ -121,12 +112,8 @@ class Controls:
         Raises:
             UnknownOutcomeError, MetadataUnavailableError: look, and try again.
         """
-        value = _DisableRecord(since_ms=now_ms).model_dump_json().encode()
-        try:
-            await self._store.create(self.disable_path, value)
-        except NodeExistsError:
-            return False
-        return True
+        disabled = self._cell(_DisableRecord, self.disable_path)
+        return await disabled.create(_DisableRecord(since_ms=now_ms))
 
     async def enable(self) -> bool:
         """Switch it on again; False if it was on.
@@ -134,11 +121,9 @@ class Controls:
         Raises:
             UnknownOutcomeError, MetadataUnavailableError: look, and try again.
         """
-        try:
-            await self._store.delete(self.disable_path)
-        except NoNodeError:
-            return False
-        return True
+        # Whatever its value says: that the node is there is what counts.
+        disabled = bytes_cell(self._store, self.disable_path)
+        return (await disabled.change(lambda value: None if value is None else GONE)).is_written
 
     async def read_delay(self) -> tuple[float | None, int | None]:
         """The recovery delay of a single lost bookie in seconds, None if the auditor's settings
@@ -208,19 +193,21 @@ class Controls:
 
     async def _write(self, path: str, record: _Record) -> None:
         """Create or replace; the last of several writers wins, which all of them may."""
-        value = record.model_dump_json().encode()
-        for _ in range(_WRITES_MAX):
-            node = await self._get(path)
-            try:
-                if node is None:
-                    await self._store.create(path, value)
-                else:
-                    _decode(type(record), node.value, path)
-                    await self._store.set(path, value, version=node.version)
-                return
-            except (NodeExistsError, BadVersionError, NoNodeError):
-                continue
-        raise UnknownOutcomeError(f"others wrote to {path} {_WRITES_MAX} times in between")
+        try:
+            await self._cell(type(record), path).change(lambda before: record, is_sure=False)
+        except ContendedError as error:
+            raise UnknownOutcomeError(
+                f"others wrote to {path} {_WRITES_MAX} times in between"
+            ) from error
+
+    def _cell(self, model: type[R], path: str) -> Cell[R]:
+        return Cell(
+            self._store,
+            path,
+            decode=lambda value: _decode(model, value, path),
+            encode=lambda record: record.model_dump_json().encode(),
+            tries_max=_WRITES_MAX,
+        )
 
 
 def _decode(model: type[R], value: bytes, path: str) -> R:

@@ -38,7 +38,7 @@ from magnetar.ledger.autorecovery.worker_metrics import WorkerMetrics
 from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
-    BadVersionError,
+    ContendedError,
     InvalidLedgerMetadataError,
     LedgerError,
     MetadataUnavailableError,
@@ -309,31 +309,37 @@ class LedgerRepair:
         holds_lock: HoldsLock,
     ) -> None:
         """The compare-and-set that puts the new members into their places."""
-        manager = self._client.manager
-        for _ in range(self._settings.metadata_retries_max):
-            ledger = await manager.read(ledger_id)
-            changed = with_replaced(ledger.metadata, first_entry_id, replaced)
+        tries_max = self._settings.metadata_retries_max
+        tries = 0
+
+        async def swap(metadata: LedgerMetadata) -> LedgerMetadata | None:
+            nonlocal tries
+            self._metrics.swap_conflicts += tries > 0
+            changed = with_replaced(metadata, first_entry_id, replaced)
             if changed is None:
-                if not _is_swapped(ledger.metadata, first_entry_id, replaced):
+                if not _is_swapped(metadata, first_entry_id, replaced):
                     left.note(
                         "Conflict",
                         f"the fragment from entry {first_entry_id} on was changed meanwhile",
                     )
-                return
+                return None
             # As late as can be: with the lock gone, a bookie may drop what was copied to it.
             if not await holds_lock():
                 raise _lock_lost(ledger_id)
-            try:
-                await manager.write(changed, version=ledger.version)
-            except (BadVersionError, UnknownOutcomeError):
-                self._metrics.swap_conflicts += 1
-                continue
+            tries += 1
+            return changed
+
+        try:
+            swapped = await self._client.manager.change(ledger_id, swap, tries_max=tries_max)
+        except ContendedError:
+            self._metrics.swap_conflicts += 1
+            left.note("Conflict", f"{tries_max} conflicts in a row")
+            return
+        if swapped.is_written:
             self._metrics.members_replaced += len(replaced)
             _log.info(
                 "members_replaced", ledger_id=ledger_id, first=first_entry_id, replaced=replaced
             )
-            return
-        left.note("Conflict", f"{self._settings.metadata_retries_max} conflicts in a row")
 
 
 def _is_swapped(metadata: LedgerMetadata, first_entry_id: int, replaced: dict[str, str]) -> bool:

@@ -15,11 +15,10 @@ from typing import Literal, Protocol, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from magnetar.ledger.errors import (
-    BadVersionError,
     LedgerLayoutError,
-    NodeExistsError,
     NoNodeError,
 )
+from magnetar.ledger.metadata.cell import Cell
 from magnetar.ledger.metadata.store import MetadataStore
 
 LayoutName = Literal["hierarchical", "longhierarchical", "flat"]
@@ -120,6 +119,15 @@ async def _look_at(
         value = (await store.get(path)).value
     except NoNodeError:
         return None, await _has_own_ledgers(store, root, layout)
+    return _checked(value, root, layout), True
+
+
+def _checked(value: bytes, root: str, layout: LedgerLayout) -> LayoutRecord:
+    """Decode the root's layout record, and check that it names this layout.
+
+    Raises:
+        LedgerLayoutError: it names another one, or cannot be understood.
+    """
     record = _decode(value, root)
     known = (layout.name, LAYOUT_VERSION, _FORMAT_VERSION)
     if (record.manager, record.manager_version, record.format_version) != known:
@@ -128,7 +136,7 @@ async def _look_at(
             f"{record.manager_version}; this client is set to {layout.name!r}, version "
             f"{LAYOUT_VERSION}. Set ledger_manager to the root's, or choose another root"
         )
-    return record, True
+    return record
 
 
 async def layout_name_of(store: MetadataStore, root: str) -> LayoutName:
@@ -161,23 +169,28 @@ async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) ->
 
     Raises:
         LedgerLayoutError: it is another one's.
+        ContendedError: another client was faster; call again.
         UnknownOutcomeError, MetadataUnavailableError
     """
-    while True:
-        record, has_ledgers = await _look_at(store, root, layout)
-        if record is not None:
-            return record
-        record = LayoutRecord(
-            manager=layout.name,
-            manager_version=LAYOUT_VERSION,
-            format_version=_FORMAT_VERSION,
-            ledger_passwords=not has_ledgers,
-        )
-        try:
-            await store.create(f"{root}/LAYOUT", record.to_json())
-        except NodeExistsError:
-            continue  # Somebody was faster: see who.
+    record, has_ledgers = await _look_at(store, root, layout)
+    if record is not None:
         return record
+    cell = Cell(
+        store,
+        f"{root}/LAYOUT",
+        decode=lambda value: _checked(value, root, layout),
+        encode=LayoutRecord.to_json,
+        tries_max=1,  # The creation of a ledger, which this is a part of, is tried again as one.
+    )
+    new = LayoutRecord(
+        manager=layout.name,
+        manager_version=LAYOUT_VERSION,
+        format_version=_FORMAT_VERSION,
+        ledger_passwords=not has_ledgers,
+    )
+    found, _ = await cell.have(new)
+    assert found.value is not None, "what cannot be decoded raises"
+    return found.value
 
 
 async def passwords_are_on(store: MetadataStore, root: str) -> bool | None:
@@ -205,23 +218,19 @@ async def turn_passwords_on(store: MetadataStore, root: str) -> bool:
         UnknownOutcomeError, MetadataUnavailableError
     """
     path = f"{root}/LAYOUT"
-    while True:
-        try:
-            node = await store.get(path)
-        except NoNodeError:
+
+    def turn_on(record: LayoutRecord | None) -> LayoutRecord | None:
+        if record is None:
             raise LedgerLayoutError(
                 f"there is no {path}: no ledger was ever made there, and the first one will have a "
                 f"password without more ado, unless there are older ones"
-            ) from None
-        record = _decode(node.value, root)
+            )
         if record.ledger_passwords:
-            return False
-        changed = record.model_copy(update={"ledger_passwords": True})
-        try:
-            await store.set(path, changed.to_json(), version=node.version)
-        except BadVersionError:
-            continue  # Somebody else did, as a rule.
-        return True
+            return None
+        return record.model_copy(update={"ledger_passwords": True})
+
+    cell = Cell(store, path, decode=lambda value: _decode(value, root), encode=LayoutRecord.to_json)
+    return (await cell.change(turn_on)).is_written
 
 
 def _decode(value: bytes, root: str) -> LayoutRecord:

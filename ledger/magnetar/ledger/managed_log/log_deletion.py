@@ -12,13 +12,11 @@ import structlog
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
-    BadVersionError,
     LedgerError,
-    NoNodeError,
     NoSuchLedgerError,
-    UnknownOutcomeError,
 )
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata.cell import GONE, Cell, Deletion
 from magnetar.ledger.metadata.store import MetadataStore
 
 log = structlog.get_logger()
@@ -39,19 +37,13 @@ async def mark_deleted(store: MetadataStore, path: str) -> bool:
         InvalidLedgerMetadataError: what is there is no ledger list; it is left alone.
         MetadataError: nobody knows whether it is marked; call again.
     """
-    while True:
-        try:
-            node = await store.get(path)
-            metadata = LogMetadata.from_json(node.value, path=path)
-            if is_marked(metadata.properties):
-                return True
-            marked = metadata.with_properties({DELETED: "true"})
-            await store.set(path, marked.to_json(), version=node.version)
-        except NoNodeError:
-            return False
-        except (BadVersionError, UnknownOutcomeError):
-            continue  # The owner was faster, or nobody knows: look again.
-        return True
+
+    def mark(metadata: LogMetadata | None) -> LogMetadata | None:
+        if metadata is None or is_marked(metadata.properties):
+            return None
+        return metadata.with_properties({DELETED: "true"})
+
+    return (await _cell(store, path).change(mark)).after is not None
 
 
 async def delete_marked(client: LedgerClient, store: MetadataStore, path: str) -> None:
@@ -63,19 +55,15 @@ async def delete_marked(client: LedgerClient, store: MetadataStore, path: str) -
         NotEmptyError: cursors are left below the node.
         InvalidLedgerMetadataError, MetadataError: call again.
     """
-    while True:
-        try:
-            node = await store.get(path)
-            metadata = LogMetadata.from_json(node.value, path=path)
-            if not is_marked(metadata.properties):
-                return  # Somebody finished this, and somebody else made a new one.
-            await store.delete(path, version=node.version)
-        except NoNodeError:
-            return
-        except (BadVersionError, UnknownOutcomeError):
-            continue
-        break
-    for ledger in metadata.ledgers:
+
+    def remove(metadata: LogMetadata | None) -> Deletion | None:
+        # Without a mark: somebody finished this, and somebody else made a new one.
+        return GONE if metadata is not None and is_marked(metadata.properties) else None
+
+    removed = await _cell(store, path).change(remove)
+    if removed.before is None or not removed.is_written:
+        return
+    for ledger in removed.before.ledgers:
         try:
             await client.delete(ledger.ledger_id)
         except NoSuchLedgerError:
@@ -84,3 +72,12 @@ async def delete_marked(client: LedgerClient, store: MetadataStore, path: str) -
             log.warning(
                 "ledger_left_behind", path=path, ledger_id=ledger.ledger_id, error=str(error)
             )
+
+
+def _cell(store: MetadataStore, path: str) -> Cell[LogMetadata]:
+    return Cell(
+        store,
+        path,
+        decode=lambda value: LogMetadata.from_json(value, path=path),
+        encode=LogMetadata.to_json,
+    )

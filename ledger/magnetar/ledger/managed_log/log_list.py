@@ -23,13 +23,13 @@ from magnetar.ledger.errors import (
     LogExistsError,
     LogFencedError,
     MetadataUnavailableError,
-    NodeExistsError,
     NoNodeError,
     NoSuchLogError,
     UnknownOutcomeError,
     ValueTooLargeError,
 )
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.metadata.cell import Cell, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.position import Position
 
@@ -87,23 +87,13 @@ class LogList:
         """
         token = rng.randint(1, _TOKEN_MAX)
         metadata = LogMetadata(properties=self._metadata.properties, creation_token=token)
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                await self._store.create(self._path, metadata.to_json())
-            except (NodeExistsError, UnknownOutcomeError):
-                # Ours, if an earlier call succeeded and its answer was lost.
-                try:
-                    await self.load(may_create=False)
-                except NoSuchLogError:
-                    continue
-                if self._metadata.creation_token != token:
-                    raise LogExistsError(
-                        f"{self._path}: there is a log already; open it, or choose another path"
-                    ) from None
-            else:
-                self._adopt(metadata, 0, metadata.to_json())
-            return
-        raise UnknownOutcomeError(f"{self._path}: whether the log was created is not known")
+        value = metadata.to_json()
+        # The token tells ours from another's, also when the answer to the creation was lost.
+        if not await self._cell().create(value):
+            raise LogExistsError(
+                f"{self._path}: there is a log already; open it, or choose another path"
+            )
+        self._adopt(metadata, 0, value)
 
     async def load(self, *, may_create: bool = True) -> None:
         """Read the node; create it, empty, if there is none and `may_create`.
@@ -113,22 +103,14 @@ class LogList:
             InvalidLedgerMetadataError: what is there is no ledger list.
             MetadataError
         """
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                node = await self._store.get(self._path)
-            except NoNodeError as error:
-                if not may_create:
-                    raise NoSuchLogError(
-                        f"{self._path}: there is no log; create it, or check the path"
-                    ) from error
-                try:
-                    await self._store.create(self._path, self._metadata.to_json())
-                except (NodeExistsError, UnknownOutcomeError):
-                    pass  # somebody's is there, perhaps our own: read it
-            else:
-                self._adopt_node(node)
-                return
-        raise UnknownOutcomeError(f"{self._path}: whether the log was created is not known")
+        cell = self._cell()
+        found = (await cell.have(self._metadata.to_json()))[0] if may_create else await cell.read()
+        if found is None or found.value is None:
+            raise NoSuchLogError(f"{self._path}: there is no log; create it, or check the path")
+        self._adopt_node(Versioned(found.value, found.version))
+
+    def _cell(self) -> Cell[bytes]:
+        return bytes_cell(self._store, self._path, tries_max=ATTEMPTS_MAX)
 
     async def update(self, change: Change) -> None:
         """Set the list to `change(list)`, by compare-and-set on the version we know.

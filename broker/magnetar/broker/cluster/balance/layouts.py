@@ -25,14 +25,9 @@ from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, Un
 from magnetar.broker.cluster.balance.bundles import Bundle, BundleError, Layout
 from magnetar.broker.policies.model import NamespaceRecord, namespace_path
 from magnetar.broker.policies.records import read_record
-from magnetar.ledger.errors import (
-    BadVersionError,
-    MetadataError,
-    NodeExistsError,
-    NoNodeError,
-    UnknownOutcomeError,
-)
-from magnetar.ledger.metadata.store import MetadataStore, Versioned, Watch, WatchEvent
+from magnetar.ledger.errors import ContendedError, MetadataError, NodeExistsError
+from magnetar.ledger.metadata.cell import Cell, Stored
+from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchEvent
 
 _log = structlog.get_logger()
 
@@ -136,52 +131,62 @@ class Layouts:
             NotAllowedError: the namespace has as many bundles as it may have.
             BrokerMetadataError
         """
-        for _ in range(_CHANGES_TRIED):
-            layout, version = await self._read(namespace)
-            if version is None:
+
+        def split(layout: Layout | None) -> Layout | None:
+            if layout is None:
                 raise BrokerMetadataError(f"{namespace} is being deleted: {bundle} is not split")
             if bundle not in layout and at in layout.boundaries:
-                return layout
+                return None
             if len(layout) >= self._bundles_max:
                 raise NotAllowedError(
                     f"{namespace} has {len(layout)} bundles, which is the limit: "
                     f"{bundle} is not split"
                 )
-            changed = layout.split(bundle, at)
-            path = layout_path(namespace)
-            try:
-                await self._store.set(path, _encode(changed), version=version)
-            except (BadVersionError, NoNodeError, UnknownOutcomeError):
-                continue  # Somebody else split another bundle, or nobody knows: look again.
-            except MetadataError as error:
-                raise BrokerMetadataError(f"cannot split {namespace}/{bundle}: {error}") from error
+            return layout.split(bundle, at)
+
+        layout, version = await self._read(namespace)
+        if version is None:
+            raise BrokerMetadataError(f"{namespace} is being deleted: {bundle} is not split")
+        try:
+            changed = await self._cell(namespace).change(split, known=Stored(layout, version))
+        except ContendedError as error:
+            raise BrokerMetadataError(
+                f"{namespace}/{bundle} was not split: the layout changed meanwhile, "
+                f"{_CHANGES_TRIED} times"
+            ) from error
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot split {namespace}/{bundle}: {error}") from error
+        assert changed.after is not None, "a layout is never deleted here"
+        if changed.is_written:
             if (followed := self._followed.get(namespace)) is not None:
                 followed.forget()
             _log.info("bundle_split", bundle=f"{namespace}/{bundle}", at=f"{at:#010x}")
-            return changed
-        raise BrokerMetadataError(
-            f"{namespace}/{bundle} was not split: the layout changed meanwhile, "
-            f"{_CHANGES_TRIED} times"
-        )
+        return changed.after
 
     async def _read(self, namespace: str) -> tuple[Layout, int | None]:
         """With the version of its node; without one, it is stored nowhere."""
-        path = layout_path(namespace)
+        cell = self._cell(namespace)
         self.reads += 1
         try:
-            try:
-                found = await self._store.get(path)
-            except NoNodeError:
+            found = await cell.read()
+            if found is None:
                 if await self._is_leaving(namespace):
                     return self._default, None
-                try:
-                    await self._store.create(path, _encode(self._default))
-                except (NodeExistsError, UnknownOutcomeError):
-                    pass  # Another broker was faster, or we were: what is stored counts.
-                found = await self._store.get(path)
+                found, _ = await cell.have(self._default)
         except MetadataError as error:
             raise BrokerMetadataError(f"cannot read the bundles of {namespace}: {error}") from error
-        return _decode(path, found), found.version
+        assert found.value is not None, "what cannot be decoded raises"
+        return found.value, found.version
+
+    def _cell(self, namespace: str) -> Cell[Layout]:
+        path = layout_path(namespace)
+        return Cell(
+            self._store,
+            path,
+            decode=lambda value: _decode(path, value),
+            encode=_encode,
+            tries_max=_CHANGES_TRIED,
+        )
 
     async def _is_leaving(self, namespace: str) -> bool:
         """Whether the namespace does not exist, or will not for long."""
@@ -272,9 +277,9 @@ def _encode(layout: Layout) -> bytes:
     return LayoutRecord.of(layout).model_dump_json().encode()
 
 
-def _decode(path: str, found: Versioned) -> Layout:
+def _decode(path: str, value: bytes) -> Layout:
     try:
-        return LayoutRecord.model_validate_json(found.value).layout()
+        return LayoutRecord.model_validate_json(value).layout()
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "value"

@@ -26,11 +26,12 @@ from magnetar.broker.cluster.ownership.registration import Registration
 from magnetar.broker.cluster.ownership.session_guard import SessionGuard
 from magnetar.ledger.errors import (
     BadVersionError,
+    ContendedError,
     MetadataError,
-    NodeExistsError,
     NoNodeError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.cell import GONE, Cell, Deletion
 from magnetar.ledger.metadata.store import MetadataStore, Versioned, Watch, WatchEvent
 from magnetar.ledger.ports import Clock
 
@@ -108,25 +109,20 @@ class Leases:
             BrokerMetadataError: the store does not answer, or holds no lease there.
         """
         term = self._guard.term
+        held = self._held.get(bundle)
         try:
-            for _ in range(_ATTEMPTS_MAX):
-                held = self._held.get(bundle)
-                found = await self._get(bundle)
-                if found is None:
-                    self._lose(bundle, held)
-                    return None
-                record = decode(LeaseRecord, bundle.lease_path, found.value)
-                if self._is_stale(record):
-                    await self._delete(bundle, found.version)
-                    continue
-                if not self.is_ours(record):
-                    self._lose(bundle, held)
-                elif self._guard.holds(term):  # else it is found again when there is contact
-                    self._hold(bundle, term, found.version)
-                return record
+            found = await self._cell(bundle).change(self._without_stale, is_sure=False)
+        except ContendedError as error:
+            raise BrokerMetadataError(f"the lease of {bundle} changes again and again") from error
         except MetadataError as error:
             raise BrokerMetadataError(f"the owner of {bundle} cannot be read: {error}") from error
-        raise BrokerMetadataError(f"the lease of {bundle} changes again and again")
+        record = found.after
+        if record is None or not self.is_ours(record):
+            self._lose(bundle, held)
+        elif self._guard.holds(term):  # else it is found again when there is contact
+            assert found.version is not None, "there is a record"
+            self._hold(bundle, term, found.version)
+        return record
 
     async def take(self, bundle: BundleId, *, is_listed: bool = True) -> LeaseRecord:
         """Take the lease if nobody has it; returns the lease there is, ours or another's.
@@ -150,24 +146,19 @@ class Leases:
             taking.exception()  # retrieved, even if nobody waits any more
 
     async def _take(self, bundle: BundleId, is_listed: bool) -> LeaseRecord:
-        may_be_new = False  # one of ours may be what we have just created
         for _ in range(_ATTEMPTS_MAX):
             term, token = self._guard.term, self._registration.token
             if not self._guard.holds(term):
                 raise BrokerMetadataError("this broker has no contact with the metadata store")
             record = await self.read(bundle)
-            if record is not None and not (may_be_new and self.is_ours(record)):
+            if record is not None:
                 return record
-            if record is None:
-                record = lease_of(self._registration.record)
-                try:
-                    await self._store.create(bundle.lease_path, record.encode(), ephemeral=True)
-                except (NodeExistsError, UnknownOutcomeError) as error:
-                    may_be_new = may_be_new or isinstance(error, UnknownOutcomeError)
-                    await self._catch_up(bundle)
+            record = lease_of(self._registration.record)
+            try:
+                if not await self._cell(bundle).create(record):
                     continue  # whoever has it: the next look tells
-                except MetadataError as error:
-                    raise BrokerMetadataError(f"{bundle} cannot be taken now: {error}") from error
+            except MetadataError as error:
+                raise BrokerMetadataError(f"{bundle} cannot be taken now: {error}") from error
             self.taken += 1
             if token != self._registration.token or not self._guard.holds(term):
                 # Created, perhaps, under the session that came after: not to be relied upon.
@@ -272,6 +263,20 @@ class Leases:
         except NoNodeError:
             return None
 
+    def _cell(self, bundle: BundleId) -> Cell[LeaseRecord]:
+        path = bundle.lease_path
+        return Cell(
+            self._store,
+            path,
+            decode=lambda value: decode(LeaseRecord, path, value),
+            encode=LeaseRecord.encode,
+            ephemeral=True,
+            tries_max=_ATTEMPTS_MAX,
+        )
+
+    def _without_stale(self, record: LeaseRecord | None) -> Deletion | None:
+        return GONE if record is not None and self._is_stale(record) else None
+
     def _is_stale(self, record: LeaseRecord) -> bool:
         registration = self._registration
         return (
@@ -281,32 +286,24 @@ class Leases:
             and record.session_token != registration.token
         )
 
-    async def _delete(self, bundle: BundleId, version: int) -> None:
-        try:
-            await self._store.delete(bundle.lease_path, version=version)
-        except (NoNodeError, BadVersionError):
-            pass  # changed since: the next look tells
-        except UnknownOutcomeError:
-            await self._catch_up(bundle)
-
     async def _give_back(self, bundle: BundleId, token: str) -> None:
         """Delete the lease if it bears that token; whatever else is there stays.
 
         Raises:
             BrokerMetadataError
         """
+
+        def give_back(record: LeaseRecord | None) -> Deletion | None:
+            return GONE if record is not None and record.session_token == token else None
+
         try:
-            for _ in range(_ATTEMPTS_MAX):
-                found = await self._get(bundle)
-                if found is None:
-                    return
-                record = decode(LeaseRecord, bundle.lease_path, found.value)
-                if record.session_token != token:
-                    return
-                await self._delete(bundle, found.version)
+            await self._cell(bundle).change(give_back, is_sure=False)
+        except ContendedError as error:
+            raise BrokerMetadataError(
+                f"the lease of {bundle} is not deleted: it is there again"
+            ) from error
         except MetadataError as error:
             raise BrokerMetadataError(f"the lease of {bundle} is not deleted: {error}") from error
-        raise BrokerMetadataError(f"the lease of {bundle} is not deleted: it is there again")
 
     async def _catch_up(self, bundle: BundleId) -> None:
         try:

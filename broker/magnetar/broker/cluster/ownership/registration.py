@@ -20,12 +20,12 @@ from pydantic import JsonValue
 from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.cluster.ownership.records import BrokerRecord, broker_path, decode
 from magnetar.ledger.errors import (
-    BadVersionError,
     MetadataError,
     NodeExistsError,
     NoNodeError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.cell import Cell
 from magnetar.ledger.metadata.store import MetadataStore
 
 _log = structlog.get_logger()
@@ -147,20 +147,24 @@ class Registration:
                 return
             record = self._described(self.token)
             path = broker_path(record.name)
+
+            def replace(found: BrokerRecord | None) -> BrokerRecord:
+                if found is None or found.session_token != self.token:
+                    raise BrokerMetadataError(f"{path} is not updated: it is not of this session")
+                return record
+
+            cell = Cell(
+                self._store,
+                path,
+                decode=lambda value: decode(BrokerRecord, path, value),
+                encode=BrokerRecord.encode,
+                tries_max=_UPDATES_TRIED,
+            )
             try:
-                for _ in range(_UPDATES_TRIED):
-                    found = await self._store.get(path)
-                    if decode(BrokerRecord, path, found.value).session_token != self.token:
-                        break
-                    try:
-                        await self._store.set(path, record.encode(), version=found.version)
-                    except (BadVersionError, UnknownOutcomeError):
-                        continue
-                    self._record = record
-                    return
+                await cell.change(replace, is_sure=False)
             except MetadataError as error:
                 raise BrokerMetadataError(f"{path} is not updated: {error}") from error
-            raise BrokerMetadataError(f"{path} is not updated: it is not of this session")
+            self._record = record
 
     async def withdraw(self) -> None:
         """Delete the node: others see at once that the broker is gone. Errors are left to the end

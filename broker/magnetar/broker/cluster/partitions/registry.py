@@ -30,11 +30,10 @@ from magnetar.cursors import CursorError, copy_cursor, list_cursors
 from magnetar.ledger.errors import (
     BadVersionError,
     MetadataError,
-    NodeExistsError,
     NoNodeError,
-    UnknownOutcomeError,
 )
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata.cell import bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
@@ -370,26 +369,10 @@ class PartitionedTopics:
         path = naming.log_path(topic)
         created = {naming.CREATED_PROPERTY: str(self._clock.wall_ms())}
         value = LogMetadata(properties={**(properties or {}), **created}).to_json()
-        is_unknown = False
-        while True:
-            try:
-                await self._store.create(path, value)
-            except NodeExistsError:
-                # After an attempt whose outcome nobody knows it may be what was made then.
-                return is_unknown and await self._holds(path, value)
-            except UnknownOutcomeError:
-                is_unknown = True
-                continue
-            except MetadataError as error:
-                raise BrokerMetadataError(f"cannot create {topic}: {error}") from error
-            return True
-
-    async def _holds(self, path: str, value: bytes) -> bool:
-        await asked(self._store.catch_up(), f"read {path}")
         try:
-            return (await asked(self._store.get(path), f"read {path}")).value == value
-        except NoNodeError:
-            return False
+            return await bytes_cell(self._store, path).create(value)
+        except MetadataError as error:
+            raise BrokerMetadataError(f"cannot create {topic}: {error}") from error
 
     async def _inherit(self, topic: TopicName, index: int, name: str) -> None:
         first, own = naming.log_path(topic.partition(0)), naming.log_path(topic.partition(index))

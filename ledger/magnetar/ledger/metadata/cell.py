@@ -1,0 +1,335 @@
+"""A cell: one value of the metadata store that several writers change by comparing versions.
+
+A change reads the value, asks a function for the new one, and writes it if the node still has the
+version that was read. Three things can go wrong, and each is handled here, once:
+
+- *Conflict*: another writer was faster. The value is read again and the function asked again.
+- *Doubt*: the connection broke, so the write may have happened. The store catches up with all
+  finished writes, the value is read again, and the write counts as done if what is stored is byte
+  for byte what was tried. Writers that may try equal values and must tell them apart put a token
+  into the value. A try that another writer has overwritten meanwhile looks like a conflict, so the
+  function must be one that can run again on its own result.
+- *Absence*: the server that answered may be behind the others. Before a change concludes from
+  absence, the store catches up and the value is read once more.
+
+Tries are bounded. A change that fails says whether it may have happened:
+
+- `UnknownOutcomeError`: a try of this change may have happened, or may yet.
+- `ContendedError`: others changed the node at each try; nothing was changed.
+- `MetadataUnavailableError`: the store did not answer; nothing was changed.
+
+The cell knows no component: values are decoded and encoded by functions, and what these and the
+change function raise passes through and leaves the node as it is. The cell does not guard a value
+that only one owner may write: an owner that finds a foreign value is fenced and must not try again
+(`managed_log/log_list.py`).
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Generic, TypeVar
+
+from magnetar.ledger.errors import (
+    BadVersionError,
+    ContendedError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    UnknownOutcomeError,
+)
+from magnetar.ledger.metadata.store import MetadataStore
+
+TRIES_MAX = 40
+"""Tries of one change. Of several changes at once one succeeds each time; brokers fan out to 16
+requests."""
+
+V = TypeVar("V")
+
+_ENDS = (MetadataUnavailableError, SessionExpiredError)
+"""Errors that end a change and say nothing of its earlier tries."""
+
+
+def bytes_cell(
+    store: MetadataStore, path: str, *, ephemeral: bool = False, tries_max: int = TRIES_MAX
+) -> "Cell[bytes]":
+    """Return a cell whose value is the node's bytes as they are."""
+    return Cell(store, path, decode=bytes, encode=bytes, ephemeral=ephemeral, tries_max=tries_max)
+
+
+class Deletion(Enum):
+    """What a change returns to delete the node."""
+
+    GONE = "gone"
+
+
+GONE: Final = Deletion.GONE
+
+Change = Callable[[V | None], V | Deletion | None]
+"""Gets the present value, None without one; returns the new value, `GONE` to delete the node, or
+None to leave it as it is. May be called several times."""
+
+AsyncChange = Callable[[V | None], Awaitable[V | Deletion | None]]
+"""A change function that waits for other answers before it decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[V]):
+    """What the node holds, and the version to base the next write on."""
+
+    value: V | None
+    """None: the node is there for its children alone."""
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[V]):
+    """How a change ended."""
+
+    before: V | None
+    """What the last try was made from."""
+    after: V | None
+    """What the node held when the change ended."""
+    version: int | None
+    """The version of the node at the end; None: there is no node."""
+    is_written: bool
+    """Whether this change wrote it; False: there was nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Try(Generic[V]):
+    """A write whose outcome is unknown."""
+
+    before: V | None
+    data: bytes | None
+    """None: a deletion."""
+
+
+def _ignore() -> None:
+    """Do nothing about a doubt."""
+
+
+class Cell(Generic[V]):
+    """One node. Keeps nothing in memory: any number of cells may stand for it."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        path: str,
+        *,
+        decode: Callable[[bytes], V | None],
+        encode: Callable[[V], bytes],
+        ephemeral: bool = False,
+        tries_max: int = TRIES_MAX,
+    ) -> None:
+        """
+        Args:
+            decode: returns None for a node that holds no value of its own.
+            ephemeral: whether a node that the cell creates goes with the store's session.
+        """
+        self._store = store
+        self._path = path
+        self._decode = decode
+        self._encode = encode
+        self._ephemeral = ephemeral
+        self._tries_max = tries_max
+
+    async def read(self, *, is_sure: bool = False) -> Stored[V] | None:
+        """Return what is stored; None: there is no node. With `is_sure`, absence is asked for
+        twice: the server that answered may have been behind.
+
+        Raises:
+            MetadataUnavailableError, and as `decode`.
+        """
+        found = await self._get()
+        if found is None and is_sure:
+            await self._store.catch_up()
+            found = await self._get()
+        if found is None:
+            return None
+        return Stored(self._decode(found[0]), found[1])
+
+    async def create(self, value: V) -> bool:
+        """Create the node without reading it first. False: it is there, and not by this call.
+
+        Raises:
+            UnknownOutcomeError, MetadataUnavailableError, ValueTooLargeError
+        """
+        data = self._encode(value)
+        is_in_doubt = False
+        for _ in range(self._tries_max):
+            try:
+                await self._create(data)
+            except NodeExistsError:
+                if not is_in_doubt:
+                    return False
+                found = await self._look_after_doubt()
+                return found is not None and found[0] == data
+            except UnknownOutcomeError:
+                is_in_doubt = True
+            except _ENDS as error:
+                if is_in_doubt:
+                    raise self._unknown(error) from error
+                raise
+            else:
+                return True
+        raise self._unknown(None)
+
+    async def have(self, value: V) -> tuple[Stored[V], bool]:
+        """Return what is stored, and whether it is what this call made; create it from `value` if
+        there is no node.
+
+        Raises:
+            UnknownOutcomeError, MetadataUnavailableError, ContendedError, ValueTooLargeError, and
+            as `decode`.
+        """
+        data = self._encode(value)
+        is_in_doubt = False
+        for _ in range(self._tries_max):
+            found = await self._look_after_doubt() if is_in_doubt else await self._get()
+            if found is not None:
+                is_made = is_in_doubt and found[0] == data
+                return Stored(self._decode(found[0]), found[1]), is_made
+            try:
+                await self._create(data)
+            except NodeExistsError:
+                continue
+            except UnknownOutcomeError:
+                is_in_doubt = True
+            except _ENDS as error:
+                if is_in_doubt:
+                    raise self._unknown(error) from error
+                raise
+            else:
+                return Stored(value, 0), True
+        raise self._unknown(None) if is_in_doubt else self._contended()
+
+    async def change(
+        self, change: Change[V], *, known: Stored[V] | None = None, is_sure: bool = True
+    ) -> Changed[V]:
+        """Replace the value by what `change` makes of it.
+
+        Args:
+            known: what was read before, for the first try to begin with.
+            is_sure: whether absence is asked for twice. Without need where absence leads to a
+                creation, which fails if the node is there.
+
+        Raises:
+            UnknownOutcomeError, ContendedError, MetadataUnavailableError: see the module.
+            NotEmptyError: to be deleted, and has children. ValueTooLargeError.
+            As `decode` and `change`.
+        """
+
+        async def changed(before: V | None) -> V | Deletion | None:
+            return change(before)
+
+        return await self.change_async(changed, known=known, is_sure=is_sure)
+
+    async def change_async(
+        self,
+        change: AsyncChange[V],
+        *,
+        known: Stored[V] | None = None,
+        is_sure: bool = True,
+        on_doubt: Callable[[], None] = _ignore,
+    ) -> Changed[V]:
+        """Replace the value by what a function makes of it that waits for other answers.
+
+        Args:
+            known, is_sure: see `change`.
+            on_doubt: called when the outcome of a try is unknown, before the next look.
+
+        Raises:
+            See `change`.
+        """
+        doubts: list[_Try[V]] = []
+        for _ in range(self._tries_max):
+            version: int | None
+            if known is not None:
+                before, version = known.value, known.version
+                known = None
+            else:
+                found = await self._look(doubts, is_sure=is_sure)
+                data = found[0] if found is not None else None
+                version = found[1] if found is not None else None
+                before = self._decode(data) if data is not None else None
+                for doubt in doubts:
+                    if doubt.data == data:
+                        return Changed(doubt.before, before, version, is_written=True)
+            after = await change(before)
+            if after is None or (after is GONE and version is None):
+                return Changed(before, before, version, is_written=False)
+            new = None if isinstance(after, Deletion) else after
+            new_data = None if new is None else self._encode(new)
+            try:
+                new_version = await self._write(new_data, version)
+            except UnknownOutcomeError:
+                doubts.append(_Try(before, new_data))
+                on_doubt()
+            except (BadVersionError, NodeExistsError, NoNodeError):
+                continue  # Another writer was faster, or an earlier try of ours came late: look.
+            except _ENDS as error:
+                if doubts:
+                    raise self._unknown(error) from error
+                raise
+            else:
+                return Changed(before, new, new_version, is_written=True)
+        raise self._unknown(None) if doubts else self._contended()
+
+    async def _create(self, data: bytes) -> None:
+        if self._ephemeral:
+            await self._store.create(self._path, data, ephemeral=True)
+        else:
+            await self._store.create(self._path, data)
+
+    async def _write(self, data: bytes | None, version: int | None) -> int | None:
+        """Create, replace or delete; returns the new version."""
+        if version is None:
+            assert data is not None, "there is nothing to delete"
+            await self._create(data)
+            return 0
+        if data is None:
+            await self._store.delete(self._path, version=version)
+            return None
+        return await self._store.set(self._path, data, version=version)
+
+    async def _look(self, doubts: list[_Try[V]], *, is_sure: bool) -> tuple[bytes, int] | None:
+        if doubts:
+            return await self._look_after_doubt()
+        found = await self._get()
+        if found is None and is_sure:
+            await self._store.catch_up()
+            found = await self._get()
+        return found
+
+    async def _look_after_doubt(self) -> tuple[bytes, int] | None:
+        """Read with every write in it that had finished before.
+
+        Raises:
+            UnknownOutcomeError: the store does not answer, so the doubt stays.
+        """
+        try:
+            await self._store.catch_up()
+            return await self._get()
+        except _ENDS as error:
+            raise self._unknown(error) from error
+
+    async def _get(self) -> tuple[bytes, int] | None:
+        try:
+            node = await self._store.get(self._path)
+        except NoNodeError:
+            return None
+        return node.value, node.version
+
+    def _unknown(self, error: Exception | None) -> UnknownOutcomeError:
+        why = f"{self._tries_max} tries had no certain outcome" if error is None else str(error)
+        return UnknownOutcomeError(
+            f"{self._path}: the metadata store does not say whether it was written; look, and try "
+            f"again: {why}"
+        )
+
+    def _contended(self) -> ContendedError:
+        return ContendedError(
+            f"{self._path} was not changed: others changed it {self._tries_max} times meanwhile; "
+            f"try again"
+        )

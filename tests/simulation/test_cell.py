@@ -61,6 +61,11 @@ def test_each_change_is_made_once_or_says_that_it_may_not_be(seed: int) -> None:
             client = f"c{rng.randrange(_CLIENTS)}"
             lose(client=client, kind=rng.choice(_KINDS), path=None, skip=rng.randrange(8))
 
+        # One client loses a reply and cannot look then.
+        client = f"c{rng.randrange(_CLIENTS)}"
+        server.lose_reply(client=client, skip=rng.randrange(3))
+        server.refuse(client=client, kind="catch_up", skip=rng.randrange(3))
+
     async def main() -> None:
         server = MetadataServer(loop, History(), seed=str(seed))
         server.jitter_s = 0.002

@@ -6,6 +6,7 @@ The tests of the defects use it, and the table of mutations.
 from tests.simulation.mutations import (
     bookie,
     bounds,
+    cells,
     conflicts,
     counts,
     fences,
@@ -21,6 +22,7 @@ MUTATIONS: list[Mutation] = [
     *writer.MUTATIONS,
     *conflicts.MUTATIONS,
     *bounds.MUTATIONS,
+    *cells.MUTATIONS,
     *recovery.MUTATIONS,
     *tail.MUTATIONS,
     *bookie.MUTATIONS,

@@ -187,6 +187,22 @@ async def test_a_change_of_unknown_outcome_is_made_once(
     assert store.catch_ups >= 1
 
 
+async def test_a_change_in_doubt_is_judged_by_a_store_that_has_caught_up(
+    store: FaultyStore, cell: Cell[int]
+) -> None:
+    store.put(5)
+    store.faults = ["landed"]
+    asked: list[int | None] = []
+
+    def add(value: int | None) -> int:
+        asked.append(value)
+        store.is_behind = True
+        return add_one(value)
+
+    assert await cell.change(add) == Changed(5, 6, 1, is_written=True)
+    assert asked == [5]
+
+
 @pytest.mark.parametrize("fault", ["lost", "landed", "late"])
 async def test_a_deletion_of_unknown_outcome_says_what_it_deleted(
     store: FaultyStore, cell: Cell[int], fault: str

@@ -247,7 +247,7 @@ class OwnedNode:
         await cell.change_async(gone, known=known, is_sure=False, on_doubt=self._doubt_deletion)
 
     def _doubt_deletion(self) -> None:
-        """It may be gone. Nobody must take a save for one without having looked."""
+        """Note that the node may be gone: a save must look before it writes."""
         self._doubts.append(self._value)
 
     async def _read_again(self) -> None:

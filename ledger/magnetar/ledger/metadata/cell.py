@@ -58,7 +58,7 @@ def bytes_cell(
 
 
 class Deletion(Enum):
-    """What a change returns to delete the node."""
+    """Result of a change function that deletes the node."""
 
     GONE = "gone"
 
@@ -75,7 +75,7 @@ AsyncChange = Callable[[V | None], Awaitable[V | Deletion | None]]
 
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[V]):
-    """What the node holds, and the version to base the next write on."""
+    """Value of a node, and its version, on which the next write is based."""
 
     value: V | None
     """None: the node is there for its children alone."""
@@ -87,9 +87,9 @@ class Changed(Generic[V]):
     """How a change ended."""
 
     before: V | None
-    """What the last try was made from."""
+    """Value that the last try started from."""
     after: V | None
-    """What the node held when the change ended."""
+    """Value of the node when the change ended."""
     version: int | None
     """The version of the node at the end; None: there is no node."""
     is_written: bool

@@ -89,7 +89,7 @@ OpenConsole = Callable[..., Console]
 
 
 class _Look(NamedTuple):
-    """What a tab has from its beginning on."""
+    """Properties of a tab that are fixed when it is opened."""
 
     size: tuple[int, int] = DESKTOP
     is_dark: bool = False

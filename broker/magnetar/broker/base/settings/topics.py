@@ -27,7 +27,7 @@ class ReadSettings(Section):
 
 
 class DispatchSettings(ReadSettings):
-    """What dispatchers send at a time, and what they hold."""
+    """Batch sizes, look-ahead and delays of dispatchers."""
 
     dispatch_bytes_max: int = Field(
         default=512 * 1024,
@@ -92,7 +92,7 @@ class TopicSettings(DispatchSettings):
 
 
 class DeduplicationSettings(ReadSettings):
-    """What deduplication remembers."""
+    """Bounds of deduplication: producer names, and snapshots of their sequence ids."""
 
     dedup_snapshot_check_interval_s: float = Field(
         default=10.0,

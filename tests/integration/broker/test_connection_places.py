@@ -39,7 +39,12 @@ async def _fill(stack: AsyncExitStack, port: int, said: bytes) -> None:
     for _ in range(2 * PLACES):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(said)
-        stack.callback(writer.transport.abort)
+        stack.callback(_abort, writer)
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    """Takes the writer and not its transport: a writer that nobody holds closes its connection."""
+    writer.transport.abort()
 
 
 async def _health(port: int) -> bytes:

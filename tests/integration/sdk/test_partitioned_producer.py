@@ -98,7 +98,8 @@ async def test_what_has_no_key_goes_round_in_batches(
     standalone: Standalone, create: Callable[[str, int], None]
 ) -> None:
     await asyncio.to_thread(create, "round", 3)
-    settings = ProducerSettings(batch_messages_max=10)
+    # A turn also ends with the delay, which a slow machine may take for ten messages.
+    settings = ProducerSettings(batch_messages_max=10, batch_delay_ms=60_000)
     async with Client(standalone.url) as client:
         producer = await client.producer("round", settings)
         assert isinstance(producer, PartitionedProducer)

@@ -358,6 +358,22 @@ async def test_a_moved_bundle_stays_only_where_it_was_moved_to(store: MetadataSt
     await shedding.close()
 
 
+async def test_a_moved_bundle_counts_in_full_while_its_clients_come_to_the_new_place(
+    store: MetadataStore,
+) -> None:
+    shedding = Shedding(store)
+    await shedding.start(*BUNDLES, leases=8, topics=100)
+    assert await shedding.shedder.look() == 4
+    moved = [bundle for _, bundle, _ in shedding.orders.moves]
+    kept = [bundle for bundle in BUNDLES if bundle not in moved]
+    await register(store, record("b1", *kept, topics=100))
+    await register(store, record("b2", *moved, topics=1))
+    await wait_until(shedding.brokers, lambda: len(_bundles_of(shedding.brokers, "b1")) == 4)
+    await wait_until(shedding.brokers, lambda: len(_bundles_of(shedding.brokers, "b2")) == 4)
+    assert await shedding.shedder.look() == 0
+    await shedding.close()
+
+
 def _bundles_of(brokers: Brokers, name: str) -> set[str]:
     report = brokers.report_of(name)
     return set(report.bundles) if report is not None else set()

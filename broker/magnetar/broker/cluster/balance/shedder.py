@@ -38,6 +38,9 @@ class _Moved:
 
     at_s: float
     destination: str
+    cost: float
+    """At the place it left. Its clients come to the new place one after the other: until the grace
+    period is over it counts there for no less, or more would be moved for what is to come."""
 
 
 class Shedder:
@@ -136,7 +139,7 @@ class Shedder:
         for move in plan.moves:
             if not self._leader.is_leader:
                 break
-            done += await self._carry_out(move)
+            done += await self._carry_out(move, cost=loads[move.source].costs[move.bundle])
         if plan.split is not None:
             await self._split(*plan.split)
         self._is_settled = not plan.moves and plan.split is None
@@ -161,7 +164,9 @@ class Shedder:
                     bundle = BundleId.parse(text)
                 except BundleError:
                     continue  # Of another release, which names them otherwise: not ours to move.
-                costs[bundle] = self._limits.cost_of(load)
+                moved = self._moved.get(bundle)
+                least = moved.cost if moved is not None and moved.destination == name else 0.0
+                costs[bundle] = max(self._limits.cost_of(load), least)
                 if load.topics > 1 and await self._has_room(bundle):
                     divisible.append(bundle)
             loads[name] = BrokerLoad(report.usage_percent, costs, divisible)
@@ -190,7 +195,7 @@ class Shedder:
             )
         }
 
-    async def _carry_out(self, move: Move) -> bool:
+    async def _carry_out(self, move: Move, *, cost: float) -> bool:
         owner = self._brokers.get(move.source)
         if owner is None or not await self._is_owner(move.bundle, owner.session_token):
             _log.info("move_is_void", bundle=str(move.bundle), source=move.source)
@@ -202,7 +207,7 @@ class Shedder:
             destination=move.destination,
         )
         self._leader.note(move.bundle, move.destination)
-        self._moved[move.bundle] = _Moved(self._clock.monotonic_s(), move.destination)
+        self._moved[move.bundle] = _Moved(self._clock.monotonic_s(), move.destination, cost)
         try:
             await self._orders.unload(owner, move.bundle, move.destination)
         except BrokerMetadataError as error:

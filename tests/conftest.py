@@ -18,9 +18,11 @@ import tempfile
 import zlib
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from functools import _lru_cache_wrapper
 from pathlib import Path
 
 import pytest
+from fastapi.dependencies import models
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -139,6 +141,18 @@ def pytest_collection_finish() -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
     if exitstatus == pytest.ExitCode.TESTS_FAILED:
         terminalreporter.write_line(f"tests that take a share of their cases: {sample_command()}")
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Behind each module, let go of the brokers that its tests had.
+
+    FastAPI's caches hold the functions of every application, and these their broker: a million
+    objects at the end, which each collection would walk.
+    """
+    if nextitem is None or _group_of(nextitem.nodeid) != _group_of(item.nodeid):
+        for each in vars(models).values():
+            if isinstance(each, _lru_cache_wrapper):
+                each.cache_clear()
 
 
 _took_s: defaultdict[str, float] = defaultdict(float)

@@ -176,7 +176,7 @@ async def walk_of_retention(broker: Broker, footprints: Footprints) -> None:
     async def set_retention(minutes: int) -> None:
         retention = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": 1024}
         await _ask(broker.http_port, "POST", "namespaces/public/default/retention", retention)
-        await until(lambda: topic.policies.retention_time_s == 60 * minutes)
+        await until(lambda: topic.policies.retention.time_s == 60 * minutes)
 
     for minutes in range(1, _WARM_UP + 1):
         await set_retention(minutes)

@@ -71,7 +71,7 @@ class TopicPolicyGroup(PolicyGroup):
 
 def _names(kind: Kind) -> dict[str, Any]:
     """The names of commands, and the rows of the table; None for backlog quotas."""
-    from magnetar.broker.http.policy_table import POLICIES
+    from magnetar.broker.policies.table import POLICIES
 
     names = {getattr(policy, kind): policy for policy in POLICIES}
     known: dict[str, Any] = {_kebab(name): policy for name, policy in names.items() if name}

@@ -1,7 +1,6 @@
 """Subscriptions that nobody has used for long are deleted, where a policy says so."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,11 +30,11 @@ class LaterClock(SystemClock):
 
 
 class Scene:
-    def __init__(self, broker: Broker, client: WireClient, *, expiration_s: int) -> None:
+    def __init__(self, broker: Broker, client: WireClient, *, expiration_minutes: int) -> None:
         self.client = client
         self.topic: Topic = broker.services.topics.loaded[0]
         self.topic.apply_policies(
-            replace(self.topic.policies, subscription_expiration_s=expiration_s)
+            self.topic.policies.with_values(subscription_expiration_minutes=expiration_minutes)
         )
         self.clock = LaterClock()
         self.inactive = InactiveSubscriptions(self.clock)
@@ -55,7 +54,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         await client.subscribe(TOPIC, subscription="left")
         await client.leave(0)
         await client.subscribe(TOPIC, subscription="used", consumer_id=1)
-        scene = Scene(broker, client, expiration_s=_HOUR_S)
+        scene = Scene(broker, client, expiration_minutes=60)
         assert await scene.look() == ["left", "used"]
         yield scene
         await client.close()
@@ -90,7 +89,7 @@ async def test_a_wall_clock_that_is_corrected_deletes_nothing(scene: Scene) -> N
 
 
 async def test_without_a_policy_nothing_is_deleted(scene: Scene) -> None:
-    scene.topic.apply_policies(replace(scene.topic.policies, subscription_expiration_s=0))
+    scene.topic.apply_policies(scene.topic.policies.with_values(subscription_expiration_minutes=0))
     scene.clock.later_s = 1000 * _HOUR_S
     assert await scene.look() == ["left", "used"]
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.policies.model import AutoTopicCreation, Persistence, PolicySet
+from magnetar.broker.policies.model import AutoTopicCreation, Persistence, Policies
+from magnetar.broker.policies.table import BY_FIELD
 from magnetar.ledger.errors import MetadataUnavailableError
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.store import WatchEvent
@@ -23,7 +24,7 @@ NAME = parse_topic_name(TOPIC)
 
 
 async def set_of_topic(broker: Broker, **policies: object) -> None:
-    await broker.services.policies.update_topic(NAME, lambda own: own.model_copy(update=policies))
+    await broker.services.policies.update_topic(NAME, lambda own: own.with_values(**policies))
 
 
 async def quorums(cluster: Cluster, broker: Broker) -> list[tuple[int, int, int]]:
@@ -77,7 +78,7 @@ async def test_a_topic_that_exists_is_served_where_none_may_appear(tmp_path: Pat
         await client.produce(TOPIC)
         await broker.services.policies.update_namespace(
             "public/default",
-            lambda record: record.model_copy(update={"auto_topic_creation": never}),
+            lambda record: BY_FIELD["auto_topic_creation"].set_in_namespace(record, never),
         )
         await broker.services.topics.ends.hand_over([NAME], None, timeout_s=WAIT_S)
         await client.next(BaseCommand.CLOSE_PRODUCER)
@@ -190,7 +191,7 @@ async def test_a_topic_whose_policies_are_all_removed_has_none(tmp_path: Path) -
         client = await WireClient.open(broker.port)
         await client.produce(TOPIC)
         await set_of_topic(broker, max_producers=1)
-        await broker.services.policies.update_topic(NAME, lambda _: PolicySet())
+        await broker.services.policies.update_topic(NAME, lambda _: Policies())
         assert (await client.produce(TOPIC, 1)).type == BaseCommand.PRODUCER_SUCCESS
         await client.close()
 

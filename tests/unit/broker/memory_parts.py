@@ -14,7 +14,6 @@ from magnetar.broker.base.errors import (
     ServiceNotReadyError,
 )
 from magnetar.broker.base.settings.broker import BrokerSettings
-from magnetar.broker.base.settings.policies import default_policies
 from magnetar.broker.cluster.partitions import PartitionedTopicRecord
 from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
 from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket
@@ -22,9 +21,9 @@ from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.features.tracing import Spans, TopicTrace
 from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
-from magnetar.broker.policies.effective import EffectivePolicies, effective
-from magnetar.broker.policies.model import NamespaceRecord, PolicySet
+from magnetar.broker.policies.model import NamespaceRecord, Policies
 from magnetar.broker.policies.registry import PolicyRegistry
+from magnetar.broker.policies.table import effective, policies_of_broker
 from magnetar.broker.topic import Feature, Topic
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topics import Topics
@@ -81,7 +80,7 @@ class MemoryBuckets:
     def stored(self) -> Sequence[StoredBucket]:
         return self.named
 
-    async def write(self, segments: Sequence[bytes], _policies: EffectivePolicies) -> int:
+    async def write(self, segments: Sequence[bytes], _policies: Policies) -> int:
         await self._pause()
         self._made += 1
         self.ledgers[self._made] = list(segments)
@@ -110,9 +109,9 @@ class MemoryPolicies:
     """Policies in memory. Set `namespaces` and `topics`, then `apply` them to loaded topics."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        self.defaults = default_policies(settings)
+        self.defaults = policies_of_broker(settings)
         self.namespaces = {name: NamespaceRecord() for name in settings.namespaces}
-        self.topics: dict[TopicName, PolicySet] = {}
+        self.topics: dict[TopicName, Policies] = {}
         self.unreadable: set[str] = set()
         """Namespaces whose records cannot be read."""
 
@@ -125,14 +124,14 @@ class MemoryPolicies:
             raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
         return self.namespaces[namespace]
 
-    async def of(self, topic: TopicName) -> EffectivePolicies:
+    async def of(self, topic: TopicName) -> Policies:
         await self.check_namespace(topic.namespace_name)
         return self.known(topic)
 
-    async def of_namespace(self, namespace: str) -> EffectivePolicies:
+    async def of_namespace(self, namespace: str) -> Policies:
         return effective(self.defaults, await self.check_namespace(namespace))
 
-    def known(self, topic: TopicName) -> EffectivePolicies:
+    def known(self, topic: TopicName) -> Policies:
         record = self.namespaces.get(topic.namespace_name)
         return effective(self.defaults, record, self.topics.get(topic.partitioned))
 

@@ -7,11 +7,10 @@ import pytest
 
 from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.policies import model
-from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.model import (
     AutoTopicCreation,
     NamespaceRecord,
-    PolicySet,
+    Policies,
     SubscriptionType,
 )
 from magnetar.broker.topic.admission import SubscribeRate
@@ -28,7 +27,7 @@ NAMESPACE = "public/default"
 
 def of_topic(harness: Harness, **policies: Any) -> None:
     """Policies of the topic, from now on."""
-    harness.policies.topics[parse_topic_name(TOPIC)] = PolicySet(**policies)
+    harness.policies.topics[parse_topic_name(TOPIC)] = Policies(**policies)
     harness.topics.apply_policies()
 
 
@@ -50,7 +49,7 @@ def close(client: Client, consumer_id: int) -> None:
 async def test_more_producers_than_may_be_are_busy_at_every_level(level: str) -> None:
     harness = Harness(max_producers_per_topic=2 if level == "broker" else 0)
     if level == "namespace":
-        of_namespace(harness, policies=PolicySet(max_producers=2))
+        of_namespace(harness, policies=Policies(max_producers=2))
     if level == "topic":
         of_topic(harness, max_producers=2)
     client = harness.client()
@@ -238,7 +237,7 @@ async def test_a_consumer_that_subscribes_too_often_is_not_allowed() -> None:
 
 
 def test_a_subscribe_rate_counts_anew_in_each_period_and_forgets() -> None:
-    policies = EffectivePolicies(subscribe_rate_per_consumer=2, subscribe_rate_period_s=10)
+    policies = Policies(subscribe_rate=model.SubscribeRate(per_consumer=2, period_s=10))
     rate = SubscribeRate()
     for now_s in (0.0, 9.0, 10.0, 19.9):
         rate.check("t", policies, "consumer", now_s)
@@ -247,5 +246,5 @@ def test_a_subscribe_rate_counts_anew_in_each_period_and_forgets() -> None:
     for number in range(5000):
         rate.check("t", policies, number, 20.0 + number)
     assert len(rate._counts) <= 1024
-    rate.check("t", EffectivePolicies(), "consumer", 20.0)
+    rate.check("t", Policies(), "consumer", 20.0)
     assert not rate._counts

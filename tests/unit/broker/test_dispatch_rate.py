@@ -1,13 +1,12 @@
 """Bounds on the rate of dispatch, of a topic and of its subscriptions."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from magnetar.broker.base.token_bucket import TokenBucket
-from magnetar.broker.policies.effective import DEFAULTS, RateLimit
+from magnetar.broker.policies.model import DEFAULTS, DispatchRate
 from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.broker.topic.dispatch.throttle import RateLimiter
 from magnetar.sdk.wire import BaseCommand
@@ -51,7 +50,7 @@ def test_messages_and_bytes_are_bounded_each() -> None:
     time = _Time()
     limiter = RateLimiter(time)
     assert not limiter.is_active
-    limiter.set_rate(RateLimit(messages=10, bytes=1000))
+    limiter.set_rate(DispatchRate(messages=10, bytes=1000))
     assert limiter.room() == (10, 1000)
     limiter.spend(1, 1500)
     assert limiter.room() == (9, 0)
@@ -61,18 +60,18 @@ def test_messages_and_bytes_are_bounded_each() -> None:
 
 def test_the_same_rate_again_gives_no_tokens() -> None:
     limiter = RateLimiter(_Time())
-    limiter.set_rate(RateLimit(messages=10))
+    limiter.set_rate(DispatchRate(messages=10))
     limiter.spend(10, 0)
-    limiter.set_rate(RateLimit(messages=10))
+    limiter.set_rate(DispatchRate(messages=10))
     assert limiter.room()[0] == 0
-    limiter.set_rate(RateLimit())
+    limiter.set_rate(DispatchRate())
     assert not limiter.is_active
 
 
 def test_a_relative_rate_adds_what_the_topic_is_published_to() -> None:
     time, published = _Time(), [0, 0]
     limiter = RateLimiter(time, lambda: (published[0], published[1]))
-    limiter.set_rate(RateLimit(messages=10, bytes=1000, relative=True))
+    limiter.set_rate(DispatchRate(messages=10, bytes=1000, relative=True))
     assert limiter.room() == (10, 1000)
     limiter.spend(10, 1000)
     published[:] = [40, 4000]
@@ -110,7 +109,7 @@ def _use(harness: Harness, **policies: Any) -> None:
 
 
 def _with(**policies: Any) -> Any:
-    return replace(DEFAULTS, **policies)
+    return DEFAULTS.with_values(**policies)
 
 
 def _hold_time(harness: Harness) -> _Time:
@@ -132,7 +131,7 @@ async def test_every_type_of_subscription_keeps_to_the_rate(sub_type: Any, polic
     harness = Harness(failover_delay_ms=0)
     client = await _consume(harness, sub_type)
     time = _hold_time(harness)
-    _use(harness, **{policy: RateLimit(messages=7, period_s=1)})
+    _use(harness, **{policy: DispatchRate(messages=7, period_s=1)})
     harness.log.store(*(entry() for _ in range(30)))
     subscription = harness.topic.subscriptions["s"]
     subscription.wake()
@@ -154,7 +153,7 @@ async def test_bytes_are_bounded_too_and_an_entry_goes_whole() -> None:
     client = await _consume(harness, _TYPES.Exclusive)
     _hold_time(harness)
     size = len(entry(b"x" * 100))
-    _use(harness, dispatch_rate=RateLimit(bytes=2 * size + 1))
+    _use(harness, dispatch_rate=DispatchRate(bytes=2 * size + 1))
     harness.log.store(*(entry(b"x" * 100) for _ in range(10)))
     harness.topic.subscriptions["s"].wake()
     assert await _count(client) == 3
@@ -165,7 +164,7 @@ async def test_the_topics_rate_is_shared_by_its_subscriptions() -> None:
     one = await _consume(harness, _TYPES.Exclusive)
     two = await _consume(harness, _TYPES.Exclusive, subscription="t")
     _hold_time(harness)
-    _use(harness, dispatch_rate=RateLimit(messages=10))
+    _use(harness, dispatch_rate=DispatchRate(messages=10))
     harness.log.store(*(entry() for _ in range(30)))
     for subscription in harness.topic.subscriptions.values():
         subscription.wake()
@@ -175,7 +174,7 @@ async def test_the_topics_rate_is_shared_by_its_subscriptions() -> None:
 async def test_a_wake_comes_by_itself_when_tokens_return() -> None:
     harness = Harness()
     client = await _consume(harness, _TYPES.Shared)
-    _use(harness, dispatch_rate=RateLimit(messages=50, period_s=1))
+    _use(harness, dispatch_rate=DispatchRate(messages=50, period_s=1))
     harness.log.store(*(entry() for _ in range(60)))
     harness.topic.subscriptions["s"].wake()
     async with asyncio.timeout(5):

@@ -1,7 +1,7 @@
 """Topics that nobody uses: which ones go, and when."""
 
 from magnetar.broker.features.retention.inactivity import InactiveTopics, check_unused, is_used
-from magnetar.broker.policies.model import DeleteMode, InactiveTopic, PolicySet, Retention
+from magnetar.broker.policies.model import DeleteMode, InactiveTopic, Policies, Retention
 from magnetar.broker.topic import Topic
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
@@ -37,7 +37,7 @@ class World:
         self.deleted.append(topic)
 
     def policy(self, mode: DeleteMode, *, is_on: bool = True, retention_minutes: int = 0) -> None:
-        self.harness.policies.topics[parse_topic_name(TOPIC)] = PolicySet(
+        self.harness.policies.topics[parse_topic_name(TOPIC)] = Policies(
             inactive_topic=InactiveTopic(is_on=is_on, mode=mode, max_s=60),
             retention=Retention(minutes=retention_minutes, mib=-1 if retention_minutes else 0),
         )

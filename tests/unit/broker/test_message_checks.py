@@ -1,12 +1,11 @@
 """What a topic asks of messages beyond a checksum: encryption, size, sequence ids. The codes."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from magnetar.broker.features.deduplication import Deduplication
-from magnetar.broker.policies.effective import DEFAULTS
+from magnetar.broker.policies.model import DEFAULTS
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, entry, send_frame
@@ -25,7 +24,7 @@ async def _producing(harness: Harness, **fields: Any) -> Client:
 
 
 def _apply(harness: Harness, **policies: Any) -> None:
-    harness.topic.apply_policies(replace(DEFAULTS, **policies))
+    harness.topic.apply_policies(DEFAULTS.with_values(**policies))
 
 
 async def _outcome(client: Client, payload: bytes, **send: Any) -> int | None:

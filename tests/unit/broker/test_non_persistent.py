@@ -1,12 +1,11 @@
 """Non-persistent topics: receipts at once, messages to whoever has credit, nothing kept."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from magnetar.broker.base.errors import NotAllowedError
-from magnetar.broker.policies.model import NamespaceRecord, PolicySet
+from magnetar.broker.policies.model import NamespaceRecord, Policies
 from magnetar.broker.topics.non_persistent.topic import IN_FLIGHT_MAX
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
@@ -164,7 +163,7 @@ async def test_subscriptions_appear_although_those_that_are_kept_must_not() -> N
     """Nobody could create them another way: over HTTP there are none of such topics."""
     harness = Harness()
     harness.policies.namespaces["public/default"] = NamespaceRecord(
-        policies=PolicySet(auto_subscription_creation=False)
+        policies=Policies(auto_subscription_creation=False)
     )
     await joined(harness)
     dead_letters = await harness.client().produce(topic=TOPIC, initial_subscription_name="dlq")
@@ -208,7 +207,7 @@ async def test_a_topic_that_keeps_nothing_has_nothing_to_deduplicate_and_stays_o
     (topic,) = harness.topics.loaded
     for _ in range(2):
         topic.apply_policies(
-            replace(topic.policies, deduplication=not topic.policies.deduplication)
+            topic.policies.with_values(deduplication=not topic.policies.deduplication)
         )
         await settle()
         assert not topic.is_closed

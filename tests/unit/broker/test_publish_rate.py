@@ -1,12 +1,11 @@
 """Publish rates: who is over is not read until it has been paid for; others go on."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from magnetar.broker.policies.effective import DEFAULTS, RateLimit
+from magnetar.broker.policies import model
 from magnetar.broker.topic.publish_limits import PublishRate
 from magnetar.sdk.wire import BaseCommand
 from tests.unit.broker.harness import Client, Harness, entry, send_frame
@@ -47,7 +46,7 @@ def _limit(harness: Harness, **rate: Any) -> _Time:
     """Limit the topic, with a clock that stands still."""
     time = _Time()
     harness.topic.line.rate._now_s = time
-    harness.topic.apply_policies(replace(DEFAULTS, publish_rate=RateLimit(**rate)))
+    harness.topic.apply_policies(model.DEFAULTS.with_values(publish_rate=model.PublishRate(**rate)))
     return time
 
 
@@ -131,7 +130,7 @@ async def test_a_rate_that_is_lifted_lets_everybody_go_on() -> None:
     _limit(harness, messages=1)
     client.publish(0, 1, 2)
     assert client.io.is_paused
-    harness.topic.apply_policies(DEFAULTS)
+    harness.topic.apply_policies(model.DEFAULTS)
     assert not client.io.is_paused
     client.publish(3, 4, 5)
     assert not client.io.is_paused
@@ -171,7 +170,7 @@ async def test_a_connection_that_waits_is_alive() -> None:
 
 async def test_a_timer_that_is_early_waits_on() -> None:
     time = _Time()
-    rate = PublishRate(RateLimit(messages=1000), time)
+    rate = PublishRate(model.PublishRate(messages=1000), time)
     waiting = _Connection()
     rate.spend(1000, 0)
     rate.wait(waiting)

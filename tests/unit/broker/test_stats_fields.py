@@ -19,7 +19,7 @@ from magnetar.broker.http.topic_stats import (
     TOPIC_CONSTANTS,
     topic_stats,
 )
-from magnetar.broker.policies.effective import RateLimit
+from magnetar.broker.policies.model import BacklogQuota, DispatchRate, PublishRate, QuotaType
 from magnetar.broker.topic import Feature, Topic
 from magnetar.broker.topics.non_persistent.topic import IN_FLIGHT_MAX
 from magnetar.cursors import Cursor
@@ -95,7 +95,7 @@ class World:
         return await self._seen.look(self.topic, owner=owner)
 
     def set(self, **policies: Any) -> None:
-        self.topic.apply_policies(replace(self.topic.policies, **policies))
+        self.topic.apply_policies(self.topic.policies.with_values(**policies))
 
     async def consumer(self, sub_type: int, consumer_id: int = 0, **fields: Any) -> Client:
         client = self.harness.client()
@@ -225,11 +225,13 @@ async def limits(seen: Seen) -> None:
     client = world.harness.client()
     await client.produce()
     consumer = await world.consumer(_TYPES.Exclusive)
-    one = RateLimit(messages=1, bytes=1)
+    one = DispatchRate(messages=1, bytes=1)
     world.set(
-        backlog_quota_bytes=1 << 20,
-        backlog_quota_s=60,
-        publish_rate=RateLimit(messages=1),
+        backlog_quotas={
+            QuotaType.SIZE: BacklogQuota(bytes=1 << 20),
+            QuotaType.AGE: BacklogQuota(seconds=60),
+        },
+        publish_rate=PublishRate(messages=1),
         dispatch_rate=one,
         subscription_dispatch_rate=one,
     )

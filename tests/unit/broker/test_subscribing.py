@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.policies.model import PolicySet, SubscribeRate
+from magnetar.broker.policies.model import Policies, SubscribeRate
 from magnetar.cursors import (
     CursorError,
     CursorFencedError,
@@ -217,7 +217,7 @@ async def test_subscribe_waits_for_a_cursor_that_cannot_be_opened_just_now(
 
 async def test_a_subscribe_that_waits_counts_once_towards_the_subscribe_rate() -> None:
     harness = Harness(topic_load_retry_ms=1)
-    harness.policies.topics[parse_topic_name(TOPIC)] = PolicySet(
+    harness.policies.topics[parse_topic_name(TOPIC)] = Policies(
         subscribe_rate=SubscribeRate(per_consumer=1, period_s=3600)
     )
     harness.topics.apply_policies()

@@ -184,6 +184,18 @@ class InvalidNameError(RequestError):
     code = ServerError.NotAllowedError
 
 
+class InvalidPolicyError(RequestError):
+    """A policy cannot have this value. HTTP only, with `status`; `detail` says what the text, which
+    has Pulsar's words then, does not."""
+
+    code = ServerError.NotAllowedError
+
+    def __init__(self, text: str, detail: str = "", *, status: int = 412) -> None:
+        super().__init__(text)
+        self.detail = detail
+        self.status = status
+
+
 class SubscriptionNotFoundError(RequestError):
     """No such subscription."""
 

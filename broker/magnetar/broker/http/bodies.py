@@ -7,60 +7,14 @@ can be written neither into a record nor into an answer, and fails wherever that
 
 import json
 import re
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, model_validator
 
+from magnetar.broker.base.json_values import without_nulls
 from magnetar.broker.http.refusals import HttpRefusal
-
-LONG_MAX = (1 << 63) - 1
-"""Of whole numbers: Pulsar's tools know no larger ones, and what reckons with them has an end."""
-
-_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
-_FLAGS = {"true": True, "false": False}
-
-
-def _whole(value: Any) -> Any:
-    is_text = isinstance(value, str) and _WHOLE.fullmatch(value.strip())
-    if not is_text and not (isinstance(value, float) and value.is_integer()):
-        return value
-    number = int(value)
-    if abs(number) > LONG_MAX:
-        raise ValueError(f"{value} has more than 64 bits")
-    return number
-
-
-def _decimal(value: Any) -> Any:
-    is_number = isinstance(value, str) and _DECIMAL.fullmatch(value.strip())
-    return float(value) if is_number else value
-
-
-def _flag(value: Any) -> Any:
-    if isinstance(value, str):
-        return _FLAGS.get(value.strip().lower(), value)
-    return bool(value) if type(value) is int and value in (0, 1) else value
-
-
-WholeNumber = Annotated[StrictInt, BeforeValidator(_whole)]
-"""A whole number of a body, also as JSON text: clients in Go and Rust write "60" for 60, and
-Pulsar's broker takes it. What is no number is refused, true and false among it."""
-
-Number = Annotated[StrictFloat, BeforeValidator(_decimal)]
-"""A number of a body, also as JSON text."""
-
-Flag = Annotated[StrictBool, BeforeValidator(_flag)]
-"""A boolean of a body, also as JSON text, or as 0 or 1."""
 
 
 class RequestBody(BaseModel):
@@ -73,12 +27,7 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        for name, each in value.items():
-            if isinstance(each, int) and abs(each) > LONG_MAX:
-                raise ValueError(f"{name} has more than 64 bits")
-        return {name: each for name, each in value.items() if each is not None}
+        return without_nulls(value)
 
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

@@ -11,7 +11,8 @@ from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field, JsonValue
 
 from magnetar.broker.base.errors import ConflictError, InvalidNameError, NotThereError
-from magnetar.broker.http.bodies import Flag, RequestBody, done
+from magnetar.broker.base.json_values import Flag
+from magnetar.broker.http.bodies import RequestBody, done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal

@@ -17,7 +17,8 @@ from pydantic import Field
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import NotThereError, TopicNotFoundError
-from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
+from magnetar.broker.base.json_values import Flag, WholeNumber
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork
 from magnetar.broker.http.internal_stats import topic_internal_stats

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import Field
 
-from magnetar.broker.http.bodies import RequestBody, WholeNumber
+from magnetar.broker.base.json_values import WholeNumber
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork
 from magnetar.broker.http.late_routes import late_router

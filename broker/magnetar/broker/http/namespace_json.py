@@ -5,9 +5,9 @@ from copy import deepcopy
 from typing import Any, Final
 
 from magnetar.broker.http import policy as shapes
-from magnetar.broker.http.policy import quota_type, quotas_to_json, with_quota
-from magnetar.broker.http.policy_table import POLICIES
+from magnetar.broker.http.policy import quota_type, quotas_to_json, shape_of
 from magnetar.broker.policies.model import NamespaceRecord
+from magnetar.broker.policies.table import POLICIES
 
 UNSET: Final[Mapping[str, Any]] = {
     "allowed_clusters": [],
@@ -62,7 +62,7 @@ def namespace_to_json(
     for policy in POLICIES:
         value = policy.of_namespace(record) if policy.key else None
         if value is not None:
-            found = policy.shape.to_json(value)
+            found = shape_of(policy).to_json(value)
             shown[policy.key] = {cluster: found} if policy.is_per_cluster else found
     return shown
 
@@ -84,7 +84,7 @@ def namespace_of_json(body: dict[str, Any], cluster: str) -> NamespaceRecord:
     for kind, value in quotas.items() if isinstance(quotas, dict) else ():
         quota = shapes.BACKLOG_QUOTA.parse_value(value)
         record = record.model_copy(
-            update={"policies": with_quota(record.policies, quota_type(kind), quota)}
+            update={"policies": record.policies.with_quota(quota_type(kind), quota)}
         )
     for policy in POLICIES:
         value = body.get(policy.key) if policy.key else None
@@ -92,7 +92,7 @@ def namespace_of_json(body: dict[str, Any], cluster: str) -> NamespaceRecord:
             value = value.get(cluster)
         unset = policy.unset, UNSET.get(policy.key)
         if value not in (None, "", []) and value not in unset:  # Go sends "" for no value.
-            record = policy.set_in_namespace(record, policy.shape.parse_value(value))
+            record = policy.set_in_namespace(record, shape_of(policy).parse_value(value))
     return record
 
 

@@ -12,9 +12,10 @@ from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel
 
 from magnetar.broker.base.errors import InvalidNameError, NotThereError
+from magnetar.broker.base.json_values import Flag, WholeNumber
 from magnetar.broker.cluster.balance.bundles import BundleId, hash_of
 from magnetar.broker.cluster.balance.load_report import BundleLoad
-from magnetar.broker.http.bodies import Flag, WholeNumber, done, text_or_json
+from magnetar.broker.http.bodies import done, text_or_json
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.late_routes import late_router

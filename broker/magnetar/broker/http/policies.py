@@ -14,22 +14,20 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from magnetar.broker.http import policy_table as table
 from magnetar.broker.http.bodies import done, text_or_json, with_body
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.policy import (
     BACKLOG_QUOTA,
     CLUSTERS,
-    Policy,
     Shape,
     quota_type,
     quotas_to_json,
-    with_quota,
+    shape_of,
 )
-from magnetar.broker.http.policy_table import POLICIES
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.policies.model import PolicySet, QuotaType
+from magnetar.broker.policies.model import DispatchRate, Policies, QuotaType
+from magnetar.broker.policies.table import BY_FIELD, POLICIES, Policy
 from magnetar.sdk.wire import TopicName
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -76,13 +74,14 @@ def _quota_type_of(request: Request) -> QuotaType:
 def _add_of_namespace(router: APIRouter, context: HttpContext, policy: Policy) -> None:
     path = f"{_NAMESPACE}/{policy.namespace}"
     words = _words(policy.namespace)
+    shape = shape_of(policy)
 
     async def show(request: Request) -> Response:
         name = _namespace_of(request)
         value = policy.of_namespace(await context.tenants.namespace(name))
         if value is None and policy.unset is not None:
-            return text_or_json(policy.unset, is_text=policy.shape.is_text)
-        return _answer(value, policy.shape)
+            return text_or_json(policy.unset, is_text=shape.is_text)
+        return _answer(value, shape)
 
     async def change(name: str, value: Any) -> Response:
         await context.policies.update_namespace(
@@ -91,7 +90,7 @@ def _add_of_namespace(router: APIRouter, context: HttpContext, policy: Policy) -
         return done(note=policy.note)
 
     async def replace(request: Request) -> Response:
-        value = policy.shape.parse(await request.body())
+        value = shape.parse(await request.body())
         _check_partitions(context, policy, value)
         await _check_clusters(context, policy, value)
         return await change(_namespace_of(request), value)
@@ -127,7 +126,7 @@ def _add(
     shape: Shape | None = None,
 ) -> None:
     """One route, with a description of what goes in and comes out."""
-    shape = shape or (policy.shape if policy is not None else BACKLOG_QUOTA)
+    shape = shape or (shape_of(policy) if policy is not None else BACKLOG_QUOTA)
     text = f"{summary}."
     if policy is not None and policy.note:
         text += f" It is kept and has no effect: {policy.note}."
@@ -176,7 +175,7 @@ def _check_partitions(context: HttpContext, policy: Policy, value: Any) -> None:
 
 async def _check_clusters(context: HttpContext, policy: Policy, value: Any) -> None:
     """Refuse clusters that there are not, and replication, which there is not."""
-    if policy.shape is not CLUSTERS or value is None:
+    if shape_of(policy) is not CLUSTERS or value is None:
         return
     known = await context.tenants.clusters()
     for name in value:
@@ -201,7 +200,7 @@ def _add_namespace_quotas(router: APIRouter, context: HttpContext) -> None:
         await context.policies.update_namespace(
             _namespace_of(request),
             lambda record: record.model_copy(
-                update={"policies": with_quota(record.policies, kind, quota)}
+                update={"policies": record.policies.with_quota(kind, quota)}
             ),
         )
         return done()
@@ -254,7 +253,7 @@ class _Topics:
     async def _change(
         self,
         request: Request,
-        change: Callable[[PolicySet], PolicySet],
+        change: Callable[[Policies], Policies],
         note: str = "",
     ) -> Response:
         await self._context.policies.update_topic(await self._topic(request), change)
@@ -263,28 +262,27 @@ class _Topics:
     def add(self, policy: Policy) -> None:
         """A row of the table."""
         path = f"{self._prefix}/{policy.topic}"
+        shape = shape_of(policy)
 
         async def show(request: Request) -> Response:
             name = await self._topic(request)
-            value = getattr(await self._context.policies.own(name), policy.field)
+            value = (await self._context.policies.own(name)).own(policy.field)
             if value is None and _is_applied(request):
                 value = await self._applied(policy, name)
-            return _answer(value, policy.shape)
+            return _answer(value, shape)
 
         async def replace(request: Request) -> Response:
             content = await request.body()
             if policy.topic_query:
                 content = request.query_params.get(policy.topic_query, "").encode() or content
-            value = policy.shape.parse(content)
+            value = shape.parse(content)
             if value is None and policy.topic_query:
                 raise HttpRefusal(412, f"{policy.topic_query} is missing")
             await _check_clusters(self._context, policy, value)
-            return await self._change(
-                request, lambda own: policy.set_in_topic(own, value), policy.note
-            )
+            return await self._change(request, lambda own: policy.set_in(own, value), policy.note)
 
         async def remove(request: Request) -> Response:
-            return await self._change(request, lambda own: policy.set_in_topic(own, None))
+            return await self._change(request, lambda own: policy.set_in(own, None))
 
         name = f"{self._domain}-{policy.topic}"
         words = _words(policy.topic)
@@ -298,8 +296,8 @@ class _Topics:
     async def _applied(self, policy: Policy, name: TopicName) -> Any:
         record = await self._context.tenants.namespace(name.namespace_name)
         value = policy.of_namespace(record) if policy.namespace else None
-        if value is None and policy.default is not None:
-            value = policy.default(self._context.policies.defaults)
+        if value is None and policy.broker is not None:
+            value = getattr(self._context.policies.defaults, policy.field)
         return value
 
     def add_quotas(self) -> None:
@@ -315,21 +313,20 @@ class _Topics:
             kind = _quota_type_of(request)
             is_removal = request.method == "DELETE"
             quota = None if is_removal else BACKLOG_QUOTA.parse(await request.body())
-            return await self._change(request, lambda own: with_quota(own, kind, quota))
+            return await self._change(request, lambda own: own.with_quota(kind, quota))
 
         _add_quotas(self._router, self._prefix, f"{self._domain} topic", show, replace)
 
     def add_subscription_rate(self) -> None:
-        shape = table.SUBSCRIPTION_DISPATCH_RATE
+        policy = BY_FIELD["subscription_dispatch_rate"]
+        shape = shape_of(policy)
 
         async def show(request: Request) -> Response:
             name = await self._topic(request)
-            subscription = request.path_params["subscription"]
             own = await self._context.policies.own(name)
-            value = (own.subscription_dispatch_rates or {}).get(subscription)
+            value = own.subscription_dispatch_rates.get(request.path_params["subscription"])
             if value is None and _is_applied(request):
-                policy = next(each for each in POLICIES if each.field == _SUBSCRIPTION_RATE)
-                value = getattr(own, _SUBSCRIPTION_RATE) or await self._applied(policy, name)
+                value = own.own(policy.field) or await self._applied(policy, name)
             return _answer(value, shape)
 
         async def replace(request: Request) -> Response:
@@ -337,12 +334,12 @@ class _Topics:
             is_removal = request.method == "DELETE"
             rate = None if is_removal else shape.parse(await request.body())
 
-            def change(own: PolicySet) -> PolicySet:
-                rates = dict(own.subscription_dispatch_rates or {})
+            def change(own: Policies) -> Policies:
+                rates: dict[str, DispatchRate] = dict(own.subscription_dispatch_rates)
                 rates.pop(subscription, None)
                 if rate is not None:
                     rates[subscription] = rate
-                return own.model_copy(update={"subscription_dispatch_rates": rates or None})
+                return own.with_values(subscription_dispatch_rates=rates or None)
 
             return await self._change(request, change)
 
@@ -358,7 +355,7 @@ class _Topics:
 
     def add_removal(self) -> None:
         async def remove(request: Request) -> Response:
-            return await self._change(request, lambda _: PolicySet())
+            return await self._change(request, lambda _: Policies())
 
         self._router.add_api_route(
             f"{self._prefix}/policies",
@@ -368,6 +365,3 @@ class _Topics:
             summary=f"Remove all policies that a {self._domain} topic has of its own",
             response_class=Response,
         )
-
-
-_SUBSCRIPTION_RATE = "subscription_dispatch_rate"

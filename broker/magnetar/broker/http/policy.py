@@ -1,5 +1,6 @@
-"""One policy: its names, how its value looks as Pulsar's JSON, and where it is kept. Pure.
+"""Values of policies as Pulsar's JSON. Pure.
 
+Most look as their fields in `policies/model.py` say, by their aliases; the others have a form here.
 Source: HTTP sheet, sections 8.2, 8.3 and 9.4.
 """
 
@@ -8,38 +9,26 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, JsonValue, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, JsonValue, TypeAdapter, ValidationError
 
-from magnetar.broker.http.bodies import LONG_MAX, Flag, Number, RequestBody, WholeNumber
+from magnetar.broker.base.errors import InvalidPolicyError
+from magnetar.broker.base.json_values import Flag, WholeNumber
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies import model
-from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.model import (
     AuthAction,
-    AuthMode,
     BacklogPolicy,
-    DeleteMode,
     NamespaceRecord,
-    PolicySet,
+    Policies,
     QuotaType,
-    SchemaCompatibility,
     SubscriptionType,
 )
+from magnetar.broker.policies.table import Policy
 from magnetar.sdk.wire import TopicNameError, parse_topic_name
-
-
-class RetentionPolicies(RequestBody):
-    retentionTimeInMinutes: WholeNumber = 0
-    retentionSizeInMB: WholeNumber = 0
-
-
-class PersistencePolicies(RequestBody):
-    bookkeeperEnsemble: WholeNumber = 2
-    bookkeeperWriteQuorum: WholeNumber = 2
-    bookkeeperAckQuorum: WholeNumber = 2
-    managedLedgerMaxMarkDeleteRate: Number = 0.0
 
 
 class BacklogQuotaBody(RequestBody):
@@ -48,23 +37,6 @@ class BacklogQuotaBody(RequestBody):
     policy: BacklogPolicy | None = None
     limit: WholeNumber | None = None
     """The former name of limitSize."""
-
-
-class PublishRateBody(RequestBody):
-    publishThrottlingRateInMsg: WholeNumber = -1
-    publishThrottlingRateInByte: WholeNumber = -1
-
-
-class DispatchRateBody(RequestBody):
-    dispatchThrottlingRateInMsg: WholeNumber = -1
-    dispatchThrottlingRateInByte: WholeNumber = -1
-    ratePeriodInSecond: WholeNumber = 1
-    relativeToPublishRate: Flag = False
-
-
-class SubscribeRateBody(RequestBody):
-    subscribeThrottlingRatePerConsumer: WholeNumber = -1
-    ratePeriodInSecond: WholeNumber = 30
 
 
 class AutoTopicCreationBody(RequestBody):
@@ -78,18 +50,6 @@ class AutoTopicCreationBody(RequestBody):
 
 class AutoSubscriptionBody(RequestBody):
     allowAutoSubscriptionCreation: Flag
-
-
-class DelayedDeliveryBody(RequestBody):
-    active: Flag
-    tickTime: WholeNumber = 1000
-    maxDeliveryDelayInMillis: WholeNumber = 0
-
-
-class InactiveTopicBody(RequestBody):
-    inactiveTopicDeleteMode: DeleteMode = DeleteMode.NO_SUBSCRIPTIONS
-    maxInactiveDurationSeconds: WholeNumber = 60
-    deleteWhileInactive: Flag = False
 
 
 class BookieAffinityBody(RequestBody):
@@ -114,22 +74,26 @@ class AutoUpdateStrategy(StrEnum):
     FULL_TRANSITIVE = "FullTransitive"
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How one kind of value looks over HTTP."""
 
     adapter: TypeAdapter[Any]
     """Of the JSON."""
-    to_json: Callable[[Any], Any]
-    of_json: Callable[[Any], Any]
-    """Raises HttpRefusal when the value makes no sense."""
+    to_json: Callable[[Any], Any] = _same
+    of_json: Callable[[Any], Any] = _same
+    """Raises InvalidPolicyError when the value makes no sense."""
     is_text: bool = False
     """Answered as it is; taken as it is, or as a JSON string: Pulsar's clients do either."""
     of_nothing: Any = None
     """What an empty body stands for."""
 
     def parse(self, content: bytes) -> Any:
-        """A value out of a body; None out of none, or null.
+        """Read a value from a body; None from none, or null. What is unknown in it is ignored.
 
         Raises:
             HttpRefusal: 400, it is of another form; or what `of_json` says.
@@ -139,11 +103,16 @@ class Shape:
         try:
             if self.is_text and not content.lstrip().startswith(b'"'):
                 content = json.dumps(content.decode("utf-8", "replace").strip()).encode()
-            return self.of_json(self.adapter.validate_json(content, strict=True))
+            found = self.adapter.validate_json(
+                content, strict=True, extra="ignore", by_alias=True, by_name=False
+            )
+            return self.of_json(found)
         except ValidationError as error:
             problem = error.errors()[0]
             where = ".".join(map(str, problem["loc"])) or "body"
             raise HttpRefusal(400, f"{where}: {problem['msg']}") from error
+        except InvalidPolicyError as error:
+            raise HttpRefusal(error.status, str(error), error.detail) from error
 
     @functools.cache  # noqa: B019 - there are a few shapes, made once
     def schema(self) -> dict[str, Any]:
@@ -164,131 +133,25 @@ class Shape:
         return self.parse(TypeAdapter(Any).dump_json(value))
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-def _body(kind: type[BaseModel], to: Callable[[Any], BaseModel], of: Callable[[Any], Any]) -> Shape:
+def _body(
+    kind: type[RequestBody], to: Callable[[Any], RequestBody], of: Callable[[Any], Any]
+) -> Shape:
     return Shape(TypeAdapter(kind), lambda value: to(value).model_dump(exclude_none=True), of)
-
-
-def whole(least: int = 0, *, words: str = "") -> Shape:
-    """A number, not below `least`; `words`: what Pulsar says of one that is."""
-
-    def of_json(value: int) -> int:
-        if not least <= value <= LONG_MAX:
-            text = f"the value must be from {least} to {LONG_MAX}, got {value}"
-            raise HttpRefusal(412, words or text, text if words else "")
-        return value
-
-    return Shape(TypeAdapter(WholeNumber), _same, of_json)
-
-
-BOOLEAN = Shape(TypeAdapter(Flag), _same, _same)
-
-
-def _retention(body: RetentionPolicies) -> model.Retention:
-    minutes, mib = body.retentionTimeInMinutes, body.retentionSizeInMB
-    if minutes < -1 or mib < -1:
-        raise HttpRefusal(412, "a retention is -1 (for ever), 0 or positive")
-    if (minutes == 0) != (mib == 0):
-        raise HttpRefusal(412, "retention time and size are both set, or both 0")
-    return model.Retention(minutes=minutes, mib=mib)
-
-
-RETENTION = _body(
-    RetentionPolicies,
-    lambda value: RetentionPolicies(
-        retentionTimeInMinutes=value.minutes, retentionSizeInMB=value.mib
-    ),
-    _retention,
-)
-
-
-def _persistence(body: PersistencePolicies) -> model.Persistence:
-    ensemble, write = body.bookkeeperEnsemble, body.bookkeeperWriteQuorum
-    ack = body.bookkeeperAckQuorum
-    if not 0 < ack <= write <= ensemble:
-        raise HttpRefusal(
-            400, f"0 < ack quorum <= write quorum <= ensemble must hold: {ack}, {write}, {ensemble}"
-        )
-    return model.Persistence(
-        ensemble=ensemble,
-        write_quorum=write,
-        ack_quorum=ack,
-        mark_delete_rate_max=body.managedLedgerMaxMarkDeleteRate,
-    )
-
-
-PERSISTENCE = _body(
-    PersistencePolicies,
-    lambda value: PersistencePolicies(
-        bookkeeperEnsemble=value.ensemble,
-        bookkeeperWriteQuorum=value.write_quorum,
-        bookkeeperAckQuorum=value.ack_quorum,
-        managedLedgerMaxMarkDeleteRate=value.mark_delete_rate_max,
-    ),
-    _persistence,
-)
 
 
 def _quota(body: BacklogQuotaBody) -> model.BacklogQuota:
     size = body.limitSize if body.limit is None or body.limitSize >= 0 else body.limit
     if body.policy is None:
-        raise HttpRefusal(412, "a backlog quota needs a policy")
+        raise InvalidPolicyError("a backlog quota needs a policy")
     return model.BacklogQuota(bytes=size, seconds=body.limitTime, policy=body.policy)
 
 
-BACKLOG_QUOTA = _body(
+BACKLOG_QUOTA: Final = _body(
     BacklogQuotaBody,
     lambda value: BacklogQuotaBody(
         limitSize=value.bytes, limitTime=value.seconds, policy=value.policy
     ),
     _quota,
-)
-
-PUBLISH_RATE = _body(
-    PublishRateBody,
-    lambda value: PublishRateBody(
-        publishThrottlingRateInMsg=value.messages, publishThrottlingRateInByte=value.bytes
-    ),
-    lambda body: model.PublishRate(
-        messages=body.publishThrottlingRateInMsg, bytes=body.publishThrottlingRateInByte
-    ),
-)
-
-
-def _period(seconds: int) -> int:
-    if seconds < 1:
-        raise HttpRefusal(412, f"a rate's period is a second or more, got {seconds}")
-    return seconds
-
-
-DISPATCH_RATE = _body(
-    DispatchRateBody,
-    lambda value: DispatchRateBody(
-        dispatchThrottlingRateInMsg=value.messages,
-        dispatchThrottlingRateInByte=value.bytes,
-        ratePeriodInSecond=value.period_s,
-        relativeToPublishRate=value.relative,
-    ),
-    lambda body: model.DispatchRate(
-        messages=body.dispatchThrottlingRateInMsg,
-        bytes=body.dispatchThrottlingRateInByte,
-        period_s=_period(body.ratePeriodInSecond),
-        relative=body.relativeToPublishRate,
-    ),
-)
-
-SUBSCRIBE_RATE = _body(
-    SubscribeRateBody,
-    lambda value: SubscribeRateBody(
-        subscribeThrottlingRatePerConsumer=value.per_consumer, ratePeriodInSecond=value.period_s
-    ),
-    lambda body: model.SubscribeRate(
-        per_consumer=body.subscribeThrottlingRatePerConsumer,
-        period_s=_period(body.ratePeriodInSecond),
-    ),
 )
 
 
@@ -297,7 +160,7 @@ def _auto_topic(body: AutoTopicCreationBody) -> model.AutoTopicCreation:
     partitions = body.defaultNumPartitions
     if body.allowAutoTopicCreation:
         if body.topicType is None:
-            raise HttpRefusal(412, "topicType is missing: partitioned or non-partitioned")
+            raise InvalidPolicyError("topicType is missing: partitioned or non-partitioned")
         _check_partitions(partitions, is_partitioned=is_partitioned)
     return model.AutoTopicCreation(
         allowed=body.allowAutoTopicCreation,
@@ -315,201 +178,110 @@ def _check_partitions(count: int | None, *, is_partitioned: bool) -> None:
     elif not is_partitioned and count is not None:
         problem = "is not allowed to be set when the type is non-partition."
     if problem:
-        raise HttpRefusal(
-            412,
+        raise InvalidPolicyError(
             "Invalid configuration for autoTopicCreationOverride. the detail is "
             f"[defaultNumPartitions] {problem}",
             f"got {count}",
         )
 
 
-AUTO_TOPIC = _body(
-    AutoTopicCreationBody,
-    lambda value: AutoTopicCreationBody(
-        allowAutoTopicCreation=value.allowed,
-        topicType="partitioned" if value.is_partitioned else "non-partitioned",
-        defaultNumPartitions=value.partitions if value.is_partitioned else None,
-    ),
-    _auto_topic,
-)
-
-AUTO_SUBSCRIPTION = _body(
-    AutoSubscriptionBody,
-    lambda value: AutoSubscriptionBody(allowAutoSubscriptionCreation=value),
-    lambda body: body.allowAutoSubscriptionCreation,
-)
-
-
-def _delayed(body: DelayedDeliveryBody) -> model.DelayedDelivery:
-    if body.tickTime < 1 or body.maxDeliveryDelayInMillis < 0:
-        raise HttpRefusal(412, "tickTime is positive, maxDeliveryDelayInMillis is not negative")
-    return model.DelayedDelivery(
-        active=body.active, tick_ms=body.tickTime, max_delay_ms=body.maxDeliveryDelayInMillis
-    )
-
-
-DELAYED_DELIVERY = _body(
-    DelayedDeliveryBody,
-    lambda value: DelayedDeliveryBody(
-        active=value.active, tickTime=value.tick_ms, maxDeliveryDelayInMillis=value.max_delay_ms
-    ),
-    _delayed,
-)
-
-
-def _inactive(body: InactiveTopicBody) -> model.InactiveTopic:
-    if body.maxInactiveDurationSeconds < 1:
-        raise HttpRefusal(412, "maxInactiveDurationSeconds must be positive")
-    return model.InactiveTopic(
-        is_on=body.deleteWhileInactive,
-        mode=body.inactiveTopicDeleteMode,
-        max_s=body.maxInactiveDurationSeconds,
-    )
-
-
-INACTIVE_TOPIC = _body(
-    InactiveTopicBody,
-    lambda value: InactiveTopicBody(
-        inactiveTopicDeleteMode=value.mode,
-        maxInactiveDurationSeconds=value.max_s,
-        deleteWhileInactive=value.is_on,
-    ),
-    _inactive,
-)
-
-SUBSCRIPTION_TYPES = Shape(
-    TypeAdapter(list[SubscriptionType]),
-    lambda value: sorted(value),
-    lambda names: frozenset(names),
-)
-
-CLUSTERS = Shape(TypeAdapter(list[str]), list, lambda names: tuple(dict.fromkeys(names)))
-
-
 def _topics(names: list[str]) -> tuple[str, ...]:
     try:
         return tuple(str(parse_topic_name(name)) for name in names)
     except TopicNameError as error:
-        raise HttpRefusal(412, str(error)) from error
-
-
-TOPICS = Shape(TypeAdapter(list[str]), list, _topics)
-
-SCHEMA_STRATEGY = Shape(TypeAdapter(SchemaCompatibility), _same, _same)
-AUTO_UPDATE_STRATEGY = Shape(TypeAdapter(AutoUpdateStrategy), _same, _same)
-AUTH_MODE = Shape(TypeAdapter(AuthMode), _same, _same)
-
-SWITCH = Shape(TypeAdapter(Flag), _same, _same, of_nothing=True)
-"""Set by a request without a body."""
+        raise InvalidPolicyError(str(error)) from error
 
 
 def _text(value: str) -> str:
     if not value:
-        raise HttpRefusal(412, "the value is empty")
+        raise InvalidPolicyError("the value is empty")
     return value
-
-
-TEXT = Shape(TypeAdapter(str), _same, _text, is_text=True)
-
-BOOKIE_AFFINITY = _body(
-    BookieAffinityBody,
-    lambda value: BookieAffinityBody.model_validate(value),
-    lambda body: body.model_dump(exclude_none=True),
-)
 
 
 def _filters(body: EntryFiltersBody) -> str:
     if not all(name.strip() for name in body.entryFilterNames.split(",")):
-        raise HttpRefusal(400, "entryFilterNames is one or more names, with commas between")
+        raise InvalidPolicyError(
+            "entryFilterNames is one or more names, with commas between", status=400
+        )
     return body.entryFilterNames
 
 
-ENTRY_FILTERS = _body(
-    EntryFiltersBody, lambda value: EntryFiltersBody(entryFilterNames=value), _filters
-)
+CLUSTERS: Final = Shape(TypeAdapter(list[str]), list, lambda names: tuple(dict.fromkeys(names)))
 
-OFFLOAD = Shape(TypeAdapter(dict[str, JsonValue]), _same, _same)
-"""What Pulsar's offloaders are told; nobody reads it here."""
-
-PROPERTIES = Shape(TypeAdapter(dict[str, str]), _same, _same)
-PERMISSIONS = Shape(TypeAdapter(dict[str, list[AuthAction]]), _same, _same)
-
-
-_MIB = 1 << 20
-
-Default = Callable[[EffectivePolicies], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """One policy."""
-
-    field: str
-    """In PolicySet; of those that only namespaces have, in NamespaceRecord."""
-    shape: Shape
-    namespace: str = ""
-    """Name of the policy below a namespace; empty: namespaces do not have it."""
-    topic: str = ""
-    """Name of the policy below a topic; empty: topics do not have it."""
-    key: str = ""
-    """In the description of a whole namespace."""
-    is_per_cluster: bool = False
-    """There, the value is a map with one entry per cluster."""
-    default: Default | None = None
-    """The broker's value, as `field` would hold it; None: there is none."""
-    namespace_verb: str = "POST"
-    can_remove: bool = True
-    topic_query: str = ""
-    """The value comes in this part of the query, not in a body, for topics."""
-    unset: Any = None
-    """What a namespace answers that has none, as JSON; None: nothing, 204."""
-    note: str = ""
-    """Why it has no effect; it is kept and shown all the same."""
-
-    @property
-    def is_of_set(self) -> bool:
-        return self.field in PolicySet.model_fields
-
-    def of_namespace(self, record: NamespaceRecord) -> Any:
-        """The value; None: it is not set."""
-        return getattr(record.policies if self.is_of_set else record, self.field)
-
-    def set_in_namespace(self, record: NamespaceRecord, value: Any) -> NamespaceRecord:
-        """A record with the value; None: without it."""
-        if not self.is_of_set:
-            return record.model_copy(update={self.field: value})
-        policies = self.set_in_topic(record.policies, value)
-        return record.model_copy(update={"policies": policies})
-
-    def set_in_topic(self, policies: PolicySet, value: Any) -> PolicySet:
-        after = policies.model_copy(update={self.field: value})
-        check_quotas(after)
-        return after
+_UNLIKE_THEIR_FIELDS: Final = {
+    "auto_topic_creation": _body(
+        AutoTopicCreationBody,
+        lambda value: AutoTopicCreationBody(
+            allowAutoTopicCreation=value.allowed,
+            topicType="partitioned" if value.is_partitioned else "non-partitioned",
+            defaultNumPartitions=value.partitions if value.is_partitioned else None,
+        ),
+        _auto_topic,
+    ),
+    "auto_subscription_creation": _body(
+        AutoSubscriptionBody,
+        lambda value: AutoSubscriptionBody(allowAutoSubscriptionCreation=value),
+        lambda body: body.allowAutoSubscriptionCreation,
+    ),
+    "subscription_types": Shape(
+        TypeAdapter(list[SubscriptionType]),
+        lambda value: sorted(value),
+        lambda names: frozenset(names),
+    ),
+    "schema_auto_update": Shape(TypeAdapter(AutoUpdateStrategy)),
+    "replication_clusters": CLUSTERS,
+    "replicated_to": CLUSTERS,
+    "allowed_clusters": CLUSTERS,
+    "shadow_topics": Shape(TypeAdapter(list[str]), list, _topics),
+    "anti_affinity_group": Shape(TypeAdapter(str), _same, _text, is_text=True),
+    "bookie_affinity": _body(
+        BookieAffinityBody,
+        lambda value: BookieAffinityBody.model_validate(value),
+        lambda body: body.model_dump(exclude_none=True),
+    ),
+    "entry_filters": _body(
+        EntryFiltersBody, lambda value: EntryFiltersBody(entryFilterNames=value), _filters
+    ),
+    # Set by a request without a body.
+    "dispatcher_pauses": Shape(TypeAdapter(Flag), of_nothing=True),
+    # What Pulsar's offloaders are told; nobody reads it here.
+    "offload": Shape(TypeAdapter(dict[str, JsonValue])),
+}
 
 
-def check_quotas(policies: PolicySet) -> None:
-    """Refuse a backlog quota that retention does not leave room for.
+@functools.cache
+def shape_of(policy: Policy) -> Shape:
+    """Return how the values of a policy look over HTTP."""
+    special = _UNLIKE_THEIR_FIELDS.get(policy.field)
+    if special is not None:
+        return special
+    kinds = [each for each in get_args(_hint(policy)) if each is not NoneType]
+    is_optional = len(kinds) < len(get_args(_hint(policy)))
+    adapter = TypeAdapter(kinds[0] if is_optional else _hint(policy))
 
-    Raises:
-        HttpRefusal
-    """
-    retention, quotas = policies.retention, policies.backlog_quotas or {}
-    if retention is None:
-        return
-    size, age = quotas.get(QuotaType.SIZE), quotas.get(QuotaType.AGE)
-    if size is not None and 0 < retention.mib * _MIB <= size.bytes:
-        raise HttpRefusal(
-            412, f"a backlog of {size.bytes} bytes exceeds the retention of {retention.mib} MB"
-        )
-    if age is not None and 0 < retention.minutes * 60 <= age.seconds:
-        raise HttpRefusal(
-            412, f"a backlog of {age.seconds} s exceeds the retention of {retention.minutes} min"
-        )
+    def of_json(value: Any) -> Any:
+        policy.check(value)
+        return value
+
+    return Shape(
+        adapter,
+        lambda value: adapter.dump_python(value, mode="json", by_alias=True, exclude_none=True),
+        of_json,
+    )
 
 
-def quotas_to_json(policies: PolicySet) -> dict[str, Any]:
+def _hint(policy: Policy) -> Any:
+    kind = Policies if policy.is_of_topics else NamespaceRecord
+    return get_type_hints(kind, include_extras=True)[policy.field]
+
+
+PROPERTIES: Final = Shape(TypeAdapter(dict[str, str]))
+PERMISSIONS: Final = Shape(TypeAdapter(dict[str, list[AuthAction]]))
+
+
+def quotas_to_json(policies: Policies) -> dict[str, Any]:
     """The map of backlog quotas."""
-    quotas = policies.backlog_quotas or {}
+    quotas = policies.own("backlog_quotas") or {}
     return {kind.value: BACKLOG_QUOTA.to_json(quota) for kind, quota in quotas.items()}
 
 
@@ -523,18 +295,3 @@ def quota_type(name: str) -> QuotaType:
     except ValueError:
         known = ", ".join(QuotaType)
         raise HttpRefusal(412, f"there is no backlogQuotaType {name!r}, only {known}") from None
-
-
-def with_quota(policies: PolicySet, kind: QuotaType, quota: model.BacklogQuota | None) -> PolicySet:
-    """Policies with one more quota, or one less.
-
-    Raises:
-        HttpRefusal: retention is smaller.
-    """
-    quotas = dict(policies.backlog_quotas or {})
-    quotas.pop(kind, None)
-    if quota is not None:
-        quotas[kind] = quota
-    after = policies.model_copy(update={"backlog_quotas": quotas or None})
-    check_quotas(after)
-    return after

@@ -7,7 +7,8 @@ the answers that Pulsar's tools understand.
 from fastapi import APIRouter, Response
 
 from magnetar.broker.base.errors import InvalidNameError
-from magnetar.broker.http.bodies import Flag, Number, RequestBody, WholeNumber, done
+from magnetar.broker.base.json_values import Flag, Number, WholeNumber
+from magnetar.broker.http.bodies import RequestBody, done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal

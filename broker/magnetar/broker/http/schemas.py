@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import Policies
 from magnetar.broker.schemas import key_value
 from magnetar.broker.schemas.errors import IncompatibleSchemaError, InvalidSchemaError
 from magnetar.broker.schemas.model import SchemaData, SchemaType, StoredSchema
@@ -42,7 +42,7 @@ def schemas_router(context: HttpContext) -> APIRouter:
     async def named(tenant: str, namespace: str, topic: str) -> TopicName:
         return (await context.topic("persistent", tenant, namespace, topic)).partitioned
 
-    async def policies_of(name: TopicName) -> EffectivePolicies:
+    async def policies_of(name: TopicName) -> Policies:
         return await context.policies.of(name)
 
     @router.get(_PREFIX + "/schema")

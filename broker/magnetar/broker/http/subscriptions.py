@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field, JsonValue
 
 from magnetar.broker.base.entry import messages_of
 from magnetar.broker.base.errors import BrokerPersistenceError
-from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
+from magnetar.broker.base.json_values import Flag, WholeNumber
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork
 from magnetar.broker.http.late_routes import late_router

@@ -130,8 +130,8 @@ def topic_stats(
         "nonContiguousDeletedMessagesRangesSerializedSize": _sum(
             subscriptions, "nonContiguousDeletedMessagesRangesSerializedSize"
         ),
-        "backlogQuotaLimitSize": topic.policies.backlog_quota_bytes or -1,
-        "backlogQuotaLimitTime": topic.policies.backlog_quota_s or -1,
+        "backlogQuotaLimitSize": topic.policies.size_quota.bytes or -1,
+        "backlogQuotaLimitTime": topic.policies.age_quota.seconds or -1,
         "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
         "publishers": publishers,
         "subscriptions": subscriptions,

@@ -23,10 +23,11 @@ from magnetar.broker.base.errors import (
     RequestError,
     TopicNotFoundError,
 )
+from magnetar.broker.base.json_values import Flag, WholeNumber
 from magnetar.broker.cluster.balance.bundles import BundleId
 from magnetar.broker.features.compaction import compaction_of
 from magnetar.broker.features.transactions.ids import COORDINATORS
-from magnetar.broker.http.bodies import Flag, RequestBody, WholeNumber
+from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.late_routes import late_router
@@ -195,7 +196,7 @@ async def _load(context: HttpContext, name: TopicName) -> None:
     """Have its owner load a topic that was created just now: only topics that are loaded are looked
     at, and one that nobody ever uses must go after its time. It is there in any case."""
     policies = await context.policies.of(name)
-    if not policies.inactive_topic_is_on:
+    if not policies.inactive_topic.is_on:
         return
     try:
         async with asyncio.timeout(_LOAD_S_MAX):

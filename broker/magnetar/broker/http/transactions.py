@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import NotThereError
+from magnetar.broker.base.json_values import WholeNumber
 from magnetar.broker.features.transactions.coordinator import Coordinator
 from magnetar.broker.features.transactions.coordinator_state import Transaction
 from magnetar.broker.features.transactions.errors import (
@@ -25,7 +26,6 @@ from magnetar.broker.features.transactions.errors import (
 from magnetar.broker.features.transactions.ids import COORDINATORS, TransactionId, coordinator_topic
 from magnetar.broker.features.transactions.pending_acks import PendingAckState
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions, state_of
-from magnetar.broker.http.bodies import WholeNumber
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import ask_elsewhere
 from magnetar.broker.http.internal_stats import topic_internal_stats

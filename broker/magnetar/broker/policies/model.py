@@ -6,18 +6,27 @@
     /admin/topic-policies/<tenant>/<namespace>/<domain>/<t>   TopicPolicyRecord
 
 A topic's record stands under the name of its partitioned topic: partitions have none of their own.
-In a policy set None means "not set here". Fields of newer releases are kept as they came, so that a
-change by an older broker does not drop them; another `format` is refused. Units and meanings of
-numbers are those of Pulsar's HTTP interface (a limit or rate of -1 or 0 is none), so that every
-value can be given back as it was set.
+A record holds the policies that are set at its level, and no others. Fields of newer releases are
+kept as they came, so that a change by an older broker does not drop them; another `format` is
+refused. Units and meanings of numbers are those of Pulsar's HTTP interface (a limit or rate of -1
+or 0 is none), so that every value can be given back as it was set.
 """
 
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
-from magnetar.broker.base.errors import UnreadableRecordError
+from magnetar.broker.base.errors import InvalidPolicyError, UnreadableRecordError
+from magnetar.broker.base.json_values import Flag, Number, WholeNumber, without_nulls
 from magnetar.sdk.wire import TopicName
 
 FORMAT_VERSION = 1
@@ -28,6 +37,8 @@ TOPIC_POLICIES_ROOT = "/admin/topic-policies"
 
 SYSTEM_NAMESPACE = "pulsar/system"
 """Namespace of system topics. It exists from the start, beside the namespaces of the settings."""
+
+_MIB = 1 << 20
 
 R = TypeVar("R", bound="Record")
 
@@ -66,6 +77,9 @@ class SubscriptionType(StrEnum):
     KEY_SHARED = "Key_Shared"
 
 
+ALL_TYPES = frozenset(SubscriptionType)
+
+
 class SchemaCompatibility(StrEnum):
     """What a topic's schema has to do with those before it."""
 
@@ -101,23 +115,76 @@ class AuthMode(StrEnum):
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
+    """Kept by our names; `http/policy.py` reads and shows it by Pulsar's, which are the aliases."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="allow",
+        validate_by_name=True,
+        validate_by_alias=False,
+        allow_inf_nan=False,
+    )
 
 
-class Retention(_Value):
+def _pulsars(name: str, default: Any = ...) -> Any:
+    """Return a field that Pulsar's JSON calls `name`."""
+    return Field(default, validation_alias=name, serialization_alias=name)
+
+
+class PolicyValue(_Value):
+    """The value of a policy that has parts. A part that is null was left out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        return without_nulls(value)
+
+    def check(self) -> None:
+        """Refuse what makes no sense to set. What is stored already is read without it.
+
+        Raises:
+            InvalidPolicyError
+        """
+
+
+class Retention(PolicyValue):
     """How long acknowledged messages stay. -1: for ever; both 0: not at all."""
 
-    minutes: int = 0
-    mib: int = 0
+    minutes: WholeNumber = _pulsars("retentionTimeInMinutes", 0)
+    mib: WholeNumber = _pulsars("retentionSizeInMB", 0)
+
+    @property
+    def time_s(self) -> int:
+        """-1: for ever."""
+        return self.minutes * 60 if self.minutes >= 0 else -1
+
+    @property
+    def size_bytes(self) -> int:
+        """-1: any number of bytes. Nothing is retained unless both are set."""
+        return self.mib * _MIB if self.mib >= 0 else -1
+
+    def check(self) -> None:
+        if self.minutes < -1 or self.mib < -1:
+            raise InvalidPolicyError("a retention is -1 (for ever), 0 or positive")
+        if (self.minutes == 0) != (self.mib == 0):
+            raise InvalidPolicyError("retention time and size are both set, or both 0")
 
 
-class Persistence(_Value):
-    """Quorums of a topic's ledgers."""
+class Persistence(PolicyValue):
+    """Quorums of a topic's ledgers: 0 < ack quorum <= write quorum <= ensemble."""
 
-    ensemble: int
-    write_quorum: int
-    ack_quorum: int
-    mark_delete_rate_max: float = 0.0
+    ensemble: WholeNumber = _pulsars("bookkeeperEnsemble", 2)
+    write_quorum: WholeNumber = _pulsars("bookkeeperWriteQuorum", 2)
+    ack_quorum: WholeNumber = _pulsars("bookkeeperAckQuorum", 2)
+    mark_delete_rate_max: Number = _pulsars("managedLedgerMaxMarkDeleteRate", 0.0)
+
+    def check(self) -> None:
+        if not 0 < self.ack_quorum <= self.write_quorum <= self.ensemble:
+            raise InvalidPolicyError(
+                "0 < ack quorum <= write quorum <= ensemble must hold: "
+                f"{self.ack_quorum}, {self.write_quorum}, {self.ensemble}",
+                status=400,
+            )
 
 
 class BacklogQuota(_Value):
@@ -128,27 +195,46 @@ class BacklogQuota(_Value):
     policy: BacklogPolicy = BacklogPolicy.HOLD
 
 
-class PublishRate(_Value):
-    """Per second."""
-
-    messages: int = -1
-    bytes: int = -1
+_NO_QUOTA = BacklogQuota()
 
 
-class DispatchRate(_Value):
-    """Per period; `relative` adds them to the rate at which the topic is published to."""
+class PublishRate(PolicyValue):
+    """Messages and bytes per second; 0 or less: any number."""
 
-    messages: int = -1
-    bytes: int = -1
-    period_s: int = 1
-    relative: bool = False
+    messages: WholeNumber = _pulsars("publishThrottlingRateInMsg", -1)
+    bytes: WholeNumber = _pulsars("publishThrottlingRateInByte", -1)
+
+    @property
+    def is_limited(self) -> bool:
+        return self.messages > 0 or self.bytes > 0
 
 
-class SubscribeRate(_Value):
-    """SUBSCRIBEs of one consumer per period."""
+class DispatchRate(PolicyValue):
+    """Messages and bytes per period; 0 or less: any number."""
 
-    per_consumer: int = -1
-    period_s: int = 30
+    messages: WholeNumber = _pulsars("dispatchThrottlingRateInMsg", -1)
+    bytes: WholeNumber = _pulsars("dispatchThrottlingRateInByte", -1)
+    period_s: WholeNumber = _pulsars("ratePeriodInSecond", 1)
+    relative: Flag = _pulsars("relativeToPublishRate", False)
+    """On top of the rate at which the topic is published to."""
+
+    def check(self) -> None:
+        _check_period(self.period_s)
+
+
+class SubscribeRate(PolicyValue):
+    """SUBSCRIBEs of one consumer per period; 0 or less: any number."""
+
+    per_consumer: WholeNumber = _pulsars("subscribeThrottlingRatePerConsumer", -1)
+    period_s: WholeNumber = _pulsars("ratePeriodInSecond", 30)
+
+    def check(self) -> None:
+        _check_period(self.period_s)
+
+
+def _check_period(seconds: int) -> None:
+    if seconds < 1:
+        raise InvalidPolicyError(f"a rate's period is a second or more, got {seconds}")
 
 
 class AutoTopicCreation(_Value):
@@ -159,63 +245,162 @@ class AutoTopicCreation(_Value):
     partitions: int = 1
 
 
-class DelayedDelivery(_Value):
+class DelayedDelivery(PolicyValue):
     """Delivery at a later time. `max_delay_ms` 0: any delay."""
 
-    active: bool
-    tick_ms: int = 1000
-    max_delay_ms: int = 0
+    active: Flag = _pulsars("active")
+    tick_ms: WholeNumber = _pulsars("tickTime", 1000)
+    max_delay_ms: WholeNumber = _pulsars("maxDeliveryDelayInMillis", 0)
+
+    def check(self) -> None:
+        if self.tick_ms < 1 or self.max_delay_ms < 0:
+            raise InvalidPolicyError(
+                "tickTime is positive, maxDeliveryDelayInMillis is not negative"
+            )
 
 
-class InactiveTopic(_Value):
+class InactiveTopic(PolicyValue):
     """Deletion of topics that nobody uses."""
 
-    is_on: bool
-    mode: DeleteMode = DeleteMode.NO_SUBSCRIPTIONS
-    max_s: int = 60
+    mode: DeleteMode = _pulsars("inactiveTopicDeleteMode", DeleteMode.NO_SUBSCRIPTIONS)
+    max_s: WholeNumber = _pulsars("maxInactiveDurationSeconds", 60)
+    is_on: Flag = _pulsars("deleteWhileInactive", False)
+
+    def check(self) -> None:
+        if self.max_s < 1:
+            raise InvalidPolicyError("maxInactiveDurationSeconds must be positive")
 
 
-class PolicySet(_Value):
-    """The policies that a namespace and a topic can both have."""
+class Policies(PolicyValue):
+    """The policies of a topic, a namespace or a broker: as they are stored, and as they are used.
 
-    retention: Retention | None = None
-    message_ttl_s: int | None = None
-    subscription_expiration_minutes: int | None = None
-    persistence: Persistence | None = None
-    backlog_quotas: dict[QuotaType, BacklogQuota] | None = None
-    deduplication: bool | None = None
-    deduplication_snapshot_s: int | None = None
-    publish_rate: PublishRate | None = None
-    dispatch_rate: DispatchRate | None = None
-    subscription_dispatch_rate: DispatchRate | None = None
-    subscription_dispatch_rates: dict[str, DispatchRate] | None = None
+    Of what is stored, `model_fields_set` names the policies that are set; the others are those of
+    the level below (`table.effective`). The defaults are those of a broker that sets nothing. A
+    limit or rate of 0 or less is none.
+    """
+
+    retention: Retention = Retention()
+    message_ttl_s: WholeNumber = 0
+    """Age at which a message counts as acknowledged; 0: never."""
+    subscription_expiration_minutes: WholeNumber = 0
+    """A subscription without consumers is deleted after it; 0: never."""
+    persistence: Persistence = Persistence(ensemble=1, write_quorum=1, ack_quorum=1)
+    backlog_quotas: dict[QuotaType, BacklogQuota] = Field(default_factory=dict)
+    deduplication: Flag = False
+    deduplication_snapshot_s: WholeNumber = 120
+    deduplication_snapshot_entries: WholeNumber = 1000
+    """Of the broker alone."""
+    publish_rate: PublishRate = PublishRate()
+    dispatch_rate: DispatchRate = DispatchRate()
+    """Of all subscriptions together."""
+    subscription_dispatch_rate: DispatchRate = DispatchRate()
+    """Of each subscription, if it is not in `subscription_dispatch_rates`."""
+    subscription_dispatch_rates: dict[str, DispatchRate] = Field(default_factory=dict)
     """By the name of the subscription; topics only."""
-    replicator_dispatch_rate: DispatchRate | None = None
-    subscribe_rate: SubscribeRate | None = None
-    max_producers: int | None = None
-    max_consumers: int | None = None
-    max_consumers_per_subscription: int | None = None
-    max_subscriptions: int | None = None
-    max_unacked_per_consumer: int | None = None
-    max_unacked_per_subscription: int | None = None
-    max_message_bytes: int | None = None
-    auto_subscription_creation: bool | None = None
-    delayed_delivery: DelayedDelivery | None = None
-    inactive_topic: InactiveTopic | None = None
-    compaction_threshold_bytes: int | None = None
-    subscription_types: frozenset[SubscriptionType] | None = None
-    schema_compatibility: SchemaCompatibility | None = None
-    schema_validation_enforced: bool | None = None
-    entry_filters: str | None = None
+    replicator_dispatch_rate: DispatchRate = DispatchRate()
+    subscribe_rate: SubscribeRate = SubscribeRate()
+    max_producers: WholeNumber = 0
+    max_consumers: WholeNumber = 0
+    max_consumers_per_subscription: WholeNumber = 0
+    max_subscriptions: WholeNumber = 0
+    max_topics: WholeNumber = 0
+    """Of namespaces alone, as what `_BESIDE_POLICIES` names."""
+    max_unacked_per_consumer: WholeNumber = 50_000
+    max_unacked_per_subscription: WholeNumber = 200_000
+    max_message_bytes: WholeNumber = 0
+    """0: what the broker announces."""
+    auto_topic_creation: AutoTopicCreation = AutoTopicCreation(allowed=True)
+    auto_subscription_creation: Flag = True
+    delayed_delivery: DelayedDelivery = DelayedDelivery(active=True)
+    inactive_topic: InactiveTopic = InactiveTopic(is_on=True)
+    compaction_threshold_bytes: WholeNumber = 0
+    """0: compaction only when somebody asks for it."""
+    subscription_types: frozenset[SubscriptionType] = ALL_TYPES
+    encryption_required: Flag = False
+    schema_compatibility: SchemaCompatibility = SchemaCompatibility.FULL
+    schema_validation_enforced: Flag = False
+    allows_schema_update: Flag = True
+    """Whether producers may bring new versions of a schema."""
+    entry_filters: str = ""
     """Names with commas between; kept, without effect: there are no plug-ins."""
-    dispatcher_pauses: bool | None = None
+    dispatcher_pauses: bool = False
     """Kept, without effect: what is acknowledged is stored all the same."""
-    offload: dict[str, Any] | None = None
+    offload: dict[str, Any] = Field(default_factory=dict)
     """As it was set; kept, without effect: there are no offloaders."""
-    shadow_topics: tuple[str, ...] | None = None
+    shadow_topics: tuple[str, ...] = ()
     """Kept, without effect; topics only."""
-    replicated_to: tuple[str, ...] | None = None
+    replicated_to: tuple[str, ...] = ()
     """Clusters; topics only, namespaces have `replication_clusters`."""
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_set(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: each for name, each in dump(self).items() if name in self.model_fields_set}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the same is set, and to the same: what is set to a default is not unset."""
+        return isinstance(other, Policies) and self._set() == other._set()
+
+    def _set(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+    def own(self, field: str) -> Any:
+        """Return what is set; None: nothing is."""
+        return getattr(self, field) if field in self.model_fields_set else None
+
+    def with_values(self, **values: Any) -> Self:
+        """Return these policies with others set; None unsets one."""
+        after = {**self._set(), **values}
+        kept = {name: value for name, value in after.items() if value is not None}
+        return self.model_construct(_fields_set=set(kept), **kept)
+
+    # What is used in another unit or place than it is set in.
+
+    @property
+    def subscription_expiration_s(self) -> int:
+        """0: never."""
+        return self.subscription_expiration_minutes * 60
+
+    @property
+    def size_quota(self) -> BacklogQuota:
+        return self.backlog_quotas.get(QuotaType.SIZE, _NO_QUOTA)
+
+    @property
+    def age_quota(self) -> BacklogQuota:
+        return self.backlog_quotas.get(QuotaType.AGE, _NO_QUOTA)
+
+    def dispatch_rate_of(self, subscription: str) -> DispatchRate:
+        """Return the rate of one subscription."""
+        return self.subscription_dispatch_rates.get(subscription, self.subscription_dispatch_rate)
+
+    def with_quota(self, kind: QuotaType, quota: BacklogQuota | None) -> Self:
+        """Return these policies with a backlog quota; None: without it.
+
+        Raises:
+            InvalidPolicyError: retention is smaller.
+        """
+        quotas = {name: each for name, each in self.backlog_quotas.items() if name != kind}
+        if quota is not None:
+            quotas[kind] = quota
+        after = self.with_values(backlog_quotas=quotas or None)
+        after.check()
+        return after
+
+    def check(self) -> None:
+        """Refuse a backlog quota that the retention that is set leaves no room for.
+
+        Raises:
+            InvalidPolicyError
+        """
+        minutes, mib = self.retention.minutes, self.retention.mib
+        size, age = self.size_quota.bytes, self.age_quota.seconds
+        if QuotaType.SIZE in self.backlog_quotas and 0 < mib * _MIB <= size:
+            raise InvalidPolicyError(f"a backlog of {size} bytes exceeds the retention of {mib} MB")
+        if QuotaType.AGE in self.backlog_quotas and 0 < minutes * 60 <= age:
+            raise InvalidPolicyError(f"a backlog of {age} s exceeds the retention of {minutes} min")
+
+
+DEFAULTS = Policies()
+"""Of a broker that sets nothing."""
 
 
 class Record(_Value):
@@ -245,13 +430,16 @@ class TenantRecord(Record):
     allowed_clusters: tuple[str, ...] = ()
 
 
+_BESIDE_POLICIES = frozenset(
+    {"max_topics", "auto_topic_creation", "encryption_required", "allows_schema_update"}
+)
+"""Policies that only namespaces have are stored beside their `policies`, where they were first."""
+
+
 class NamespaceRecord(Record):
     """A namespace: what holds for its topics, and what it alone can have."""
 
-    policies: PolicySet = PolicySet()
-    max_topics: int | None = None
-    auto_topic_creation: AutoTopicCreation | None = None
-    encryption_required: bool | None = None
+    policies: Policies = Policies()
     replication_clusters: tuple[str, ...] = ()
     permissions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """What each role may do in it, e.g. produce; `security/decide.py` has the rules."""
@@ -263,8 +451,6 @@ class NamespaceRecord(Record):
     properties: dict[str, str] = Field(default_factory=dict)
     allowed_clusters: tuple[str, ...] | None = None
     subscription_auth_mode: AuthMode | None = None
-    allows_schema_update: bool | None = None
-    """Whether producers may bring new versions of a schema."""
     schema_auto_update: str | None = None
     """A former name of strategies; see `SchemaCompatibility`."""
     anti_affinity_group: str | None = None
@@ -273,17 +459,42 @@ class NamespaceRecord(Record):
     resource_group: str | None = None
     migrated: bool = False
     """Clients are not sent to other clusters."""
-    offload_threshold_bytes: int | None = None
-    offload_threshold_s: int | None = None
-    offload_deletion_lag_ms: int | None = None
+    offload_threshold_bytes: WholeNumber | None = None
+    offload_threshold_s: WholeNumber | None = None
+    offload_deletion_lag_ms: WholeNumber | None = None
     is_deleted: bool = False
     """Whether the namespace is being deleted: nothing new appears in it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, value: Any) -> Any:
+        """Take the policies of `_BESIDE_POLICIES` from where they are stored."""
+        if not isinstance(value, dict) or not value.keys() & _BESIDE_POLICIES:
+            return value
+        policies = value.get("policies", {})
+        if isinstance(policies, Policies):
+            policies = policies._set()
+        if not isinstance(policies, dict):
+            return value
+        beside = {name: each for name, each in value.items() if name in _BESIDE_POLICIES}
+        own = {name: each for name, each in beside.items() if each is not None}
+        rest = {name: each for name, each in value.items() if name not in beside}
+        return {**rest, "policies": {**policies, **own}}
+
+    @model_serializer(mode="wrap")
+    def _spread(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = dump(self)
+        policies = found["policies"]
+        for name in _BESIDE_POLICIES:
+            if name in policies:
+                found[name] = policies.pop(name)
+        return found
 
 
 class TopicPolicyRecord(Record):
     """What a topic has of its own."""
 
-    policies: PolicySet = PolicySet()
+    policies: Policies = Policies()
 
 
 def tenant_path(tenant: str) -> str:

@@ -16,14 +16,12 @@ import structlog
 
 from magnetar.broker.base.errors import BrokerMetadataError, NamespaceNotFoundError, RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
-from magnetar.broker.base.settings.policies import default_policies
 from magnetar.broker.policies.dynamic import DynamicSettings
-from magnetar.broker.policies.effective import EffectivePolicies, effective
 from magnetar.broker.policies.model import (
     SYSTEM_NAMESPACE,
     ClusterRecord,
     NamespaceRecord,
-    PolicySet,
+    Policies,
     TenantRecord,
     TopicPolicyRecord,
     cluster_path,
@@ -33,6 +31,7 @@ from magnetar.broker.policies.model import (
     topic_policies_root,
 )
 from magnetar.broker.policies.records import Followed, asked, change_record, read_record
+from magnetar.broker.policies.table import effective, policies_of_broker
 from magnetar.ledger.errors import MetadataError, NoNodeError
 from magnetar.ledger.metadata.cell import bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore
@@ -50,7 +49,7 @@ class PolicyRegistry:
     """What is in force, and how it is changed."""
 
     def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
-        self.defaults: EffectivePolicies = default_policies(settings)
+        self.defaults: Policies = policies_of_broker(settings)
         self.dynamic = DynamicSettings(store, settings, self._defaults_changed)
         self._store = store
         self._cluster = settings.cluster_name
@@ -60,8 +59,8 @@ class PolicyRegistry:
         self._namespaces: dict[str, Followed[NamespaceRecord | None]] = {}
         self._listed: dict[tuple[str, str], Followed[frozenset[str]]] = {}
         """By namespace and domain: the topics with policies of their own, quoted."""
-        self._topics: dict[TopicName, Followed[PolicySet]] = {}
-        self._effective: dict[str, EffectivePolicies] = {}
+        self._topics: dict[TopicName, Followed[Policies]] = {}
+        self._effective: dict[str, Policies] = {}
         """By namespace, for the topics that have nothing of their own."""
         self._removing_permissions = asyncio.Lock()
         self._callbacks: list[Changed] = []
@@ -185,7 +184,7 @@ class PolicyRegistry:
         self._tell(namespace, None)
 
     def _defaults_changed(self) -> None:
-        self.defaults = default_policies(self.dynamic.current)
+        self.defaults = policies_of_broker(self.dynamic.current)
         self._effective.clear()
         for namespace in list(self._namespaces):
             self._tell(namespace, None)
@@ -197,7 +196,7 @@ class PolicyRegistry:
 
     # Policies
 
-    async def of(self, topic: TopicName) -> EffectivePolicies:
+    async def of(self, topic: TopicName) -> Policies:
         """What counts for a topic; without a read if it is known.
 
         Raises:
@@ -210,7 +209,7 @@ class PolicyRegistry:
             await self._own(base).latest()
         return self.known(topic)
 
-    def known(self, topic: TopicName) -> EffectivePolicies:
+    def known(self, topic: TopicName) -> Policies:
         """Return the policies as last read, without a new read; the broker's defaults if never."""
         namespace = topic.namespace_name
         followed = self._namespaces.get(namespace)
@@ -225,7 +224,7 @@ class PolicyRegistry:
                 self._effective[namespace] = found
         return found
 
-    async def of_namespace(self, namespace: str) -> EffectivePolicies:
+    async def of_namespace(self, namespace: str) -> Policies:
         """What counts for topics of a namespace that have nothing of their own.
 
         Raises:
@@ -233,7 +232,7 @@ class PolicyRegistry:
         """
         return effective(self.defaults, await self.check_namespace(namespace))
 
-    async def own(self, topic: TopicName) -> PolicySet:
+    async def own(self, topic: TopicName) -> Policies:
         """What a topic has of its own, as it is in the store.
 
         Raises:
@@ -241,7 +240,7 @@ class PolicyRegistry:
         """
         path = topic_policies_path(topic)
         found = await read_record(self._store, TopicPolicyRecord, path, is_sure=True)
-        return found[0].policies if found is not None else PolicySet()
+        return found[0].policies if found is not None else Policies()
 
     def _listed_in(self, namespace: str, domain: str) -> Followed[frozenset[str]]:
         followed = self._listed.get((namespace, domain))
@@ -268,9 +267,9 @@ class PolicyRegistry:
         tenant, _, name = namespace.partition("/")
         for node in sorted(added):
             topic = TopicName(domain, tenant, name, unquote_plus(node))
-            self._own(topic).expect(PolicySet())
+            self._own(topic).expect(Policies())
 
-    def _own(self, topic: TopicName) -> Followed[PolicySet]:
+    def _own(self, topic: TopicName) -> Followed[Policies]:
         followed = self._topics.get(topic)
         if followed is None:
             followed = self._topics[topic] = Followed(
@@ -326,8 +325,8 @@ class PolicyRegistry:
             followed.wrote(record)
 
     async def update_topic(
-        self, topic: TopicName, change: Callable[[PolicySet], PolicySet]
-    ) -> PolicySet:
+        self, topic: TopicName, change: Callable[[Policies], Policies]
+    ) -> Policies:
         """Replace what a topic has of its own by what `change` makes of it; in force here at once.
 
         Raises:
@@ -335,8 +334,8 @@ class PolicyRegistry:
         """
 
         def changed(record: TopicPolicyRecord | None) -> TopicPolicyRecord | None:
-            after = change(record.policies if record is not None else PolicySet())
-            if after == PolicySet():
+            after = change(record.policies if record is not None else Policies())
+            if after == Policies():
                 return None
             if record is None:
                 return TopicPolicyRecord(policies=after)
@@ -349,7 +348,7 @@ class PolicyRegistry:
         own = self._own(base)
         await own.get()
         record = await change_record(self._store, TopicPolicyRecord, path, changed)
-        policies = record.policies if record is not None else PolicySet()
+        policies = record.policies if record is not None else Policies()
         own.wrote(policies)
         return policies
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import structlog
 
 from magnetar.broker.base.errors import BrokerPersistenceError, UnreadableRecordError
-from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.policies.model import decode
+from magnetar.broker.policies.model import Policies, decode
 from magnetar.broker.schemas.definitions import Definition, parse
 from magnetar.broker.schemas.errors import InvalidSchemaError
 from magnetar.broker.schemas.model import StoredSchema
@@ -37,7 +36,7 @@ class SchemaLedgers:
         self._known: OrderedDict[int, KnownSchema] = OrderedDict()
         """By ledger, the least recently used one first."""
 
-    async def write(self, path: str, entry: SchemaEntry, policies: EffectivePolicies) -> int:
+    async def write(self, path: str, entry: SchemaEntry, policies: Policies) -> int:
         """Store a definition in a ledger that nothing names yet; returns its id.
 
         Raises:
@@ -45,9 +44,9 @@ class SchemaLedgers:
         """
         try:
             writer = await self._client.create(
-                ensemble_size=policies.ensemble_size,
-                write_quorum=policies.write_quorum,
-                ack_quorum=policies.ack_quorum,
+                ensemble_size=policies.persistence.ensemble,
+                write_quorum=policies.persistence.write_quorum,
+                ack_quorum=policies.persistence.ack_quorum,
                 custom_metadata={"component": COMPONENT, "schema": path},
             )
             try:

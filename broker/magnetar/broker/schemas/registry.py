@@ -13,8 +13,7 @@ from weakref import WeakValueDictionary
 
 from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError
 from magnetar.broker.base.settings.schemas import SchemaSettings
-from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.policies.model import SchemaCompatibility
+from magnetar.broker.policies.model import Policies, SchemaCompatibility
 from magnetar.broker.policies.records import asked, read_record, record_cell
 from magnetar.broker.schemas import compatibility
 from magnetar.broker.schemas.definitions import Definition, parse
@@ -164,7 +163,7 @@ class SchemaRegistry:
         self,
         topic: TopicName,
         schema: SchemaData,
-        policies: EffectivePolicies,
+        policies: Policies,
         *,
         may_add: bool = True,
     ) -> int:
@@ -330,7 +329,7 @@ class SchemaRegistry:
         topic: TopicName,
         record: SchemaRecord,
         definition: Definition,
-        policies: EffectivePolicies,
+        policies: Policies,
         *,
         may_add: bool,
     ) -> None:

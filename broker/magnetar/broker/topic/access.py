@@ -26,7 +26,7 @@ from magnetar.broker.base.errors import (
     RequestError,
     ServiceNotReadyError,
 )
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import admission
 from magnetar.broker.topic.peer import probe
 from magnetar.broker.topic.producer import Producer, ProducerPeer
@@ -94,7 +94,7 @@ class ProducedTopic(Protocol):
     def line(self) -> "PublishLine": ...
 
     @property
-    def policies(self) -> EffectivePolicies: ...
+    def policies(self) -> Policies: ...
 
     @property
     def producers(self) -> dict[str, Producer]: ...

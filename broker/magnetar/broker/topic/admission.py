@@ -12,14 +12,13 @@ from magnetar.broker.base.errors import (
     ProducerBusyError,
     SubscriptionNotFoundError,
 )
-from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.policies.model import SubscriptionType
+from magnetar.broker.policies.model import Policies, SubscriptionType
 
 _EXPIRED_AT = 1024
 """Consumers remembered by a subscribe rate at which those whose period is over are forgotten."""
 
 
-def check_producers(topic: str, policies: EffectivePolicies, producers: int) -> None:
+def check_producers(topic: str, policies: Policies, producers: int) -> None:
     """Refuse one more producer beside `producers`.
 
     Raises:
@@ -31,7 +30,7 @@ def check_producers(topic: str, policies: EffectivePolicies, producers: int) -> 
         )
 
 
-def check_initial_subscription(topic: str, policies: EffectivePolicies, subscription: str) -> None:
+def check_initial_subscription(topic: str, policies: Policies, subscription: str) -> None:
     """Refuse that a producer creates a subscription.
 
     Raises:
@@ -46,7 +45,7 @@ def check_initial_subscription(topic: str, policies: EffectivePolicies, subscrip
 
 def check_subscription(
     topic: str,
-    policies: EffectivePolicies,
+    policies: Policies,
     subscriptions: Mapping[str, object],
     name: str,
     *,
@@ -70,7 +69,7 @@ def check_subscription(
         )
 
 
-def check_type(topic: str, policies: EffectivePolicies, type_name: str) -> None:
+def check_type(topic: str, policies: Policies, type_name: str) -> None:
     """Refuse a subscription type that is not enabled.
 
     Raises:
@@ -84,7 +83,7 @@ def check_type(topic: str, policies: EffectivePolicies, type_name: str) -> None:
 
 
 def check_consumer(
-    topic: str, policies: EffectivePolicies, subscription: str, of_topic: int, of_subscription: int
+    topic: str, policies: Policies, subscription: str, of_topic: int, of_subscription: int
 ) -> None:
     """Refuse one more consumer beside those of the topic and the subscription.
 
@@ -110,19 +109,17 @@ class SubscribeRate:
         self._counts: dict[object, tuple[float, int]] = {}
         """When the period began, and SUBSCRIBEs in it."""
 
-    def check(
-        self, topic: str, policies: EffectivePolicies, consumer: object, now_s: float
-    ) -> None:
+    def check(self, topic: str, policies: Policies, consumer: object, now_s: float) -> None:
         """Count a SUBSCRIBE; `consumer` tells one from another.
 
         Raises:
             NotAllowedError: too many in this period.
         """
-        limit = policies.subscribe_rate_per_consumer
+        limit = policies.subscribe_rate.per_consumer
         if limit <= 0:
             self._counts.clear()
             return
-        period_s = policies.subscribe_rate_period_s
+        period_s = policies.subscribe_rate.period_s
         if len(self._counts) >= _EXPIRED_AT:
             live = {key: each for key, each in self._counts.items() if now_s - each[0] < period_s}
             self._counts = live

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from magnetar.broker.cluster.ownership.protocol import Tenure
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic.dispatch.base import DispatchContext
 from magnetar.broker.topic.dispatch.visibility import Visibility
 from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
@@ -43,7 +43,7 @@ class TopicPort(Protocol):
         ...
 
     @property
-    def policies(self) -> EffectivePolicies:
+    def policies(self) -> Policies:
         """What counts now."""
         ...
 
@@ -141,7 +141,7 @@ class Feature:
     async def restore(self) -> None:
         """Take up what is stored, before clients use the topic."""
 
-    def policies_changed(self, before: EffectivePolicies) -> None:
+    def policies_changed(self, before: Policies) -> None:
         """The topic's `policies` are other ones now."""
 
     def look(self) -> Work | None:

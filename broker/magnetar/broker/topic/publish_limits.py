@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from magnetar.broker.base.token_bucket import TokenBucket
-from magnetar.broker.policies.effective import UNLIMITED, RateLimit
+from magnetar.broker.policies import model
 
 
 class Pausable(Protocol):
@@ -59,34 +59,34 @@ class PublishBudget:
 class PublishRate:
     """The publish rate of one topic, and the connections that wait for it."""
 
-    def __init__(self, rate: RateLimit, now_s: Callable[[], float]) -> None:
+    def __init__(self, rate: model.PublishRate, now_s: Callable[[], float]) -> None:
         """`now_s`: monotonic seconds."""
         self.limited_times = 0
         """How often a connection was not read because of it."""
         self._now_s = now_s
         self.is_limited = False
         """Whether there is a rate at all; asked for every batch."""
-        self._rate = UNLIMITED
+        self._rate = model.PublishRate()
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
         self._waiting: dict[Pausable, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.set(rate)
 
-    def set(self, rate: RateLimit) -> None:
+    def set(self, rate: model.PublishRate) -> None:
         """Another rate counts from now on; debts are forgotten."""
         if rate == self._rate:
             return
         self._rate = rate
         self.is_limited = rate.is_limited
-        self._messages = self._bucket(rate.messages, rate.period_s)
-        self._bytes = self._bucket(rate.bytes, rate.period_s)
+        self._messages = self._bucket(rate.messages)
+        self._bytes = self._bucket(rate.bytes)
         self._go_on()
 
-    def _bucket(self, per_period: int, period_s: int) -> TokenBucket | None:
-        if per_period <= 0:
+    def _bucket(self, per_second: int) -> TokenBucket | None:
+        if per_second <= 0:
             return None
-        return TokenBucket(self._now_s, per_period=per_period, period_s=period_s)
+        return TokenBucket(self._now_s, per_period=per_second, period_s=1)
 
     def spend(self, messages: int, size_bytes: int) -> None:
         """So much was published."""

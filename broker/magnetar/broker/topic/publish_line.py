@@ -25,7 +25,7 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.base.meter import Meter
 from magnetar.broker.cluster.ownership.protocol import Tenure
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic.feature import Feature, Gate, Listener
 from magnetar.broker.topic.message_checks import EncryptionCheck, SizeCheck
 from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
@@ -55,7 +55,7 @@ class PublishedTopic(Protocol):
     def clock(self) -> Clock: ...
 
     @property
-    def policies(self) -> EffectivePolicies: ...
+    def policies(self) -> Policies: ...
 
     @property
     def tail(self) -> Tail: ...

@@ -13,7 +13,7 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.base.settings.topics import TopicSettings
 from magnetar.broker.cluster.ownership.protocol import Destination, Tenure
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import admission
 from magnetar.broker.topic.consumer import TYPE_NAMES, Consumer
 from magnetar.broker.topic.dispatch.base import DispatchContext
@@ -53,7 +53,7 @@ class SubscribedTopic(Protocol):
     def tenure(self) -> Tenure: ...
 
     @property
-    def policies(self) -> EffectivePolicies: ...
+    def policies(self) -> Policies: ...
 
     @property
     def visibility(self) -> Visibility: ...

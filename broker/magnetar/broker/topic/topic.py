@@ -17,7 +17,7 @@ from magnetar.broker.base.meter import Sampled
 from magnetar.broker.base.settings.topics import TopicSettings
 from magnetar.broker.cluster.ownership.protocol import Destination, Tenure
 from magnetar.broker.cluster.ownership.sole_owner import ALWAYS
-from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies
+from magnetar.broker.policies.model import DEFAULTS, Policies
 from magnetar.broker.topic.access import ProducerAccess
 from magnetar.broker.topic.dispatch.throttle import DispatchRates
 from magnetar.broker.topic.dispatch.visibility import Visibility
@@ -56,7 +56,7 @@ class Topic:
         cache: TailCache,
         settings: TopicSettings,
         tenure: Tenure = ALWAYS,
-        policies: EffectivePolicies = DEFAULTS,
+        policies: Policies = DEFAULTS,
         *,
         clock: Clock,
     ) -> None:
@@ -130,7 +130,7 @@ class Topic:
             found.update(feature.shown())
         return found
 
-    def apply_policies(self, policies: EffectivePolicies) -> None:
+    def apply_policies(self, policies: Policies) -> None:
         """Apply changed policies, and notify those that must act on them."""
         before = self.policies
         if policies != before and not self.is_closed:

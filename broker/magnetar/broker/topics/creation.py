@@ -168,12 +168,12 @@ class TopicCreation:
                 raise TopicNotFoundError(f"{name} is being deleted")
             return record.partitions
         await self._check_new(name, may_create=may_create)
-        if not policies.auto_topic_is_partitioned or name.partition_index >= 0:
+        if not policies.auto_topic_creation.is_partitioned or name.partition_index >= 0:
             return 0
         async with self.turn(name.namespace_name):
             if await self._partitioned.find(name, is_sure=True) is None:
-                await self.check_room(name.namespace_name, policies.auto_topic_partitions)
-            record = await self._partitioned.ensure(name, policies.auto_topic_partitions)
+                await self.check_room(name.namespace_name, policies.auto_topic_creation.partitions)
+            record = await self._partitioned.ensure(name, policies.auto_topic_creation.partitions)
         return record.partitions
 
     async def _find_whole(self, name: TopicName) -> PartitionedTopicRecord | None:
@@ -185,7 +185,7 @@ class TopicCreation:
     async def _check_new(self, name: TopicName, *, may_create: bool) -> None:
         if not may_create:
             raise TopicNotFoundError(f"{name} does not exist")
-        if not (await self._policies.of(name)).auto_topic_creation:
+        if not (await self._policies.of(name)).auto_topic_creation.allowed:
             raise TopicNotFoundError(
                 f"{name} does not exist, and topics do not appear by themselves in "
                 f"{name.namespace_name}: create it first"

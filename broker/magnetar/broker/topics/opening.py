@@ -25,7 +25,7 @@ from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.features.tracing import Spans, TopicTrace
 from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import Feature, Topic
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topics.deletion import TopicDeletion
@@ -87,7 +87,7 @@ class TopicOpener:
         )
 
     async def open(
-        self, name: TopicName, tenure: Tenure, policies: EffectivePolicies
+        self, name: TopicName, tenure: Tenure, policies: Policies
     ) -> tuple[Topic, ServedLog]:
         """The topic, which nobody knows of yet.
 
@@ -133,7 +133,7 @@ class TopicOpener:
         return topic, log
 
     def _open_volatile(
-        self, name: TopicName, tenure: Tenure, policies: EffectivePolicies
+        self, name: TopicName, tenure: Tenure, policies: Policies
     ) -> tuple[Topic, ServedLog]:
         log = VolatileLog(str(name))
         cache = TailCache(self.pool)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from magnetar.broker.base.settings.broker import BrokerSettings
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import Feature, TopicPort
 from magnetar.cursors import CursorSettings
 from magnetar.ledger.log import ManagedLog
@@ -12,16 +12,16 @@ from magnetar.ledger.settings import LogConfig
 
 def log_config(
     settings: BrokerSettings,
-    policies: EffectivePolicies,
+    policies: Policies,
     *,
     properties: Mapping[str, str] | None = None,
 ) -> LogConfig:
     """Return how a topic's log is kept. `properties`: those of a log that is not there yet."""
     return LogConfig(
         properties=dict(properties or {}),
-        ensemble_size=policies.ensemble_size,
-        write_quorum=policies.write_quorum,
-        ack_quorum=policies.ack_quorum,
+        ensemble_size=policies.persistence.ensemble,
+        write_quorum=policies.persistence.write_quorum,
+        ack_quorum=policies.persistence.ack_quorum,
         ledger_entries_max=settings.ledger_entries_max,
         ledger_bytes_max=settings.ledger_bytes_max,
         ledger_age_min_s=settings.ledger_age_min_s,
@@ -33,12 +33,12 @@ def log_config(
     )
 
 
-def cursor_settings(settings: BrokerSettings, policies: EffectivePolicies) -> CursorSettings:
+def cursor_settings(settings: BrokerSettings, policies: Policies) -> CursorSettings:
     """How a durable cursor is kept; one that is open keeps its quorums."""
     return CursorSettings(
-        ensemble_size=policies.ensemble_size,
-        write_quorum=policies.write_quorum,
-        ack_quorum=policies.ack_quorum,
+        ensemble_size=policies.persistence.ensemble,
+        write_quorum=policies.persistence.write_quorum,
+        ack_quorum=policies.persistence.ack_quorum,
         ack_persist_interval_ms=settings.ack_persist_interval_ms,
     )
 
@@ -50,10 +50,10 @@ class FollowsQuorums(Feature):
         self._topic = topic
         self._log = log
 
-    def policies_changed(self, before: EffectivePolicies) -> None:
+    def policies_changed(self, before: Policies) -> None:
         policies = self._topic.policies
         self._log.set_quorums(
-            ensemble_size=policies.ensemble_size,
-            write_quorum=policies.write_quorum,
-            ack_quorum=policies.ack_quorum,
+            ensemble_size=policies.persistence.ensemble,
+            write_quorum=policies.persistence.write_quorum,
+            ack_quorum=policies.persistence.ack_quorum,
         )

@@ -12,7 +12,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from magnetar.broker.http.policy_table import POLICIES
+from magnetar.broker.policies.table import POLICIES
 from tests.http_calls import Answer
 from tests.integration.broker.http.endpoints import schemas, topics, transactions, upper
 from tests.integration.broker.http.endpoints.rows import (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.policies.model import AutoTopicCreation
+from magnetar.broker.policies.table import BY_FIELD
 from magnetar.broker.topics.creation import CreationTurns
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -91,7 +92,7 @@ async def test_plain_and_partitioned_topics_do_not_share_a_name(tmp_path: Path) 
 async def _auto_create(broker: Broker, creation: AutoTopicCreation) -> None:
     await broker.services.policies.update_namespace(
         "public/default",
-        lambda record: record.model_copy(update={"auto_topic_creation": creation}),
+        lambda record: BY_FIELD["auto_topic_creation"].set_in_namespace(record, creation),
     )
 
 
@@ -186,7 +187,7 @@ async def test_a_topic_that_all_ask_for_at_once_appears_in_a_namespace_it_fills(
             broker, AutoTopicCreation(allowed=True, is_partitioned=True, partitions=3)
         )
         await broker.services.policies.update_namespace(
-            "public/default", lambda record: record.model_copy(update={"max_topics": 3})
+            "public/default", lambda record: BY_FIELD["max_topics"].set_in_namespace(record, 3)
         )
         clients = [await WireClient.open(broker.port) for _ in range(5)]
         assert await asyncio.gather(*(metadata(each, WHOLE) for each in clients)) == [3] * 5

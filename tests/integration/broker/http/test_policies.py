@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.broker.base.errors import BrokerMetadataError, ServiceNotReadyError
 from magnetar.broker.broker import Broker
+from magnetar.broker.policies.model import DispatchRate
 from magnetar.broker.policies.tenants import Tenants
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from tests.http_calls import Answer, ask
@@ -392,7 +393,7 @@ async def test_each_subscription_of_a_topic_can_have_a_rate_of_its_own(rest: Res
     assert await rest.ok("GET", path) == RATE
     topic = rest.broker.services.topics.loaded[0]
     assert topic.policies.dispatch_rate_of("slow").messages == 10
-    assert not topic.policies.dispatch_rate_of("other").is_limited
+    assert topic.policies.dispatch_rate_of("other") == DispatchRate()
     await rest.ok("DELETE", path)
     assert await rest.ok("GET", path) is None
     await client.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.broker.broker import Broker
+from magnetar.broker.policies.model import BacklogQuota, QuotaType
 from magnetar.broker.topic import Topic
 from magnetar.cursors import CursorUnavailableError, SubscriptionCursor
 from magnetar.ledger.position import Position
@@ -274,7 +274,9 @@ async def test_backlogs_and_subscriptions_of_a_whole_namespace(scene: Scene) -> 
 
 
 async def test_quotas_are_checked_at_once_on_demand(scene: Scene) -> None:
-    policies = replace(scene.topic.policies, backlog_quota_bytes=1)
+    policies = scene.topic.policies.with_values(
+        backlog_quotas={QuotaType.SIZE: BacklogQuota(bytes=1)}
+    )
     scene.topic.apply_policies(policies)
     assert (await scene.call("GET", "/admin/v2/brokers/backlog-quota-check")).status == 204
     assert (await scene.client.next()).type == BaseCommand.CLOSE_PRODUCER

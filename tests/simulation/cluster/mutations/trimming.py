@@ -98,7 +98,7 @@ MUTATIONS: list[Mutation] = [
             trimming,
             "retention_of",
             (
-                "Retention(policies.retention_time_s, policies.retention_bytes)",
+                "Retention(retention.time_s, retention.size_bytes)",
                 "Retention(0, 0)",
             ),
         ),

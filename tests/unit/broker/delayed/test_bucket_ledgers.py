@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from magnetar.broker.features.delayed.bucket_ledgers import BucketLedgers
-from magnetar.broker.policies.effective import DEFAULTS
+from magnetar.broker.policies.model import DEFAULTS
 from magnetar.broker.topics.non_persistent import VolatileLog
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerWriteError

@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.policies.model import DelayedDelivery as DelayedPolicy
-from magnetar.broker.policies.model import PolicySet
+from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
@@ -70,7 +70,7 @@ class Delays:
         await settle()
 
     def policy(self, **values: Any) -> None:
-        policies = PolicySet(delayed_delivery=DelayedPolicy(**values))
+        policies = Policies(delayed_delivery=DelayedPolicy(**values))
         self.harness.policies.topics[parse_topic_name(TOPIC)] = policies
         self.harness.topics.apply_policies()
 

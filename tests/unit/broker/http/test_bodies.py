@@ -8,11 +8,12 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import magnetar.broker.http as http
-from magnetar.broker.http.bodies import LONG_MAX, Flag, Number, RequestBody, WholeNumber
-from magnetar.broker.http.policy import BACKLOG_QUOTA
-from magnetar.broker.http.policy_table import POLICIES
+from magnetar.broker.base.json_values import LONG_MAX, Flag, Number, WholeNumber
+from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.policy import BACKLOG_QUOTA, shape_of
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.topics import PartitionedTopicMetadata
+from magnetar.broker.policies.table import POLICIES
 
 for _module in pkgutil.iter_modules(http.__path__):
     import_module(f"{http.__name__}.{_module.name}")
@@ -75,13 +76,13 @@ def test_a_field_takes_its_value_as_text(
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda each: each.field)
 def test_a_policy_that_is_a_number_or_a_boolean_takes_text(policy: Any) -> None:
-    kind = policy.shape.schema().get("type", "")
+    kind = shape_of(policy).schema().get("type", "")
     if kind not in ("integer", "boolean"):
         return
     sample = _as_text(_SAMPLES[kind])
-    assert policy.shape.parse(f'"{sample}"'.encode()) == policy.shape.parse(sample.encode())
+    assert shape_of(policy).parse(f'"{sample}"'.encode()) == shape_of(policy).parse(sample.encode())
     with pytest.raises(HttpRefusal):
-        policy.shape.parse(b'"x"')
+        shape_of(policy).parse(b'"x"')
 
 
 def test_the_quota_of_a_go_client_is_taken() -> None:

@@ -1,8 +1,8 @@
 """The policies of a namespace, field by field, as Pulsar 4.0 answers them."""
 
 from magnetar.broker.http.namespace_json import UNSET, namespace_of_json, namespace_to_json
-from magnetar.broker.http.policy_table import POLICIES
 from magnetar.broker.policies.model import NamespaceRecord
+from magnetar.broker.policies.table import POLICIES
 
 _FIELDS = """
     auth_policies replication_clusters allowed_clusters bundles backlog_quota_map

@@ -17,7 +17,7 @@ from tests.waiting import settle
 
 
 async def test_what_is_older_than_the_ttl_leaves_the_backlog_and_is_counted() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(100, 90, 61, 59, 1)
     subscription = await world.subscription()
     work = world.keeping.expiry.look_at(world.topic)
@@ -30,7 +30,7 @@ async def test_what_is_older_than_the_ttl_leaves_the_backlog_and_is_counted() ->
 
 
 async def test_a_message_of_exactly_that_age_stays() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(60)
     subscription = await world.subscription()
     await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)
@@ -42,14 +42,14 @@ async def test_without_a_ttl_or_a_backlog_nothing_is_read() -> None:
     world.store(1000)
     subscription = await world.subscription()
     assert world.keeping.expiry.look_at(world.topic) is None
-    world.set(ttl_s=1)
+    world.set(message_ttl_s=1)
     subscription.cursor.ack_cumulative(Position(7, 0))
     assert world.keeping.expiry.look_at(world.topic) is None
     assert world.log.reads == []
 
 
 async def test_young_messages_cost_one_read() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(*[50] * 100)
     subscription = await world.subscription()
     work = world.keeping.expiry.look_at(world.topic)
@@ -60,7 +60,7 @@ async def test_young_messages_cost_one_read() -> None:
 
 
 async def test_each_subscription_loses_what_it_has_not_passed_by_one_search() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(*[100] * 10, *[1] * 10)
     behind = await world.subscription("behind")
     ahead = await world.subscription("ahead", Position(7, 15))
@@ -71,7 +71,7 @@ async def test_each_subscription_loses_what_it_has_not_passed_by_one_search() ->
 
 
 async def test_messages_that_are_pending_at_a_shared_consumer_are_not_sent_again() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(100, 90, 1)
     client = world.client()
     await client.subscribe(subType=pb.CommandSubscribe.Shared)
@@ -88,7 +88,7 @@ async def test_messages_that_are_pending_at_a_shared_consumer_are_not_sent_again
 
 
 async def test_an_exclusive_consumer_goes_on_behind_what_expired() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(100, 90, 1)
     client = world.client()
     await client.subscribe()
@@ -101,7 +101,7 @@ async def test_an_exclusive_consumer_goes_on_behind_what_expired() -> None:
 
 
 async def test_nothing_expires_for_a_topic_that_may_be_somebody_elses() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(100)
     subscription = await world.subscription()
     world.harness.topics.tenure.is_held = False
@@ -113,7 +113,7 @@ YEAR_S = 365 * 24 * 3600
 
 
 async def test_a_publish_time_in_the_future_holds_back_no_ledger_that_was_closed_long_ago() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(-YEAR_S, *[100] * 50)
     world.close_ledger(61)
     world.store(62, 1)
@@ -125,7 +125,7 @@ async def test_a_publish_time_in_the_future_holds_back_no_ledger_that_was_closed
 
 
 async def test_a_subscription_beyond_a_publish_time_in_the_future_expires() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(-YEAR_S, *[100] * 10, 1)
     behind = await world.subscription("behind")
     ahead = await world.subscription("ahead", Position(7, 1))
@@ -137,7 +137,7 @@ async def test_a_subscription_beyond_a_publish_time_in_the_future_expires() -> N
 
 
 async def test_subscriptions_at_one_place_cost_one_search() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(*[50] * 100)
     there = [await world.subscription(f"s{each}") for each in range(5)]
     there += [await world.subscription(f"t{each}", Position(7, 50)) for each in range(5)]
@@ -146,7 +146,7 @@ async def test_subscriptions_at_one_place_cost_one_search() -> None:
 
 
 async def test_what_was_found_to_be_older_is_not_searched_again() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(*[100] * 20, *[1] * 12)
     there = [await world.subscription(f"s{at}", Position(7, at)) for at in range(19)]
     await world.keeping.expiry.expire(world.topic, there, age_s=60)
@@ -158,7 +158,7 @@ async def test_what_was_found_to_be_older_is_not_searched_again() -> None:
 async def test_a_ledger_that_was_not_closed_longer_ago_than_the_ttl_tells_nothing(
     age_s: float,
 ) -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(1, 1)
     world.close_ledger(age_s)
     world.store(1)
@@ -171,7 +171,7 @@ async def test_a_ledger_that_was_not_closed_longer_ago_than_the_ttl_tells_nothin
 async def test_a_closing_time_before_that_of_an_earlier_ledger_is_not_believed(
     earlier_s: float,
 ) -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(earlier_s)
     world.close_ledger(earlier_s)
     world.store(1)
@@ -187,7 +187,7 @@ async def test_a_closing_time_that_messages_contradict_is_not_believed(
     published_s: float, left: int
 ) -> None:
     """A broker whose clock was hours behind took the topic over, and closed its ledger."""
-    world = await World.make(ttl_s=3600)
+    world = await World.make(message_ttl_s=3600)
     world.store(36_000)
     world.close_ledger(36_000)
     world.store(published_s)
@@ -199,7 +199,7 @@ async def test_a_closing_time_that_messages_contradict_is_not_believed(
 
 
 async def test_many_subscriptions_at_many_places_cost_one_read_where_nothing_is_old() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(*[1] * 50)
     there = [await world.subscription(f"s{at}", Position(7, at)) for at in range(40)]
     await world.keeping.expiry.expire(world.topic, there, age_s=60)
@@ -208,7 +208,7 @@ async def test_many_subscriptions_at_many_places_cost_one_read_where_nothing_is_
 
 async def test_a_closing_time_of_a_clock_that_was_never_set_is_not_believed() -> None:
     """As of a machine that has just booted without a battery, and took the topic over."""
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     for closed_ms in (1, 946_684_800_000):  # 1970, 2000
         world.store(1)
         world.close_ledger((NOW_MS - closed_ms) / 1000)
@@ -219,7 +219,7 @@ async def test_a_closing_time_of_a_clock_that_was_never_set_is_not_believed() ->
 
 
 async def test_a_closing_time_in_the_future_does_not_hold_back_what_follows() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(-YEAR_S)
     world.close_ledger(-YEAR_S)
     world.store(-YEAR_S)
@@ -231,7 +231,7 @@ async def test_a_closing_time_in_the_future_does_not_hold_back_what_follows() ->
 
 
 async def test_of_a_closed_ledger_no_more_expires_than_is_confirmed() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(100, 100)
     world.close_ledger(100)
     subscription = await world.subscription()
@@ -240,7 +240,7 @@ async def test_of_a_closed_ledger_no_more_expires_than_is_confirmed() -> None:
 
 
 async def test_a_subscription_that_goes_back_during_the_search_loses_nothing_unexamined() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(1, 1, 100, 1)
     subscription = await world.subscription("s", Position(7, 2))
     world.log.read_gate = asyncio.Event()
@@ -254,7 +254,7 @@ async def test_a_subscription_that_goes_back_during_the_search_loses_nothing_une
 
 @pytest.mark.parametrize("unreadable", range(8))
 async def test_an_unreadable_entry_takes_no_young_ones_with_it(unreadable: int) -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(*[100] * 2, *[1] * 6)
     world.log.entries[7][unreadable] = b"nonsense"
     subscription = await world.subscription()
@@ -263,7 +263,7 @@ async def test_an_unreadable_entry_takes_no_young_ones_with_it(unreadable: int) 
 
 
 async def test_an_unreadable_entry_expires_with_its_ledger() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.log.store(b"nonsense")
     world.store(100)
     world.close_ledger(61)
@@ -283,7 +283,7 @@ async def _dropped(world: World) -> int:
 
 async def test_nothing_is_older_than_the_ledger_it_lies_in() -> None:
     """Of a producer whose clock is a day behind."""
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.log.created_ms[7] = world.clock.now_ms - 8_000
     world.store(*[DAY_S] * 5)
     assert await _dropped(world) == 0
@@ -292,7 +292,7 @@ async def test_nothing_is_older_than_the_ledger_it_lies_in() -> None:
 
 
 async def test_nothing_is_older_than_the_close_of_the_ledger_before_it() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(100)
     world.close_ledger(8)
     world.store(*[DAY_S] * 5)
@@ -300,7 +300,7 @@ async def test_nothing_is_older_than_the_close_of_the_ledger_before_it() -> None
 
 
 async def test_a_producer_whose_clock_is_behind_ages_no_messages_of_the_others() -> None:
-    world = await World.make(ttl_s=60)
+    world = await World.make(message_ttl_s=60)
     world.store(*[100, DAY_S] * 8, *[1, DAY_S, DAY_S] * 10)
     subscription = await world.subscription()
     await world.keeping.expiry.expire(world.topic, [subscription], age_s=60)

@@ -9,7 +9,7 @@ from magnetar.broker.features.retention.backlog import (
     storage_bytes,
     topic_backlog_bytes,
 )
-from magnetar.broker.policies.model import BacklogPolicy
+from magnetar.broker.policies.model import BacklogPolicy, BacklogQuota, QuotaType
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.pulsar_pb2 import ServerError
@@ -30,8 +30,11 @@ async def _enforce(world: World) -> None:
 
 
 def _policies(kind: str, limit: int, policy: BacklogPolicy) -> dict[str, object]:
-    name = "backlog_quota_bytes" if kind == "size" else "backlog_quota_s"
-    return {name: limit, f"{name}_policy": policy}
+    if kind == "size":
+        quotas = {QuotaType.SIZE: BacklogQuota(bytes=limit, policy=policy)}
+    else:
+        quotas = {QuotaType.AGE: BacklogQuota(seconds=limit, policy=policy)}
+    return {"backlog_quotas": quotas}
 
 
 @pytest.mark.parametrize("policy", [HOLD, EXCEPTION])
@@ -69,7 +72,12 @@ async def test_connected_producers_are_closed_when_the_backlog_grows_above_a_quo
 
 
 async def test_below_the_quota_nobody_is_disturbed() -> None:
-    world = await World.make(backlog_quota_bytes=10_000, backlog_quota_s=200)
+    world = await World.make(
+        backlog_quotas={
+            QuotaType.SIZE: BacklogQuota(bytes=10_000),
+            QuotaType.AGE: BacklogQuota(seconds=200),
+        }
+    )
     client = world.client()
     await world.subscription()
     await client.produce()

@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from magnetar.broker.features.retention import trimming
+from magnetar.broker.policies.model import Retention
 from magnetar.broker.topic import Feature
 from magnetar.cursors import Cursor, CursorUnavailableError
 from magnetar.ledger.position import EARLIEST, Position
@@ -92,9 +93,9 @@ async def test_a_cursor_that_is_no_subscription_holds_trimming_back(
 
 async def test_retained_ledgers_stay_until_the_policy_changes() -> None:
     world = await _world()
-    world.set(retention_time_s=-1, retention_bytes=-1)
+    world.set(retention=Retention(minutes=-1, mib=-1))
     assert trimming.look_at(world.topic) is None
-    world.set(retention_time_s=0, retention_bytes=0)
+    world.set(retention=Retention())
     assert await trimming.trim(world.topic) == 2
 
 

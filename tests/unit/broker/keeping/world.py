@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics.keeping import Keeping
@@ -51,9 +50,8 @@ class World:
         return world
 
     def set(self, **policies: object) -> None:
-        """Policies of the topic, in the units of `EffectivePolicies`."""
-        changed: EffectivePolicies = replace(self.topic.policies, **policies)  # type: ignore[arg-type]
-        self.topic.apply_policies(changed)
+        """Change what counts for the topic."""
+        self.topic.apply_policies(self.topic.policies.with_values(**policies))
 
     @property
     def log(self) -> MemoryLog:

@@ -16,7 +16,7 @@ from magnetar.broker.base.errors import (
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.policies.model import (
     NamespaceRecord,
-    PolicySet,
+    Policies,
     TenantRecord,
     namespace_path,
     tenant_path,
@@ -58,8 +58,8 @@ async def other(store: MetadataStore) -> AsyncIterator[PolicyRegistry]:
     made.close()
 
 
-def producers(count: int | None) -> Callable[[PolicySet], PolicySet]:
-    return lambda policies: policies.model_copy(update={"max_producers": count})
+def producers(count: int | None) -> Callable[[Policies], Policies]:
+    return lambda policies: policies.with_values(max_producers=count)
 
 
 def namespace_producers(count: int | None) -> Callable[[NamespaceRecord], NamespaceRecord]:
@@ -259,8 +259,8 @@ async def test_settings_that_were_changed_count_also_when_the_start_found_no_sto
         for call in ("exists", "get", "create", "catch_up"):
             patched.setattr(store, call, away)
         await registry.start({})
-    assert registry.defaults.ttl_s == 0
-    await until(lambda: registry.defaults.ttl_s == 7)
+    assert registry.defaults.message_ttl_s == 0
+    await until(lambda: registry.defaults.message_ttl_s == 7)
     registry.close()
 
 
@@ -293,8 +293,8 @@ async def test_settings_that_two_change_at_once_fit_each_other(
 async def test_changes_at_the_same_time_are_made_on_top_of_each_other(
     registry: PolicyRegistry, other: PolicyRegistry
 ) -> None:
-    def consumers(policies: PolicySet) -> PolicySet:
-        return policies.model_copy(update={"max_consumers": 9})
+    def consumers(policies: Policies) -> Policies:
+        return policies.with_values(max_consumers=9)
 
     await asyncio.gather(
         registry.update_topic(TOPIC, producers(1)), other.update_topic(TOPIC, consumers)

@@ -1,7 +1,6 @@
 """Schemas of producers and consumers over the wire: versions, refusals, questions."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,14 +94,14 @@ async def test_a_producer_without_a_schema_is_let_in_unless_schemas_are_enforced
     harness = Harness()
     client = harness.client()
     await client.produce(9)
-    enforced = replace(harness.topic.policies, schema_validation_enforced=True)
+    enforced = harness.topic.policies.with_values(schema_validation_enforced=True)
     harness.topic.apply_policies(enforced)
     assert (await client.produce(0)).type == BaseCommand.PRODUCER_SUCCESS
     await client.produce(1, schema=avro(A))
     refused = await client.produce(2)
     assert refused.error.error == INCOMPATIBLE
     assert "without a schema" in refused.error.message
-    harness.topic.apply_policies(replace(enforced, schema_validation_enforced=False))
+    harness.topic.apply_policies(enforced.with_values(schema_validation_enforced=False))
     assert (await client.produce(3)).type == BaseCommand.PRODUCER_SUCCESS
 
 
@@ -110,7 +109,7 @@ async def test_where_updates_are_off_only_known_schemas_are_let_in() -> None:
     harness = Harness()
     client = harness.client()
     await client.produce(0, schema=avro(A))
-    harness.topic.apply_policies(replace(harness.topic.policies, allows_schema_update=False))
+    harness.topic.apply_policies(harness.topic.policies.with_values(allows_schema_update=False))
     assert (await client.produce(1, schema=avro(A))).type == BaseCommand.PRODUCER_SUCCESS
     refused = await client.produce(2, schema=avro(A, B_OR_0))
     assert (refused.error.error, refused.error.message.split(":")[0]) == (
@@ -124,7 +123,7 @@ async def test_the_strategy_of_the_topic_counts() -> None:
     client = harness.client()
     await client.produce(0, schema=avro(A))
     assert (await client.produce(1, schema=avro(A, B))).error.error == INCOMPATIBLE
-    forward = replace(harness.topic.policies, schema_compatibility=Strategy.FORWARD)
+    forward = harness.topic.policies.with_values(schema_compatibility=Strategy.FORWARD)
     harness.topic.apply_policies(forward)
     answer = await client.produce(1, schema=avro(A, B))
     assert answer.producer_success.schema_version == version(1)

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from magnetar.broker.base.settings.schemas import SchemaSettings
-from magnetar.broker.policies.effective import DEFAULTS
+from magnetar.broker.policies.model import DEFAULTS
 from magnetar.broker.schemas import SchemaData, SchemaType
 from magnetar.broker.schemas.orphans import schema_refers
 from magnetar.broker.schemas.record import COMPONENT

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError
 from magnetar.broker.base.settings.schemas import SchemaSettings
-from magnetar.broker.policies.effective import DEFAULTS
+from magnetar.broker.policies.model import DEFAULTS
 from magnetar.broker.policies.model import SchemaCompatibility as Strategy
 from magnetar.broker.schemas import (
     IncompatibleSchemaError,
@@ -23,7 +22,7 @@ from magnetar.sdk.wire import parse_topic_name
 from tests.unit.broker.schemas.memory_schemas import MemoryLedgers, MemoryNodes, memory_schemas
 
 TOPIC = parse_topic_name("topic")
-ANY = replace(DEFAULTS, schema_compatibility=Strategy.ALWAYS_COMPATIBLE)
+ANY = DEFAULTS.with_values(schema_compatibility=Strategy.ALWAYS_COMPATIBLE)
 
 
 def avro(*names: str) -> SchemaData:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from magnetar.broker.base.settings.topics import TopicSettings
 from magnetar.broker.cluster.ownership.protocol import Destination
-from magnetar.broker.policies.effective import DEFAULTS, EffectivePolicies
+from magnetar.broker.policies.model import DEFAULTS, Policies
 from magnetar.broker.topic import Feature, PublishBatch, Topic
 from magnetar.broker.topic.access import SHARED_ACCESS
 from magnetar.broker.topic.consumer import SHARED, Consumer
@@ -87,7 +87,7 @@ class MemoryPeer:
 class Alone:
     """One topic, with what features a test gives it."""
 
-    def __init__(self, *features: Feature, policies: EffectivePolicies = DEFAULTS) -> None:
+    def __init__(self, *features: Feature, policies: Policies = DEFAULTS) -> None:
         self.log = MemoryLog()
         self.tenure = HeldTenure()
         self.topic = Topic(

@@ -4,12 +4,12 @@ The order is a promise: a check that notes something comes behind those that may
 hides an entry hears of it before it can be dispatched, and a receipt is written last.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
+from magnetar.broker.policies.model import DelayedDelivery
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -38,16 +38,15 @@ async def test_checks_refuse_in_their_order(monkeypatch: pytest.MonkeyPatch, fir
     """Encryption, size, delay, transactions, deduplication; a trace begins behind all of them."""
     world = Everything(monkeypatch)
     await world.start(subscribes=False)
-    policies = replace(
-        world.topic.policies,
+    policies = world.topic.policies.with_values(
         max_message_bytes=100,
-        delayed_delivery_max_delay_ms=1_000,
+        delayed_delivery=DelayedDelivery(active=True, max_delay_ms=1_000),
     )
     world.topic.apply_policies(policies)
     # The producer does not encrypt: it must not be closed before it sends.
     (producer,) = world.topic.producers.values()
     producer.is_encrypted = True
-    world.topic.apply_policies(replace(policies, encryption_required=True))
+    world.topic.apply_policies(policies.with_values(encryption_required=True))
     metadata: dict[str, Any] = {}
     for at, (_, wrong, right, _) in enumerate(_WRONGS):
         metadata |= right if at < first else wrong

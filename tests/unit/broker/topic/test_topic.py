@@ -1,11 +1,17 @@
 """The topic as a host: its parts, and the features that it asks and tells in order."""
 
-from dataclasses import replace
-
 import pytest
 
 from magnetar.broker.base.errors import NotAllowedError
-from magnetar.broker.policies.effective import EffectivePolicies, RateLimit
+from magnetar.broker.policies.model import (
+    BacklogQuota,
+    DelayedDelivery,
+    DispatchRate,
+    Policies,
+    PublishRate,
+    QuotaType,
+    SubscribeRate,
+)
 from magnetar.broker.topic import Feature, PublishBatch, PublishRows
 from magnetar.ledger.errors import LedgerError, LogUnavailableError
 from tests.unit.broker.topic.alone import Alone, MemoryPeer, publish
@@ -16,17 +22,16 @@ async def test_a_topic_has_at_most_twenty_parts() -> None:
     assert len(vars(Alone().topic)) <= 20
 
 
-_RATE = RateLimit(messages=1, bytes=1)
-_ALL_LIMITS = EffectivePolicies(
-    ttl_s=1,
-    subscription_expiration_s=1,
-    backlog_quota_bytes=1,
-    backlog_quota_s=1,
-    publish_rate=_RATE,
-    dispatch_rate=replace(_RATE, relative=True),
+_RATE = DispatchRate(messages=1, bytes=1)
+_ALL_LIMITS = Policies(
+    message_ttl_s=1,
+    subscription_expiration_minutes=1,
+    backlog_quotas={QuotaType.SIZE: BacklogQuota(bytes=1), QuotaType.AGE: BacklogQuota(seconds=1)},
+    publish_rate=PublishRate(messages=1, bytes=1),
+    dispatch_rate=DispatchRate(messages=1, bytes=1, relative=True),
     subscription_dispatch_rate=_RATE,
     subscription_dispatch_rates={"s": _RATE},
-    subscribe_rate_per_consumer=1,
+    subscribe_rate=SubscribeRate(per_consumer=1),
     max_producers=1,
     max_consumers=1,
     max_consumers_per_subscription=1,
@@ -34,7 +39,7 @@ _ALL_LIMITS = EffectivePolicies(
     max_unacked_per_consumer=1,
     max_unacked_per_subscription=1,
     max_message_bytes=1,
-    delayed_delivery_max_delay_ms=1,
+    delayed_delivery=DelayedDelivery(active=True, max_delay_ms=1),
     compaction_threshold_bytes=1,
     encryption_required=True,
 )

@@ -5,10 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from magnetar.broker.base.settings.section import Section
-from magnetar.broker.policies.effective import EffectivePolicies, RateLimit
 from magnetar.broker.policies.model import BacklogPolicy, DeleteMode, SchemaCompatibility
-
-_MIB = 1 << 20
 
 
 class PolicySettings(Section):
@@ -152,53 +149,4 @@ class PolicySettings(Section):
     write_quorum: int = Field(default=1, ge=1, le=32, description="Copies of each entry.")
     ack_quorum: int = Field(
         default=1, ge=1, le=32, description="Copies that are durable before a publish is answered."
-    )
-
-
-def default_policies(settings: PolicySettings) -> EffectivePolicies:
-    """What counts for topics without policies in namespaces without policies."""
-    return EffectivePolicies(
-        retention_time_s=max(-1, settings.retention_minutes * 60),
-        retention_bytes=max(-1, settings.retention_mib * _MIB),
-        ttl_s=settings.ttl_s,
-        subscription_expiration_s=settings.subscription_expiration_minutes * 60,
-        backlog_quota_bytes=settings.backlog_quota_bytes,
-        backlog_quota_bytes_policy=settings.backlog_quota_policy,
-        backlog_quota_s=settings.backlog_quota_s,
-        backlog_quota_s_policy=settings.backlog_quota_policy,
-        deduplication=settings.deduplication,
-        dedup_snapshot_entries=settings.dedup_snapshot_entries,
-        dedup_snapshot_s=settings.dedup_snapshot_s,
-        publish_rate=RateLimit(settings.publish_rate_messages, settings.publish_rate_bytes),
-        dispatch_rate=RateLimit(settings.dispatch_rate_messages, settings.dispatch_rate_bytes),
-        subscription_dispatch_rate=RateLimit(
-            settings.subscription_dispatch_rate_messages, settings.subscription_dispatch_rate_bytes
-        ),
-        subscribe_rate_per_consumer=settings.subscribe_rate_per_consumer,
-        subscribe_rate_period_s=settings.subscribe_rate_period_s,
-        max_producers=settings.max_producers_per_topic,
-        max_consumers=settings.max_consumers_per_topic,
-        max_consumers_per_subscription=settings.max_consumers_per_subscription,
-        max_subscriptions=settings.subscriptions_per_topic_max,
-        max_unacked_per_consumer=settings.unacked_per_consumer_max,
-        max_unacked_per_subscription=settings.unacked_per_subscription_max,
-        delayed_delivery_active=settings.delayed_delivery,
-        delayed_delivery_tick_ms=settings.delayed_delivery_tick_ms,
-        delayed_delivery_max_delay_ms=settings.delayed_delivery_max_delay_ms,
-        inactive_topic_is_on=settings.inactive_topic_deletion,
-        inactive_topic_mode=settings.inactive_topic_mode,
-        inactive_topic_max_s=settings.inactive_topic_max_s,
-        compaction_threshold_bytes=settings.compaction_threshold_bytes,
-        auto_topic_creation=settings.auto_topic_creation,
-        auto_topic_is_partitioned=settings.auto_topic_type == "partitioned",
-        auto_topic_partitions=settings.auto_topic_partitions,
-        auto_subscription_creation=settings.auto_subscription_creation,
-        max_topics=settings.max_topics_per_namespace,
-        encryption_required=settings.encryption_required,
-        schema_compatibility=settings.schema_compatibility,
-        schema_validation_enforced=settings.schema_validation_enforced,
-        allows_schema_update=settings.allows_schema_update,
-        ensemble_size=settings.ensemble_size,
-        write_quorum=settings.write_quorum,
-        ack_quorum=settings.ack_quorum,
     )

@@ -331,9 +331,9 @@ class Compaction(Feature):
     async def _create(self) -> EntryWriter:
         policies = self._topic.policies
         return await self._around.ledgers.create(
-            ensemble_size=policies.ensemble_size,
-            write_quorum=policies.write_quorum,
-            ack_quorum=policies.ack_quorum,
+            ensemble_size=policies.persistence.ensemble,
+            write_quorum=policies.persistence.write_quorum,
+            ack_quorum=policies.persistence.ack_quorum,
             custom_metadata={"component": COMPONENT, "log": self._log.path},
         )
 

@@ -23,7 +23,7 @@ from magnetar.broker.features.deduplication.sequence_ids import (
     SequenceIds,
     Verdict,
 )
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import EntryNotes, Feature, PublishBatch, PublishRows, TopicPort, Work
 from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LedgerError
@@ -140,7 +140,7 @@ class Deduplication(Feature):
         """`open_cursor` opens the cursor `CURSOR`, or makes it at the end. `connected`: names of
         the producers of now.
         """
-        self.snapshot_entries = topic.policies.dedup_snapshot_entries
+        self.snapshot_entries = topic.policies.deduplication_snapshot_entries
         """Entries after which the next snapshot is due."""
         self._settings = settings
         self.duplicates = 0
@@ -186,14 +186,14 @@ class Deduplication(Feature):
             self.take_snapshot()
         _log.info("deduplication_restored", topic=self._label, names=len(ids), entries_read=read)
 
-    def policies_changed(self, before: EffectivePolicies) -> None:
+    def policies_changed(self, before: Policies) -> None:
         policies = self._topic.policies
-        self.snapshot_entries = policies.dedup_snapshot_entries
+        self.snapshot_entries = policies.deduplication_snapshot_entries
         if not policies.deduplication:
             self._topic.reopen(_SWITCHED)
 
     def look(self) -> Work | None:
-        self.take_snapshot_after(self._topic.policies.dedup_snapshot_s)
+        self.take_snapshot_after(self._topic.policies.deduplication_snapshot_s)
         return None
 
     def shown(self) -> Mapping[str, Any]:
@@ -406,6 +406,6 @@ class NoDeduplication(Feature):
     async def restore(self) -> None:
         await self._remove_cursor()
 
-    def policies_changed(self, before: EffectivePolicies) -> None:
+    def policies_changed(self, before: Policies) -> None:
         if self._topic.policies.deduplication:
             self._topic.reopen(_SWITCHED)

@@ -11,7 +11,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from magnetar.broker.base.errors import BrokerPersistenceError
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import Policies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError, NoNodeError, NoSuchLedgerError, OwnerUnclearError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
@@ -110,12 +110,12 @@ class BucketLedgers:
         """
         return buckets_in(self._log.properties, of=self._log.path)
 
-    async def write(self, segments: Sequence[bytes], policies: EffectivePolicies) -> int:
+    async def write(self, segments: Sequence[bytes], policies: Policies) -> int:
         """Store segments in a new ledger, which nothing names yet; returns its id."""
         writer = await self._client.create(
-            ensemble_size=policies.ensemble_size,
-            write_quorum=policies.write_quorum,
-            ack_quorum=policies.ack_quorum,
+            ensemble_size=policies.persistence.ensemble,
+            write_quorum=policies.persistence.write_quorum,
+            ack_quorum=policies.persistence.ack_quorum,
             custom_metadata={"component": COMPONENT, "log": self._log.path},
         )
         try:

@@ -27,7 +27,7 @@ from magnetar.broker.base.settings.topics import DelayedSettings
 from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket
 from magnetar.broker.features.delayed.index import Bucket, DelayedIndex
 from magnetar.broker.features.delayed.position_set import PositionSet
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import NO_ROWS, Feature, PublishBatch, PublishRows, TopicPort, Work
 from magnetar.broker.topic.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.topic.run import Run
@@ -50,7 +50,7 @@ class BucketStorage(Protocol):
 
     def stored(self) -> Sequence[StoredBucket]: ...
 
-    async def write(self, segments: Sequence[bytes], policies: EffectivePolicies, /) -> int: ...
+    async def write(self, segments: Sequence[bytes], policies: Policies, /) -> int: ...
 
     async def name(self, buckets: Sequence[StoredBucket], /) -> None: ...
 
@@ -134,15 +134,15 @@ class DelayedDelivery(Feature):
     def _cutoff_ms(self) -> int:
         """What has its time until then is not delayed any more."""
         policies = self._topic.policies
-        if not policies.delayed_delivery_active:
+        if not policies.delayed_delivery.active:
             return _FOREVER_MS
-        return self._clock.wall_ms() + policies.delayed_delivery_tick_ms
+        return self._clock.wall_ms() + policies.delayed_delivery.tick_ms
 
     # Publishing
 
     def rows(self) -> PublishRows:
         policies = self._topic.policies
-        if policies.delayed_delivery_active and policies.delayed_delivery_max_delay_ms > 0:
+        if policies.delayed_delivery.active and policies.delayed_delivery.max_delay_ms > 0:
             return PublishRows(checks=(self.check,))
         return NO_ROWS
 
@@ -154,7 +154,7 @@ class DelayedDelivery(Feature):
         Raises:
             NotAllowedError: it is delayed for longer than the topic's policy allows.
         """
-        delay_max_ms = self._topic.policies.delayed_delivery_max_delay_ms
+        delay_max_ms = self._topic.policies.delayed_delivery.max_delay_ms
         if delay_max_ms <= 0 or not metadata.HasField("deliver_at_time"):
             return
         delay_ms = metadata.deliver_at_time - self._clock.wall_ms()
@@ -191,7 +191,7 @@ class DelayedDelivery(Feature):
         if due_ms is None or self._is_closed or self._loading is not None:
             return
         self._timer_ms = due_ms
-        tick_s = self._topic.policies.delayed_delivery_tick_ms / 1000
+        tick_s = self._topic.policies.delayed_delivery.tick_ms / 1000
         if due_ms <= self._cutoff_ms() - tick_s * 1000:
             wait_s = 0.0  # more was due than fits into a turn
         else:
@@ -221,9 +221,9 @@ class DelayedDelivery(Feature):
         self._loading = None
         self.release()
 
-    def policies_changed(self, before: EffectivePolicies) -> None:
+    def policies_changed(self, before: Policies) -> None:
         now = self._topic.policies
-        if now.delayed_delivery_active is not before.delayed_delivery_active:
+        if now.delayed_delivery.active is not before.delayed_delivery.active:
             self.release()
 
     # Storing

@@ -201,7 +201,7 @@ class Quotas:
             BrokerPersistenceError: the oldest message cannot be read now.
         """
         policies = topic.policies
-        if policies.backlog_quota_bytes <= 0 and policies.backlog_quota_s <= 0:
+        if policies.size_quota.bytes <= 0 and policies.age_quota.seconds <= 0:
             return
         try:
             excesses = await self.excesses(topic)
@@ -217,7 +217,7 @@ class Quotas:
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
         """For the ticker: the work, if the topic has a quota and a backlog."""
         policies = topic.policies
-        if policies.backlog_quota_bytes <= 0 and policies.backlog_quota_s <= 0:
+        if policies.size_quota.bytes <= 0 and policies.age_quota.seconds <= 0:
             return None
         return self.enforce(topic) if slowest(topic) is not None else None
 
@@ -250,14 +250,14 @@ class Quotas:
         """
         policies = topic.policies
         found: list[Excess] = []
-        limit = policies.backlog_quota_bytes
+        limit = policies.size_quota.bytes
         if limit > 0 and (size := topic_backlog_bytes(topic)) >= limit:
             text = f"its backlog has {size} bytes, and the quota is {limit}"
-            found.append(Excess(policies.backlog_quota_bytes_policy, False, text))
-        limit_s = policies.backlog_quota_s
+            found.append(Excess(policies.size_quota.policy, False, text))
+        limit_s = policies.age_quota.seconds
         if limit_s > 0 and (old_s := await self._age_s(topic)) > limit_s:
             text = f"its oldest unacknowledged message is {old_s:.0f} s old; the quota is {limit_s}"
-            found.append(Excess(policies.backlog_quota_s_policy, True, text))
+            found.append(Excess(policies.age_quota.policy, True, text))
         return found
 
     async def _age_s(self, topic: Topic) -> float:
@@ -269,10 +269,10 @@ class Quotas:
     async def _evict(self, topic: Topic, excess: Excess) -> None:
         durable = [each for each in topic.subscriptions.values() if each.is_durable]
         if excess.is_age:
-            quota_s = topic.policies.backlog_quota_s
+            quota_s = topic.policies.age_quota.seconds
             dropped = await self._expiry.expire(topic, durable, age_s=quota_s)
         else:
-            target = int(topic.policies.backlog_quota_bytes * _EVICTED_DOWN_TO)
+            target = int(topic.policies.size_quota.bytes * _EVICTED_DOWN_TO)
             through = position_with_bytes_behind(topic.log.ledgers, target)
             if through is None:
                 return

@@ -52,12 +52,14 @@ class Expiry:
 
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
         """For the ticker: the work, if messages of the topic can be too old."""
-        if topic.policies.ttl_s <= 0 or not _with_backlog(topic.subscriptions.values()):
+        if topic.policies.message_ttl_s <= 0 or not _with_backlog(topic.subscriptions.values()):
             return None
         return self._expire(topic)
 
     async def _expire(self, topic: Topic) -> None:
-        await self.expire(topic, list(topic.subscriptions.values()), age_s=topic.policies.ttl_s)
+        await self.expire(
+            topic, list(topic.subscriptions.values()), age_s=topic.policies.message_ttl_s
+        )
 
     async def expire(
         self, topic: Topic, subscriptions: Sequence[Subscription], *, age_s: float

@@ -98,7 +98,7 @@ class InactiveTopics:
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
         """For the ticker: the work, if the topic's time is over."""
         policies = topic.policies
-        if not policies.inactive_topic_is_on or is_used(topic):
+        if not policies.inactive_topic.is_on or is_used(topic):
             self._unused.pop(topic, None)
             return None
         now_s = self._clock.monotonic_s()
@@ -109,7 +109,7 @@ class InactiveTopics:
             since_s = now_s  # Somebody has come and gone between two looks.
         self._unused[topic] = since_s, use.joined
         unused_s = now_s - since_s
-        if unused_s < policies.inactive_topic_max_s or _is_retained(topic, unused_s):
+        if unused_s < policies.inactive_topic.max_s or _is_retained(topic, unused_s):
             return None
         return self._delete(topic, unused_s)
 
@@ -130,7 +130,7 @@ def is_used(topic: Topic) -> bool:
     for subscription in topic.subscriptions.values():
         if subscription.consumers or subscription.lock.locked() or not subscription.is_open:
             return True
-        if topic.policies.inactive_topic_mode is DeleteMode.NO_SUBSCRIPTIONS:
+        if topic.policies.inactive_topic.mode is DeleteMode.NO_SUBSCRIPTIONS:
             return True
         if subscription.cursor.backlog_entries:
             return True
@@ -148,5 +148,5 @@ def check_unused(topic: Topic) -> None:
 
 
 def _is_retained(topic: Topic, unused_s: float) -> bool:
-    retention_s = topic.policies.retention_time_s
+    retention_s = topic.policies.retention.time_s
     return retention_s < 0 or unused_s < retention_s

@@ -24,8 +24,8 @@ _log = structlog.get_logger()
 
 def retention_of(topic: Topic) -> Retention:
     """What the topic's policies say of consumed data."""
-    policies = topic.policies
-    return Retention(policies.retention_time_s, policies.retention_bytes)
+    retention = topic.policies.retention
+    return Retention(retention.time_s, retention.size_bytes)
 
 
 def look_at(topic: Topic) -> Coroutine[object, object, None] | None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from magnetar.broker.base.settings.topics import DispatchSettings
 from magnetar.broker.cluster.ownership.protocol import Tenure
-from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.compacted import CompactedSource, EarlyPlace
 from magnetar.broker.topic.dispatch.encoding import encode_run
@@ -92,7 +92,7 @@ class DispatchContext:
     wall_ms: Callable[[], int]
     """The time, for statistics."""
     settings: DispatchSettings
-    policies: Callable[[], EffectivePolicies]
+    policies: Callable[[], Policies]
     """What counts for the topic now: unacknowledged messages, rates."""
     on_progress: Callable[[], None]
     """The read position has moved: the tail cache may drop what everybody has passed."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from magnetar.broker.base.token_bucket import TokenBucket
-from magnetar.broker.policies.effective import UNLIMITED, EffectivePolicies, RateLimit
+from magnetar.broker.policies.model import DispatchRate, Policies
 
 UNBOUNDED = 1 << 62
 
@@ -44,7 +44,7 @@ class RateLimiter:
         self._published = published
         self._published_before = (0, 0)
         self._looked_s = 0.0
-        self.rate = UNLIMITED
+        self.rate = DispatchRate()
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
         self.is_active = False
@@ -53,7 +53,7 @@ class RateLimiter:
         """How often a dispatcher had to stop for want of messages, and of bytes."""
         self.byte_stops = 0
 
-    def set_rate(self, rate: RateLimit) -> None:
+    def set_rate(self, rate: DispatchRate) -> None:
         """Another bound from now on. The same one changes nothing: no tokens are given away."""
         if rate == self.rate:
             return
@@ -113,7 +113,7 @@ class DispatchRates:
 
     def __init__(
         self,
-        policies: Callable[[], EffectivePolicies],
+        policies: Callable[[], Policies],
         now_s: Callable[[], float],
         published: Published = lambda: (0, 0),
     ) -> None:

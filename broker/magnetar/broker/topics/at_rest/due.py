@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 
 from magnetar.broker.base import naming
 from magnetar.broker.features import compaction, deduplication
-from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.policies.model import BacklogPolicy, DeleteMode
+from magnetar.broker.policies.model import BacklogPolicy, DeleteMode, Policies
 from magnetar.cursors import StoredCursor
 from magnetar.ledger.managed_log.log_deletion import is_marked
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
@@ -84,46 +83,42 @@ def _is_expired(topic: StoredTopic, age_s: float, now_ms: int) -> bool:
     return False
 
 
-def _has_expired(topic: StoredTopic, policies: EffectivePolicies, now_ms: int) -> bool:
-    return _is_expired(topic, policies.ttl_s, now_ms)
+def _has_expired(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:
+    return _is_expired(topic, policies.message_ttl_s, now_ms)
 
 
-def _has_unused_subscriptions(
-    topic: StoredTopic, policies: EffectivePolicies, _now_ms: int
-) -> bool:
+def _has_unused_subscriptions(topic: StoredTopic, policies: Policies, _now_ms: int) -> bool:
     return 0 < policies.subscription_expiration_s < topic.rested_s and bool(topic.subscriptions)
 
 
-def _is_over_quota(topic: StoredTopic, policies: EffectivePolicies, now_ms: int) -> bool:
+def _is_over_quota(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:
     """Only where the oldest messages are evicted: nobody is here to be refused."""
     evicts, slowest = BacklogPolicy.EVICT, topic.slowest
     if slowest is None:
         return False
-    limit = policies.backlog_quota_bytes
-    evicts_by_size = limit > 0 and policies.backlog_quota_bytes_policy is evicts
-    if evicts_by_size and bytes_behind(topic.log.ledgers, slowest) >= limit:
+    size, age = policies.size_quota, policies.age_quota
+    evicts_by_size = size.bytes > 0 and size.policy is evicts
+    if evicts_by_size and bytes_behind(topic.log.ledgers, slowest) >= size.bytes:
         return True
-    if policies.backlog_quota_s_policy is not evicts:
-        return False
-    return _is_expired(topic, policies.backlog_quota_s, now_ms)
+    return age.policy is evicts and _is_expired(topic, age.seconds, now_ms)
 
 
-def _is_unused(topic: StoredTopic, policies: EffectivePolicies, _now_ms: int) -> bool:
-    retention_s = policies.retention_time_s
-    if not policies.inactive_topic_is_on or topic.rested_s < policies.inactive_topic_max_s:
+def _is_unused(topic: StoredTopic, policies: Policies, _now_ms: int) -> bool:
+    retention_s, inactive = policies.retention.time_s, policies.inactive_topic
+    if not inactive.is_on or topic.rested_s < inactive.max_s:
         return False
     if retention_s < 0 or topic.rested_s < retention_s:
         return False
     subscriptions = topic.subscriptions
     if not subscriptions:
         return True
-    if policies.inactive_topic_mode is DeleteMode.NO_SUBSCRIPTIONS:
+    if inactive.mode is DeleteMode.NO_SUBSCRIPTIONS:
         return False
     last = topic.log.last_listed
     return topic.was_left_open or all(each.mark_delete >= last for each in subscriptions.values())
 
 
-def _is_to_be_compacted(topic: StoredTopic, policies: EffectivePolicies, _now_ms: int) -> bool:
+def _is_to_be_compacted(topic: StoredTopic, policies: Policies, _now_ms: int) -> bool:
     threshold = policies.compaction_threshold_bytes
     if threshold <= 0:
         return False
@@ -132,17 +127,17 @@ def _is_to_be_compacted(topic: StoredTopic, policies: EffectivePolicies, _now_ms
     return bytes_behind(topic.log.ledgers, mark) >= threshold
 
 
-def _can_be_trimmed(topic: StoredTopic, policies: EffectivePolicies, now_ms: int) -> bool:
+def _can_be_trimmed(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:
     # The cursor of deduplication holds nothing: a load leaves it at the end.
     holding = [each for name, each in topic.cursors.items() if name != deduplication.CURSOR]
     if topic.was_left_open:
         holding = [each for each in holding if not each.has_ledger]
     consumed = min((each.mark_delete for each in holding), default=None)
-    retention = Retention(policies.retention_time_s, policies.retention_bytes)
+    retention = Retention(policies.retention.time_s, policies.retention.size_bytes)
     return trim_point(topic.ledgers, consumed, retention, now_ms=now_ms) is not None
 
 
-_Check = Callable[[StoredTopic, EffectivePolicies, int], bool]
+_Check = Callable[[StoredTopic, Policies, int], bool]
 
 _CHECKS: Mapping[str, _Check] = {
     "expiry": _has_expired,
@@ -157,7 +152,7 @@ _CHECKS: Mapping[str, _Check] = {
 
 def what_is_due(
     topic: StoredTopic,
-    policies: EffectivePolicies,
+    policies: Policies,
     now_ms: int,
     jobs: Collection[str] = tuple(_CHECKS),
 ) -> str | None:

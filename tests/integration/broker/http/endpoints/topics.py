@@ -1,6 +1,6 @@
 """Endpoints of topics: life, messages, subscriptions, statistics, policies, schemas' neighbours."""
 
-from magnetar.broker.http.policy_table import POLICIES
+from magnetar.broker.policies.table import POLICIES
 from tests.integration.broker.http.endpoints.rows import (
     BUNDLE,
     MISSING,

@@ -1,6 +1,6 @@
 """Endpoints above topics: clusters, brokers, bookies, tenants, namespaces, resources."""
 
-from magnetar.broker.http.policy_table import POLICIES
+from magnetar.broker.policies.table import POLICIES
 from tests.integration.broker.http.endpoints.rows import (
     BUNDLE,
     NAMESPACE,

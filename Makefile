@@ -27,7 +27,7 @@ INSTALL := sh deploy/bootstrap/packages.sh $(VENV)
 LOCKED := --quiet --universal --generate-hashes --no-header --python-version 3.11 --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly clients model sim mutations chaos fuzz hostile soak spark-matrix bench bench-peers fmt proto lock clean
+.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak spark-matrix bench bench-peers fmt proto lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -112,23 +112,15 @@ bootstrap: $(VENV)/.stamp-test
 	@sh deploy/bootstrap/strace.sh
 	@sh deploy/bootstrap/linters.sh $(VENV)/bin
 
-nightly: $(VENV)/.stamp-test bootstrap ## the whole proof: every test, every drill, long searches; some hours
-	@$(MAKE) --no-print-directory static
+nightly: $(VENV)/.stamp-test bootstrap ## the whole proof: every test, every drill, long searches; some hours, and goes on where it was broken off; ARGS=--again from the beginning
+	$(BIN)/python -m tests.nightly $(ARGS)
+
+# Stages of the nightly proof.
+every-test: $(VENV)/.stamp-test bootstrap
 	$(BIN)/pytest $(PARALLEL) --record-proven $(TESTS)
+
+bench-starts-whole: $(VENV)/.stamp-test
 	$(BIN)/python -m tests.bench --quick > $(VENV)/bench-quick.json
-	@$(MAKE) --no-print-directory spark-matrix
-	@$(MAKE) --no-print-directory sim RUNS=10000
-	@$(MAKE) --no-print-directory sim RUNS=1000 CLUSTER=1
-	@$(MAKE) --no-print-directory sim RUNS=1000 CLUSTER=1 ARGS="--start 3000000"
-	@$(MAKE) --no-print-directory sim RUNS=1000 STORAGE=1
-	@$(MAKE) --no-print-directory mutations && $(MAKE) --no-print-directory mutations CLUSTER=1
-	@$(MAKE) --no-print-directory mutations STORAGE=1
-	@$(MAKE) --no-print-directory fuzz RUNS=5000
-	$(BIN)/python -m tests.hostile --short
-	@$(MAKE) --no-print-directory chaos KILLS=100 && $(MAKE) --no-print-directory chaos KILLS=30 ARGS=--disk-full
-	@$(MAKE) --no-print-directory chaos CLUSTER=1 FAULTS=5
-	@$(MAKE) --no-print-directory chaos TXN=1 KILLS=30 && $(MAKE) --no-print-directory chaos PIPELINE=1
-	@$(MAKE) --no-print-directory soak
 
 clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust use a server, and run their suites; needs go, java with mvn, npm, cargo
 	$(BIN)/pytest tests/clients $(ARGS)

@@ -1,0 +1,144 @@
+"""The whole proof, in stages: every test, every drill, long searches. Some hours.
+
+    python -m tests.nightly [--again] [--list]
+
+A stage that has passed is not run again while no code changes, so that a night that was broken off
+goes on where it stopped. What counts as code is everything that git knows but words and records of
+runs; while something is not committed, nothing is remembered.
+"""
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.processes import ROOT
+
+_MEMORY = ROOT / ".venv" / "nightly.json"
+_RECORDS = frozenset({"tests/proven.json", "tests/durations.json"})
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the proof: a target of make, with its variables."""
+
+    name: str
+    make: tuple[str, ...]
+
+
+STAGES = (
+    Stage("static checks", ("static",)),
+    Stage("every test", ("every-test",)),
+    Stage("bench", ("bench-starts-whole",)),
+    Stage("every way of Spark", ("spark-matrix",)),
+    Stage("ledgers and logs", ("sim", "RUNS=10000")),
+    Stage("clusters", ("sim", "RUNS=1000", "CLUSTER=1")),
+    Stage("clusters that deduplicate", ("sim", "RUNS=1000", "CLUSTER=1", "ARGS=--start 3000000")),
+    Stage("storage", ("sim", "RUNS=1000", "STORAGE=1")),
+    Stage("mutations of ledgers", ("mutations",)),
+    Stage("mutations of clusters", ("mutations", "CLUSTER=1")),
+    Stage("mutations of storage", ("mutations", "STORAGE=1")),
+    Stage("odd and spoiled input", ("fuzz", "RUNS=5000")),
+    Stage("a hostile client", ("hostile", "ARGS=--short")),
+    Stage("kills and pauses", ("chaos", "KILLS=100")),
+    Stage("full disks", ("chaos", "KILLS=30", "ARGS=--disk-full")),
+    Stage("a cluster's faults", ("chaos", "CLUSTER=1", "FAULTS=5")),
+    Stage("transactions under kills", ("chaos", "TXN=1", "KILLS=30")),
+    Stage("a pipeline under kills", ("chaos", "PIPELINE=1")),
+    Stage("soak", ("soak",)),
+)
+
+
+class Memory:
+    """The stages that have passed on the present code, kept in a file."""
+
+    def __init__(self, path: Path, key: str | None) -> None:
+        """`key` stands for the code; None: it is not committed, and nothing is remembered."""
+        self._path, self._key = path, key
+        known = json.loads(path.read_text()) if path.exists() else {}
+        self._passed: dict[str, float] = known.get(key, {}) if key is not None else {}
+
+    def took_s(self, stage: Stage) -> float | None:
+        """Return how long a stage took that has passed; None: it has not."""
+        return self._passed.get(" ".join(stage.make))
+
+    def forget(self) -> None:
+        """Have all stages run again."""
+        self._passed.clear()
+
+    def note(self, stage: Stage, took_s: float) -> None:
+        """Remember that a stage has passed. Other code is forgotten."""
+        if self._key is not None:
+            self._passed[" ".join(stage.make)] = round(took_s)
+            self._path.write_text(json.dumps({self._key: self._passed}, indent=1) + "\n")
+
+
+def key_of_code(root: Path) -> str | None:
+    """Return what stands for the code that is committed; None: something is not."""
+    if any(_is_code(line[3:]) for line in _git(root, "status", "--porcelain")):
+        return None
+    found = hashlib.sha256()
+    for line in _git(root, "ls-files", "--stage"):
+        if _is_code(line.partition("\t")[2]):
+            found.update(f"{line}\n".encode())
+    return found.hexdigest()
+
+
+def _is_code(path: str) -> bool:
+    return not path.endswith(".md") and not path.startswith("docs/") and path not in _RECORDS
+
+
+def _git(root: Path, *command: str) -> list[str]:
+    ran = subprocess.run(["git", *command], cwd=root, capture_output=True, text=True, check=True)
+    return ran.stdout.splitlines()
+
+
+def run(stages: Sequence[Stage], memory: Memory, *, root: Path) -> int:
+    """Run the stages that have not passed, up to the first that fails; return its exit status."""
+    for at, stage in enumerate(stages, start=1):
+        title = f"{at} of {len(stages)}, {stage.name}"
+        before_s = memory.took_s(stage)
+        if before_s is not None:
+            _say(f"{title}: has passed, in {before_s:.0f} s")
+            continue
+        _say(f"{title}: make {' '.join(stage.make)}")
+        began_s = time.monotonic()
+        status = subprocess.run(["make", "--no-print-directory", *stage.make], cwd=root).returncode
+        took_s = time.monotonic() - began_s
+        if status:
+            _say(f"{title}: failed after {took_s:.0f} s; `make nightly` goes on from here")
+            return status
+        memory.note(stage, took_s)
+        _say(f"{title}: passed in {took_s:.0f} s")
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="The whole proof, in stages.")
+    parser.add_argument("--again", action="store_true", help="also stages that have passed")
+    parser.add_argument("--list", action="store_true", help="print the stages and end")
+    options = parser.parse_args()
+    memory = Memory(_MEMORY, key_of_code(ROOT))
+    if options.list:
+        for stage in STAGES:
+            took_s = memory.took_s(stage)
+            _say(f"{'to do' if took_s is None else f'{took_s:.0f} s':>8}  {' '.join(stage.make)}")
+        return 0
+    if options.again:
+        memory.forget()
+    return run(STAGES, memory, root=ROOT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The nightly proof goes on where it was broken off, and only there."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.nightly import STAGES, Memory, Stage, key_of_code, run
+from tests.processes import ROOT
+
+A, B = Stage("first", ("a",)), Stage("second", ("b",))
+
+
+def git(root: Path, *command: str) -> None:
+    identity = ["-c", "user.name=n", "-c", "user.email=n@n", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *identity, *command], cwd=root, check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Has two stages that write down that they ran; the second fails while there is `broken`."""
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "Makefile").write_text(
+        "a:\n\t@echo a >> ../ran\nb:\n\t@echo b >> ../ran; test ! -e ../broken\n"
+    )
+    (root / "README.md").write_text("words")
+    (root / "code.py").write_text("1")
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "begin")
+    return root
+
+
+def night(root: Path) -> int:
+    return run((A, B), Memory(root.parent / "memory", key_of_code(root)), root=root)
+
+
+def ran(root: Path) -> str:
+    """Return the stages that have run since the last call."""
+    found = root.parent / "ran"
+    names = found.read_text().split() if found.exists() else []
+    found.unlink(missing_ok=True)
+    return "".join(names)
+
+
+def test_a_night_that_failed_goes_on_behind_what_has_passed(project: Path) -> None:
+    (project.parent / "broken").touch()
+    assert night(project) != 0
+    assert ran(project) == "ab"
+    (project.parent / "broken").unlink()
+    assert night(project) == 0
+    assert ran(project) == "b"
+    assert night(project) == 0
+    assert ran(project) == ""
+
+
+def test_other_code_has_to_pass_anew_and_other_words_have_not(project: Path) -> None:
+    assert night(project) == 0
+    assert ran(project) == "ab"
+    (project / "README.md").write_text("other words")
+    git(project, "commit", "-qam", "words")
+    assert night(project) == 0
+    assert ran(project) == ""
+    (project / "code.py").write_text("2")
+    git(project, "commit", "-qam", "code")
+    assert night(project) == 0
+    assert ran(project) == "ab"
+
+
+def test_what_is_not_committed_proves_nothing_for_later(project: Path) -> None:
+    (project / "new.py").write_text("3")
+    for _ in range(2):
+        assert night(project) == 0
+        assert ran(project) == "ab"
+
+
+def test_all_stages_are_targets_of_make() -> None:
+    for stage in STAGES:
+        command = ["make", "--dry-run", "--silent", *stage.make]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

@@ -20,6 +20,7 @@ from magnetar.ledger.errors import (
     ContendedError,
     InvalidLedgerMetadataError,
     LedgerIdsExhaustedError,
+    LedgerLayoutError,
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
@@ -74,14 +75,17 @@ class LedgerManager:
         clock: Clock,
         root: str = "/ledgers",
         layout: LayoutName = "hierarchical",
+        follows_root: bool = False,
         create_timeout_s: float = 30.0,
     ) -> None:
+        """`follows_root`: take another layout than this one if the root names one."""
         self._store = store
         self._random = random
         self._clock = clock
         self._root = root
         self._create_timeout_s = create_timeout_s
         self._layout = _layout_named(layout, store, root)
+        self._follows_root = follows_root
         self._record: LayoutRecord | None = None
         """What the root says of itself; None: it was not asked, or says nothing yet."""
         self._look_again_s = 0.0
@@ -99,7 +103,7 @@ class LedgerManager:
             MetadataUnavailableError
         """
         layout = await layout_name_of(store, root)
-        return cls(store, random=random, clock=clock, root=root, layout=layout)
+        return cls(store, random=random, clock=clock, root=root, layout=layout, follows_root=True)
 
     async def create(self, make: Callable[[int, int], LedgerMetadata]) -> VersionedLedger:
         """Create a ledger under a new id.
@@ -354,7 +358,16 @@ class LedgerManager:
 
     async def _check_layout(self) -> None:
         """A root that does not say yet is taken for ours; the first creation claims it."""
-        if self._record is None:
+        if self._record is not None:
+            return
+        try:
+            self._record = await check_layout(self._store, self._root, self._layout)
+        except LedgerLayoutError:
+            if not self._follows_root:
+                raise
+            # It has named one since it was looked at. It does so once.
+            layout = await layout_name_of(self._store, self._root)
+            self._layout = _layout_named(layout, self._store, self._root)
             self._record = await check_layout(self._store, self._root, self._layout)
 
     async def _create_with_id(self, metadata: LedgerMetadata) -> VersionedLedger | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 
 import pytest
 
@@ -12,6 +13,7 @@ from magnetar.ledger.layouts.ledger_layout_hierarchical import ledger_path
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 from magnetar.ledger.metadata import MetadataStore
+from magnetar.ledger.system import SystemClock
 from tests.integration.ledger.ledger_managers import (
     LAYOUTS,
     ROOT,
@@ -249,6 +251,19 @@ async def test_reading_an_empty_root_does_not_claim_it(store: MetadataStore) -> 
     await store.create(ROOT)
     assert await listed(manager_on(store, "flat")) == []
     assert await store.children(ROOT) == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_who_follows_the_root_takes_the_layout_that_is_named_meanwhile(
+    store: MetadataStore, layout: LayoutName
+) -> None:
+    follower = await LedgerManager.of_root(
+        store, random=random.Random(1), clock=SystemClock(), root=ROOT
+    )
+    created = await manager_on(store, layout).create(make)
+    ledger_id = created.metadata.ledger_id
+    assert (await follower.read(ledger_id)).metadata == created.metadata
+    assert await listed(follower) == [ledger_id]
 
 
 async def test_of_many_first_clients_one_names_the_manager(stores: Stores) -> None:

@@ -30,7 +30,6 @@ from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.hello import READS_TAKE_KEYS
 from magnetar.ledger.layouts.ledger_layout import (
-    layout_name_of,
     passwords_are_on,
     turn_passwords_on,
 )
@@ -207,9 +206,7 @@ def run(metadata_url: str, work: Callable[[BookiesTools], Awaitable[None]]) -> N
         try:
             await check_cluster(store, metadata_url)
             clock = SystemClock()
-            settings = sources.component(
-                LedgerSettings, "ledger", {"ledger_manager": await layout_name_of(store, ROOT)}
-            )
+            settings = sources.component(LedgerSettings, "ledger", {})
             client = LedgerClient(
                 store,
                 network=link_network(settings),
@@ -217,6 +214,7 @@ def run(metadata_url: str, work: Callable[[BookiesTools], Awaitable[None]]) -> N
                 random=random.SystemRandom(),
                 settings=settings,
                 root=ROOT,
+                follows_root=True,
             )
             await client.start()
             try:

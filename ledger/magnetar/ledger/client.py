@@ -58,13 +58,20 @@ class LedgerClient:
         settings: LedgerSettings | None = None,
         placement: Placement | None = None,
         root: str = "/ledgers",
+        follows_root: bool = False,
     ) -> None:
+        """`follows_root`: the layout that the root names counts, whatever the settings say."""
         self._settings = settings = settings or LedgerSettings()
         self._clock = clock
         self._random = random
         self._placement = placement or placement_of(self._settings, random)
         self.manager = LedgerManager(
-            store, random=random, clock=clock, root=root, layout=settings.ledger_manager
+            store,
+            random=random,
+            clock=clock,
+            root=root,
+            layout=settings.ledger_manager,
+            follows_root=follows_root,
         )
         self.registry = BookieRegistry(
             store, root=root, frame_bytes_min=settings.frame_bytes_needed

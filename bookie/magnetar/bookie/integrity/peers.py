@@ -10,11 +10,9 @@ from collections.abc import Callable
 from magnetar.bookie.integrity.replica_source import ReplicaSource
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import DigestMismatchError
-from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
-from magnetar.ledger.settings import LedgerSettings
 
 _ROOT = "/ledgers"
 
@@ -81,15 +79,13 @@ class Peers:
     async def _started(self) -> LedgerClient:
         async with self._starting:
             if self._client is None:
-                # Wherever this cluster keeps its ledgers.
-                layout = await layout_name_of(self._store, _ROOT)
                 client = LedgerClient(
                     self._store,
                     network=self._network,
                     clock=self._clock,
                     random=self._random,
-                    settings=LedgerSettings(ledger_manager=layout),
                     root=_ROOT,
+                    follows_root=True,
                 )
                 await client.start()
                 self._source = ReplicaSource(

@@ -14,11 +14,9 @@ from typing import TypeVar
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import InvalidPathError, LedgerError, NoSuchLedgerError
-from magnetar.ledger.layouts.ledger_layout import layout_name_of
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
-from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.sdk.spark.errors import OptionError, UnreachableError
 from magnetar.sdk.spark.slices import Address, Ensemble, LedgerPart
@@ -95,14 +93,13 @@ class LedgerDirectory:
 
     async def _open(self) -> LedgerClient:
         self._store = await open_store(self._url)
-        layout = await layout_name_of(self._store, _ROOT)
         client = LedgerClient(
             self._store,
             network=SystemNetwork(),
             clock=SystemClock(),
             random=random.Random(),
-            settings=LedgerSettings(ledger_manager=layout),
             root=_ROOT,
+            follows_root=True,
         )
         if await client.registry.find_instance_id() is None:
             await self._store.close()

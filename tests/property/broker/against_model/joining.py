@@ -168,7 +168,7 @@ class Joining(Checked):
             self.drop(member)
         for key in [each for each in self.producers if each[0] == client]:
             del self.producers[key]
-        self.world.reconnect(client)
+        await self.world.reconnect(client)
 
     async def do_flow(self, member: Member, permits: int) -> None:
         member.permits += permits

@@ -64,7 +64,7 @@ class Operating(Checked):
 
     async def do_kill(self) -> None:
         self.producers.clear()
-        self.world.crash()
+        await self.world.crash()
         for topic, log in enumerate(self.logs):
             self._gone(log)
             for subscription in log.subscriptions.values():

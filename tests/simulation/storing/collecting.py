@@ -2,7 +2,6 @@
 
 from magnetar.bookie.errors import StorageError
 from magnetar.bookie.gc.compaction_plan import CompactionRule
-from magnetar.bookie.gc.compactor import CompactionLimits
 from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.log_collector import LogCollector, LogCollectorOptions
 from magnetar.bookie.gc.schedule import CompactionKind
@@ -32,7 +31,7 @@ class Collecting:
                     rules={
                         CompactionKind.MAJOR: CompactionRule(_LIVE_SHARE_MAX, merges_small=True)
                     },
-                    limits=CompactionLimits(moves_max=_MOVES_MAX),
+                    moves_max=_MOVES_MAX,
                 ),
                 metrics=GcMetrics(),
                 may_compact=lambda kind: True,

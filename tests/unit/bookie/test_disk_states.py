@@ -1,17 +1,24 @@
+from pathlib import Path
+
 import pytest
 
 from magnetar.bookie.disks.disk_states import (
     DiskLevel,
-    DiskLimits,
     DiskUse,
     Usage,
     is_allowed,
     judge,
     next_level,
 )
+from magnetar.bookie.settings import BookieSettings
 
 FREE, ALMOST, FULL = DiskLevel.FREE, DiskLevel.ALMOST_FULL, DiskLevel.FULL
-LIMITS = DiskLimits(full_share=0.95, warn_share=0.90, low_water_share=0.92)
+SETTINGS = BookieSettings(
+    data_directory=Path("data"),
+    disk_full_share=0.95,
+    disk_warn_share=0.90,
+    disk_low_water_share=0.92,
+)
 
 
 def used(percent: float) -> Usage:
@@ -39,26 +46,26 @@ def used(percent: float) -> Usage:
     ],
 )
 def test_the_level_follows_the_table(before: DiskLevel, percent: float, after: DiskLevel) -> None:
-    assert next_level(before, used(percent), LIMITS) is after
+    assert next_level(before, used(percent), SETTINGS) is after
 
 
 def test_a_low_water_mark_below_the_warning_is_kept_to() -> None:
-    limits = DiskLimits(full_share=0.95, warn_share=0.90, low_water_share=0.80)
-    assert next_level(FULL, used(85), limits) is FULL
-    assert next_level(FULL, used(79), limits) is FREE
+    settings = SETTINGS.model_copy(update={"disk_low_water_share": 0.80})
+    assert next_level(FULL, used(85), settings) is FULL
+    assert next_level(FULL, used(79), settings) is FREE
 
 
 def test_a_use_that_rises_and_falls_around_the_threshold_does_not_flutter() -> None:
     level, changes = FREE, 0
     for percent in (94, 95.5, 94.5, 95.5, 93, 94, 96, 92.5, 91, 93, 94.9):
-        after = next_level(level, used(percent), LIMITS)
+        after = next_level(level, used(percent), SETTINGS)
         changes += after is not level and FULL in (level, after)
         level = after
     assert changes == 2  # full once, and free once
 
 
 def test_a_file_system_without_a_size_is_full() -> None:
-    assert next_level(FREE, Usage(0, 0), LIMITS) is FULL
+    assert next_level(FREE, Usage(0, 0), SETTINGS) is FULL
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,23 @@
 """What the healer does with reports of damage: once each, with delays, within bounds."""
 
 import asyncio
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import NoOtherCopyError, ReplicasUnavailableError, StorageIOError
-from magnetar.bookie.integrity.healer import Healer, HealOptions
+from magnetar.bookie.integrity.healer import Healer
 from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
 from magnetar.bookie.integrity.own_requests import OwnRequests
 from magnetar.bookie.integrity.peers import Peers
+from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.errors import NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from tests.bookie_parts import packets_of
 from tests.waiting import settle
 
 BOOKIES = ("b1", "b2", "b3")
+SETTINGS: dict[str, Any] = {"data_directory": Path("data"), "heal_retry_s": 10}
 
 
 def metadata_of(ledger_id: int) -> LedgerMetadata:
@@ -35,7 +38,7 @@ def metadata_of(ledger_id: int) -> LedgerMetadata:
 class World:
     """The disk, the other bookies and the clock, in one."""
 
-    def __init__(self, bookie_id: str = "b1", **options: int) -> None:
+    def __init__(self, bookie_id: str = "b1", **settings: Any) -> None:
         self.damaged: dict[int, set[int]] = {}
         self.now_s = 0.0
         self.peers_error: Exception | None = None
@@ -52,7 +55,9 @@ class World:
             flush=self.flush,
             clock=self,
             metrics=self.metrics,
-            options=HealOptions(**{"retry_s": 10, **options}),
+            settings=BookieSettings(
+                data_directory=Path("data"), **{"heal_retry_s": 10, **settings}
+            ),
         )
 
     def monotonic_s(self) -> float:
@@ -138,7 +143,7 @@ async def test_what_is_not_damaged_any_more_is_left_alone() -> None:
 
 
 async def test_failures_wait_longer_and_longer_and_are_listed_once() -> None:
-    world = World(attempts_max=3)
+    world = World(heal_attempts_max=3)
     world.peers_error = ReplicasUnavailableError("away")
     world.damage(7, 5, 9)
     for attempt, now_s in enumerate((0, 10, 30, 70), start=1):
@@ -189,7 +194,7 @@ async def test_a_deleted_ledger_and_entries_of_others_are_not_healed() -> None:
 
 
 async def test_what_waits_is_bounded() -> None:
-    world = World(ledgers_max=3)
+    world = World(heal_ledgers_max=3)
     world.peers_error = ReplicasUnavailableError("away")
     for ledger_id in range(3):
         world.damage(ledger_id, 0, 0)

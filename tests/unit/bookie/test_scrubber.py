@@ -7,10 +7,15 @@ from pathlib import Path
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
 from magnetar.bookie.integrity.local_check import LocalCheck
-from magnetar.bookie.integrity.scrubber import Scrubber, ScrubOptions
+from magnetar.bookie.integrity.scrubber import Scrubber
+from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
 from tests.ledger_storage import SMALL, STATE, add, open_storage
 from tests.waiting import until
+
+SETTINGS = BookieSettings(
+    data_directory=Path("data"), scrub_period_days=0, scrub_bytes_per_s_max=1 << 30
+)
 
 
 async def test_logs_that_cannot_be_listed_now_do_not_end_the_scrubbing(tmp_path: Path) -> None:
@@ -44,7 +49,7 @@ async def test_logs_that_cannot_be_listed_now_do_not_end_the_scrubbing(tmp_path:
             clock=SystemClock(),
             worker=worker,
             metrics=metrics,
-            options=ScrubOptions(period_s=0, bytes_per_s_max=1 << 30),
+            settings=SETTINGS,
         )
         task = asyncio.create_task(scrubber.run())
         async with asyncio.timeout(10):
@@ -88,7 +93,7 @@ async def test_a_wall_clock_that_was_years_ahead_stops_no_later_pass(tmp_path: P
             clock=clock,
             worker=worker,
             metrics=metrics,
-            options=ScrubOptions(period_s=0, bytes_per_s_max=1 << 30),
+            settings=SETTINGS,
         )
         clock.ahead_ms = 20 * 365 * 24 * 3_600_000
         task = asyncio.create_task(scrubber.run())

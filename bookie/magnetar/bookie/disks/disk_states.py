@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from magnetar.bookie.settings import BookieSettings
+
 
 class DiskLevel(Enum):
     """How full a directory is."""
@@ -55,15 +57,6 @@ class Usage(NamedTuple):
         return 1 - self.free / self.total if self.total > 0 else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class DiskLimits:
-    """Shares of a file system, 0 to 1."""
-
-    full_share: float
-    warn_share: float
-    low_water_share: float
-
-
 class _Fill(Enum):
     LOW = "below the low-water mark"
     HIGH = "between the marks"
@@ -86,16 +79,16 @@ _ALLOWED: dict[DiskLevel, frozenset[DiskUse]] = {
 }
 
 
-def next_level(level: DiskLevel, usage: Usage, limits: DiskLimits) -> DiskLevel:
+def next_level(level: DiskLevel, usage: Usage, settings: BookieSettings) -> DiskLevel:
     """The level after a look at the disk."""
     used = usage.used_share
-    if used >= limits.full_share:
+    if used >= settings.disk_full_share:
         fill = _Fill.OVER
     else:
-        fill = _Fill.HIGH if used >= limits.low_water_share else _Fill.LOW
+        fill = _Fill.HIGH if used >= settings.disk_low_water_share_used else _Fill.LOW
     if _IS_FULL_NEXT[level is DiskLevel.FULL, fill]:
         return DiskLevel.FULL
-    return DiskLevel.ALMOST_FULL if used >= limits.warn_share else DiskLevel.FREE
+    return DiskLevel.ALMOST_FULL if used >= settings.disk_warn_share else DiskLevel.FREE
 
 
 def is_allowed(level: DiskLevel, use: DiskUse) -> bool:

@@ -17,7 +17,6 @@ from magnetar.bookie.disks.disk_errors import is_disk_broken
 from magnetar.bookie.disks.disk_metrics import DiskMetrics
 from magnetar.bookie.disks.disk_states import (
     DiskLevel,
-    DiskLimits,
     DiskUse,
     Usage,
     is_allowed,
@@ -54,9 +53,6 @@ class DiskWatch:
         self._gate = gate
         self._metrics = metrics
         self._on_fatal = on_fatal
-        self._limits = DiskLimits(
-            settings.disk_full_share, settings.disk_warn_share, settings.disk_low_water_share_used
-        )
         self._state_files = StateFiles(disk, directories.data)
         self.levels = [DiskLevel.FREE] * len(directories.ledgers)
         self.usages: list[Usage] = []
@@ -177,7 +173,7 @@ class DiskWatch:
         self.usages = list(usages)
         ledgers = self._directories.ledgers
         levels = [
-            DiskLevel.FULL if self._has_no_room else next_level(level, usage, self._limits)
+            DiskLevel.FULL if self._has_no_room else next_level(level, usage, self._settings)
             for level, usage in zip(self.levels, usages, strict=True)
         ]
         for directory, before, level, usage in zip(

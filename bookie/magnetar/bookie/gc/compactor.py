@@ -9,7 +9,6 @@ record is undone, what fails after it is finished by the next try, before anythi
 import asyncio
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -30,17 +29,10 @@ _log = structlog.get_logger(__name__)
 _JOB_BYTES = 512 << 10
 """What is copied before the worker, and the event loop, may do something else."""
 
+MOVES_MAX = 200_000
+"""Runs copied at once: 61 bytes each in memory and in the record."""
+
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionLimits:
-    """Bounds of one compaction."""
-
-    copied_bytes_per_s: float = 0
-    """0: as fast as it goes."""
-    moves_max: int = 200_000
-    """Runs copied at once: 61 bytes each in memory and in the record."""
 
 
 class Compactor:
@@ -53,16 +45,20 @@ class Compactor:
         *,
         disk: Disk,
         clock: Clock,
-        limits: CompactionLimits,
+        copied_bytes_per_s: float = 0,
+        moves_max: int = MOVES_MAX,
         on_damage: Callable[[Damage], None],
     ) -> None:
-        """`worker` is ours alone while a call is under way; `on_damage` is called on the loop."""
+        """`worker` is ours alone while a call is under way; `on_damage` is called on the loop.
+
+        `copied_bytes_per_s` 0: as fast as it goes.
+        """
         self._maintenance = maintenance
         self._worker = worker
         self._disk = disk
         self._clock = clock
-        self._limits = limits
-        self._pace = Pace(limits.copied_bytes_per_s)
+        self._moves_max = moves_max
+        self._pace = Pace(copied_bytes_per_s)
         self._on_damage = on_damage
 
     async def compact(self, sources: Sequence[int]) -> Copied:
@@ -83,7 +79,7 @@ class Compactor:
             index=self._maintenance.index,
             disk=self._disk,
             clock=self._clock,
-            moves_max=self._limits.moves_max,
+            moves_max=self._moves_max,
         )
         try:
             record = await self._copy(copier)

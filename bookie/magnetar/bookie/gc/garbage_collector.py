@@ -23,7 +23,6 @@ from magnetar.bookie.errors import (
     StorageError,
 )
 from magnetar.bookie.gc.compaction_plan import CompactionRule
-from magnetar.bookie.gc.compactor import CompactionLimits
 from magnetar.bookie.gc.dead_ledgers import Brake
 from magnetar.bookie.gc.ledger_collector import LedgerCollector
 from magnetar.bookie.gc.log_collector import LogCollector, LogCollectorOptions
@@ -357,7 +356,7 @@ def log_collector_options(settings: BookieSettings) -> LogCollectorOptions:
             CompactionKind.MINOR: CompactionRule(settings.gc_minor_live_share, merges_small=False),
             CompactionKind.MAJOR: CompactionRule(settings.gc_major_live_share, merges_small=True),
         },
-        limits=CompactionLimits(copied_bytes_per_s=settings.gc_compaction_bytes_per_s),
+        copied_bytes_per_s=settings.gc_compaction_bytes_per_s,
         usage_bytes_max=settings.gc_usage_bytes_max,
         free_share_min=0.0 if settings.gc_compacts_when_full else 1 - settings.disk_full_share,
     )

@@ -24,7 +24,7 @@ from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageLogMissingError
 from magnetar.bookie.gc.compaction_plan import CompactionRule, LogUse, choose_logs, group_logs
-from magnetar.bookie.gc.compactor import CompactionLimits, Compactor
+from magnetar.bookie.gc.compactor import MOVES_MAX, Compactor
 from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.id_set import IdSet
 from magnetar.bookie.gc.id_slices import give_up, id_set_of
@@ -42,7 +42,9 @@ class LogCollectorOptions:
 
     log_bytes_max: int
     rules: dict[CompactionKind, CompactionRule]
-    limits: CompactionLimits
+    copied_bytes_per_s: float = 0
+    """What compaction writes; 0: as fast as it goes."""
+    moves_max: int = MOVES_MAX
     usage_bytes_max: int = 64 << 20
     """Memory for what is known of the logs; what does not fit is read in each round."""
     free_share_min: float = 0.0
@@ -79,7 +81,8 @@ class LogCollector:
             worker,
             disk=disk,
             clock=clock,
-            limits=options.limits,
+            copied_bytes_per_s=options.copied_bytes_per_s,
+            moves_max=options.moves_max,
             on_damage=self._on_damage,
         )
         self._finished: list[int] = []

@@ -14,7 +14,6 @@ complete and are what this bookie can have lost. Source: storage sheet, section 
 import asyncio
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -31,6 +30,7 @@ from magnetar.bookie.integrity.own_requests import OwnRequests
 from magnetar.bookie.integrity.peers import Peers
 from magnetar.bookie.integrity.restoring import restore
 from magnetar.bookie.requests.fencing import LedgerTable
+from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.digest import master_key
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
@@ -44,15 +44,6 @@ _LIST_BITMAP_BYTES = 4096
 _LEDGERS_PER_TURN = 1000
 _RETRY_FACTOR = 2
 _RETRY_S_MAX = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class FullCheckOptions:
-    """Bounds of the check."""
-
-    retry_s: float
-    """Delay after a round that left something; it doubles with each."""
-    copy_bytes_per_s_max: int
 
 
 class FullCheck:
@@ -71,7 +62,7 @@ class FullCheck:
         disk: Disk,
         worker: Worker,
         metrics: IntegrityMetrics,
-        options: FullCheckOptions,
+        settings: BookieSettings,
     ) -> None:
         self._bookie_id = bookie_id
         self._storage = storage
@@ -83,11 +74,11 @@ class FullCheck:
         self._disk = disk
         self._worker = worker
         self._metrics = metrics
-        self._options = options
+        self._settings = settings
 
     async def run(self) -> None:
         """Until nothing is left to do."""
-        delay_s = self._options.retry_s
+        delay_s = self._settings.heal_retry_s
         try:
             while not await self.run_round():
                 await asyncio.sleep(delay_s)
@@ -184,7 +175,7 @@ class FullCheck:
                     await self._note_failure(metadata.ledger_id, restored.lost, restored.reason)
                 if restored.is_interrupted:
                     return False
-                await asyncio.sleep(restored.bytes / self._options.copy_bytes_per_s_max)
+                await asyncio.sleep(restored.bytes / self._settings.integrity_copy_bytes_per_s_max)
         return is_whole
 
     async def _note_failure(self, ledger_id: int, lost: Sequence[Range], reason: str) -> None:

@@ -23,6 +23,7 @@ from magnetar.bookie.integrity.own_entries import own_ranges
 from magnetar.bookie.integrity.own_requests import OwnRequests
 from magnetar.bookie.integrity.peers import Peers
 from magnetar.bookie.integrity.restoring import restore
+from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.ports import Clock
@@ -34,6 +35,7 @@ _LEDGER_RANGES_MAX = 1000
 """Damaged ranges of one ledger; more are joined into one that covers them all."""
 _BATCH_LEDGERS_MAX = 64
 """Ledgers healed with one flush."""
+_RETRY_S_MAX = 600.0
 
 CheckRange = Callable[[int, int, int], Awaitable[list[Damage]]]
 """Ledger id, first and last entry id: what is damaged there on the disk now.
@@ -65,19 +67,6 @@ class _Healed:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HealOptions:
-    """Bounds of the healer."""
-
-    ledgers_max: int = 10_000
-    """Ledgers whose damage waits."""
-    attempts_max: int = 5
-    """Attempts before damage is listed for repair."""
-    retry_s: float = 1.0
-    """Delay after the first failed attempt; it doubles with each."""
-    retry_s_max: float = 600.0
-
-
 class Healer:
     """The damage of one bookie, and what is done about it. Owned by the event loop."""
 
@@ -91,7 +80,7 @@ class Healer:
         flush: Callable[[], Awaitable[None]],
         clock: Clock,
         metrics: IntegrityMetrics,
-        options: HealOptions,
+        settings: BookieSettings,
     ) -> None:
         self._bookie_id = bookie_id
         self._peers = peers
@@ -100,7 +89,7 @@ class Healer:
         self._flush = flush
         self._clock = clock
         self._metrics = metrics
-        self._options = options
+        self._settings = settings
         self._wounds: dict[int, _Wound] = {}
         self._in_work: set[int] = set()
         self._news = asyncio.Event()
@@ -111,7 +100,7 @@ class Healer:
         if wound is None:
             if damage.ledger_id in self._in_work:
                 return  # if it is still damaged after the attempt, the next one hears of it
-            if len(self._wounds) >= self._options.ledgers_max:
+            if len(self._wounds) >= self._settings.heal_ledgers_max:
                 self._metrics.damages_dropped += 1
                 return
             wound = self._wounds[damage.ledger_id] = _Wound()
@@ -239,10 +228,10 @@ class Healer:
             return
         wound.ranges = merge_ranges(left, ranges_max=_LEDGER_RANGES_MAX)
         wound.attempts += 1
-        options = self._options
-        delay_s = min(options.retry_s_max, options.retry_s * 2 ** min(wound.attempts - 1, 30))
+        settings = self._settings
+        delay_s = min(_RETRY_S_MAX, settings.heal_retry_s * 2 ** min(wound.attempts - 1, 30))
         wound.not_before_s = self._clock.monotonic_s() + delay_s
-        if not wound.is_listed and (result.lost or wound.attempts >= options.attempts_max):
+        if not wound.is_listed and (result.lost or wound.attempts >= settings.heal_attempts_max):
             await self._list_for_repair(ledger_id, wound, result)
         newer = self._wounds.get(ledger_id)
         if newer is not None:

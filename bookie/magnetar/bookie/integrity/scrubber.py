@@ -11,7 +11,6 @@ import asyncio
 import posixpath
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -27,11 +26,13 @@ from magnetar.bookie.integrity.scrub_position import (
     decode_position,
     due_in_s,
 )
+from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.ports import Clock, Disk, Worker
 
 _log = structlog.get_logger(__name__)
 
 _STEP_RECORDS_MAX = 64
+_DAY_S = 86_400.0
 _STEP_BYTES_MAX = 1 << 20
 _SLEEP_S_MAX = 3600.0
 """Then it looks again: there may be more data by then."""
@@ -43,14 +44,6 @@ _SIZE_INTERVAL_S = 600.0
 _RETRY_S = 10.0
 _FAILURES_MAX = 3
 """Of one ledger that cannot be read; the pass then goes on behind it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubOptions:
-    """How fast."""
-
-    period_s: float
-    bytes_per_s_max: int
 
 
 class Scrubber:
@@ -68,7 +61,7 @@ class Scrubber:
         clock: Clock,
         worker: Worker,
         metrics: IntegrityMetrics,
-        options: ScrubOptions,
+        settings: BookieSettings,
     ) -> None:
         self._path = posixpath.join(directory, POSITION_NAME)
         self._check = check
@@ -79,7 +72,8 @@ class Scrubber:
         self._clock = clock
         self._worker = worker
         self._metrics = metrics
-        self._options = options
+        self._period_s = settings.scrub_period_days * _DAY_S
+        self._bytes_per_s_max = settings.scrub_bytes_per_s_max
         self._position = ScrubPosition(pass_started_ms=0)
         self._saved_at_s = 0.0
         self._total_bytes = 1
@@ -118,7 +112,7 @@ class Scrubber:
             self._rebase()
             started_ms = self._position.pass_started_ms
             elapsed_s = max(0.0, (self._clock.wall_ms() - started_ms) / 1000)
-            left_s = max(self._options.period_s, _PASS_S_MIN) - elapsed_s
+            left_s = max(self._period_s, _PASS_S_MIN) - elapsed_s
             if left_s <= 0:
                 self._position = ScrubPosition(pass_started_ms=self._clock.wall_ms())
                 return
@@ -160,7 +154,7 @@ class Scrubber:
             at, entry_id = step.at, step.next_entry_id
             if at < len(ledgers):
                 await self._move(ledgers[at], entry_id, step.bytes)
-            await asyncio.sleep(step.bytes / self._options.bytes_per_s_max)
+            await asyncio.sleep(step.bytes / self._bytes_per_s_max)
         self._position = self._position.model_copy(update={"is_done": True})
         self._metrics.scrub_passes += 1
         await self.save()
@@ -173,7 +167,7 @@ class Scrubber:
                 self._position,
                 total_bytes=self._total_bytes,
                 now_ms=self._clock.wall_ms(),
-                period_s=self._options.period_s,
+                period_s=self._period_s,
             )
             if delay_s <= 0:
                 return

@@ -6,19 +6,18 @@ from functools import partial
 
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.entry_logs.damage import Damage
-from magnetar.bookie.integrity.full_check import FullCheck, FullCheckOptions
-from magnetar.bookie.integrity.healer import Healer, HealOptions
+from magnetar.bookie.integrity.full_check import FullCheck
+from magnetar.bookie.integrity.healer import Healer
 from magnetar.bookie.integrity.local_check import LocalCheck
 from magnetar.bookie.integrity.loss_mark import is_check_needed
 from magnetar.bookie.integrity.own_requests import OwnRequests
 from magnetar.bookie.integrity.peers import Peers
-from magnetar.bookie.integrity.scrubber import Scrubber, ScrubOptions
+from magnetar.bookie.integrity.scrubber import Scrubber
 from magnetar.bookie.parts import BookieParts
 from magnetar.ledger.ports import Worker
 
 _CHECK_RECORDS_MAX = 256
 _CHECK_BYTES_MAX = 4 << 20
-_DAY_S = 86_400.0
 
 
 class IntegrityService:
@@ -50,11 +49,7 @@ class IntegrityService:
             flush=parts.storage.flush,
             clock=parts.clock,
             metrics=self._metrics,
-            options=HealOptions(
-                ledgers_max=settings.heal_ledgers_max,
-                attempts_max=settings.heal_attempts_max,
-                retry_s=settings.heal_retry_s,
-            ),
+            settings=settings,
         )
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -90,17 +85,14 @@ class IntegrityService:
                 clock=parts.clock,
                 worker=worker,
                 metrics=self._metrics,
-                options=ScrubOptions(
-                    period_s=settings.scrub_period_days * _DAY_S,
-                    bytes_per_s_max=settings.scrub_bytes_per_s_max,
-                ),
+                settings=settings,
             )
             self._scrubbers.append(scrubber)
             self._spawn(scrubber.run(), "scrub")
         parts.metrics.before_export.append(self._before_export)
 
     def _full_check(self, worker: Worker) -> FullCheck:
-        parts, settings = self._parts, self._parts.settings
+        parts = self._parts
         return FullCheck(
             parts.bookie_id,
             storage=parts.storage,
@@ -112,10 +104,7 @@ class IntegrityService:
             disk=parts.disk,
             worker=worker,
             metrics=self._metrics,
-            options=FullCheckOptions(
-                retry_s=settings.heal_retry_s,
-                copy_bytes_per_s_max=settings.integrity_copy_bytes_per_s_max,
-            ),
+            settings=parts.settings,
         )
 
     async def close(self) -> None:

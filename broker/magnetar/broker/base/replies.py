@@ -5,6 +5,9 @@ them optional are always set (traps 1 and 14 of the protocol sheet's appendix C)
 """
 
 from collections.abc import Sequence
+from typing import Any, Final
+
+from google.protobuf.message import Message
 
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, encode_command
@@ -19,8 +22,21 @@ REFRESH_CHALLENGE = b"PulsarAuthRefresh"
 _MASK_64 = (1 << 64) - 1
 
 
+_FIELDS: Final = {
+    field.message_type.name: field.name
+    for field in BaseCommand.DESCRIPTOR.fields
+    if field.message_type
+}
+"""Of each command's message, the field of `BaseCommand` that holds it."""
+
+
 WITHOUT_LEASE = " (no lease)"
 """Ends the server version in the handshake of a broker that serves nothing just now."""
+
+
+def _frame(kind: BaseCommand.Type, command: Message) -> bytes:
+    fields: dict[str, Any] = {_FIELDS[command.DESCRIPTOR.name]: command}
+    return encode_command(BaseCommand(type=kind, **fields))
 
 
 def connected(*, server_version: str, protocol_version: int, message_bytes_max: int) -> bytes:
@@ -30,46 +46,37 @@ def connected(*, server_version: str, protocol_version: int, message_bytes_max: 
         supports_topic_watchers=True,
         supports_topic_watcher_reconcile=True,
     )
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.CONNECTED,
-            connected=pb.CommandConnected(
-                server_version=server_version,
-                protocol_version=protocol_version,
-                max_message_size=message_bytes_max,
-                feature_flags=flags,
-            ),
-        )
+    return _frame(
+        BaseCommand.CONNECTED,
+        pb.CommandConnected(
+            server_version=server_version,
+            protocol_version=protocol_version,
+            max_message_size=message_bytes_max,
+            feature_flags=flags,
+        ),
     )
 
 
 def auth_challenge(method: str, *, server_version: str, protocol_version: int) -> bytes:
     """AUTH_CHALLENGE: new credentials of the same method, please."""
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.AUTH_CHALLENGE,
-            authChallenge=pb.CommandAuthChallenge(
-                server_version=server_version,
-                challenge=pb.AuthData(auth_method_name=method, auth_data=REFRESH_CHALLENGE),
-                protocol_version=protocol_version,
-            ),
-        )
+    return _frame(
+        BaseCommand.AUTH_CHALLENGE,
+        pb.CommandAuthChallenge(
+            server_version=server_version,
+            challenge=pb.AuthData(auth_method_name=method, auth_data=REFRESH_CHALLENGE),
+            protocol_version=protocol_version,
+        ),
     )
 
 
 def error(request_id: int, code: pb.ServerError, message: str) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.ERROR,
-            error=pb.CommandError(request_id=request_id, error=code, message=message),
-        )
+    return _frame(
+        BaseCommand.ERROR, pb.CommandError(request_id=request_id, error=code, message=message)
     )
 
 
 def success(request_id: int) -> bytes:
-    return encode_command(
-        BaseCommand(type=BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id))
-    )
+    return _frame(BaseCommand.SUCCESS, pb.CommandSuccess(request_id=request_id))
 
 
 def producer_success(
@@ -85,133 +92,115 @@ def producer_success(
 
     `is_ready` false: it has to wait, and is told once more when it is its turn.
     """
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.PRODUCER_SUCCESS,
-            producer_success=pb.CommandProducerSuccess(
-                request_id=request_id,
-                producer_name=producer_name,
-                last_sequence_id=last_sequence_id,
-                schema_version=schema_version,
-                topic_epoch=topic_epoch,
-                producer_ready=is_ready,
-            ),
-        )
+    return _frame(
+        BaseCommand.PRODUCER_SUCCESS,
+        pb.CommandProducerSuccess(
+            request_id=request_id,
+            producer_name=producer_name,
+            last_sequence_id=last_sequence_id,
+            schema_version=schema_version,
+            topic_epoch=topic_epoch,
+            producer_ready=is_ready,
+        ),
     )
 
 
 def send_error(producer_id: int, sequence_id: int, code: pb.ServerError, message: str) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.SEND_ERROR,
-            send_error=pb.CommandSendError(
-                producer_id=producer_id, sequence_id=sequence_id, error=code, message=message
-            ),
-        )
+    return _frame(
+        BaseCommand.SEND_ERROR,
+        pb.CommandSendError(
+            producer_id=producer_id, sequence_id=sequence_id, error=code, message=message
+        ),
     )
 
 
 def close_producer(producer_id: int, service_url: str = "") -> bytes:
     """`service_url`: where the client goes at once; empty: it looks the topic up after a while."""
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.CLOSE_PRODUCER,
-            close_producer=pb.CommandCloseProducer(
-                producer_id=producer_id,
-                request_id=NO_REQUEST,
-                assignedBrokerServiceUrl=service_url or None,
-            ),
-        )
+    return _frame(
+        BaseCommand.CLOSE_PRODUCER,
+        pb.CommandCloseProducer(
+            producer_id=producer_id,
+            request_id=NO_REQUEST,
+            assignedBrokerServiceUrl=service_url or None,
+        ),
     )
 
 
 def close_consumer(consumer_id: int, service_url: str = "") -> bytes:
     """`service_url`: where the client goes at once; empty: it looks the topic up after a while."""
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.CLOSE_CONSUMER,
-            close_consumer=pb.CommandCloseConsumer(
-                consumer_id=consumer_id,
-                request_id=NO_REQUEST,
-                assignedBrokerServiceUrl=service_url or None,
-            ),
-        )
+    return _frame(
+        BaseCommand.CLOSE_CONSUMER,
+        pb.CommandCloseConsumer(
+            consumer_id=consumer_id,
+            request_id=NO_REQUEST,
+            assignedBrokerServiceUrl=service_url or None,
+        ),
     )
 
 
 def partition_metadata(request_id: int, partitions: int) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.PARTITIONED_METADATA_RESPONSE,
-            partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
-                request_id=request_id,
-                partitions=partitions,
-                response=pb.CommandPartitionedTopicMetadataResponse.Success,
-            ),
-        )
+    return _frame(
+        BaseCommand.PARTITIONED_METADATA_RESPONSE,
+        pb.CommandPartitionedTopicMetadataResponse(
+            request_id=request_id,
+            partitions=partitions,
+            response=pb.CommandPartitionedTopicMetadataResponse.Success,
+        ),
     )
 
 
 def partition_metadata_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.PARTITIONED_METADATA_RESPONSE,
-            partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
-                request_id=request_id,
-                response=pb.CommandPartitionedTopicMetadataResponse.Failed,
-                error=code,
-                message=message,
-            ),
-        )
+    return _frame(
+        BaseCommand.PARTITIONED_METADATA_RESPONSE,
+        pb.CommandPartitionedTopicMetadataResponse(
+            request_id=request_id,
+            response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+            error=code,
+            message=message,
+        ),
     )
 
 
 def lookup_connect(
     request_id: int, *, service_url: str, is_authoritative: bool, service_url_tls: str = ""
 ) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.LOOKUP_RESPONSE,
-            lookupTopicResponse=pb.CommandLookupTopicResponse(
-                request_id=request_id,
-                brokerServiceUrl=service_url,
-                brokerServiceUrlTls=service_url_tls or None,
-                response=pb.CommandLookupTopicResponse.Connect,
-                authoritative=is_authoritative,
-                proxy_through_service_url=False,
-            ),
-        )
+    return _frame(
+        BaseCommand.LOOKUP_RESPONSE,
+        pb.CommandLookupTopicResponse(
+            request_id=request_id,
+            brokerServiceUrl=service_url,
+            brokerServiceUrlTls=service_url_tls or None,
+            response=pb.CommandLookupTopicResponse.Connect,
+            authoritative=is_authoritative,
+            proxy_through_service_url=False,
+        ),
     )
 
 
 def lookup_redirect(
     request_id: int, *, service_url: str, is_authoritative: bool, service_url_tls: str = ""
 ) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.LOOKUP_RESPONSE,
-            lookupTopicResponse=pb.CommandLookupTopicResponse(
-                request_id=request_id,
-                brokerServiceUrl=service_url,
-                brokerServiceUrlTls=service_url_tls or None,
-                response=pb.CommandLookupTopicResponse.Redirect,
-                authoritative=is_authoritative,
-            ),
-        )
+    return _frame(
+        BaseCommand.LOOKUP_RESPONSE,
+        pb.CommandLookupTopicResponse(
+            request_id=request_id,
+            brokerServiceUrl=service_url,
+            brokerServiceUrlTls=service_url_tls or None,
+            response=pb.CommandLookupTopicResponse.Redirect,
+            authoritative=is_authoritative,
+        ),
     )
 
 
 def lookup_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.LOOKUP_RESPONSE,
-            lookupTopicResponse=pb.CommandLookupTopicResponse(
-                request_id=request_id,
-                response=pb.CommandLookupTopicResponse.Failed,
-                error=code,
-                message=message,
-            ),
-        )
+    return _frame(
+        BaseCommand.LOOKUP_RESPONSE,
+        pb.CommandLookupTopicResponse(
+            request_id=request_id,
+            response=pb.CommandLookupTopicResponse.Failed,
+            error=code,
+            message=message,
+        ),
     )
 
 
@@ -222,24 +211,18 @@ def ack_response(
     code: pb.ServerError | None = None,
     message: str | None = None,
 ) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.ACK_RESPONSE,
-            ackResponse=pb.CommandAckResponse(
-                consumer_id=consumer_id, request_id=request_id, error=code, message=message
-            ),
-        )
+    return _frame(
+        BaseCommand.ACK_RESPONSE,
+        pb.CommandAckResponse(
+            consumer_id=consumer_id, request_id=request_id, error=code, message=message
+        ),
     )
 
 
 def active_consumer_change(consumer_id: int, *, is_active: bool) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.ACTIVE_CONSUMER_CHANGE,
-            active_consumer_change=pb.CommandActiveConsumerChange(
-                consumer_id=consumer_id, is_active=is_active
-            ),
-        )
+    return _frame(
+        BaseCommand.ACTIVE_CONSUMER_CHANGE,
+        pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=is_active),
     )
 
 
@@ -265,119 +248,92 @@ def message_id(
 def last_message_id(
     request_id: int, *, last: pb.MessageIdData, mark_delete: pb.MessageIdData | None
 ) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
-            getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(
-                request_id=request_id,
-                last_message_id=last,
-                consumer_mark_delete_position=mark_delete,
-            ),
-        )
+    return _frame(
+        BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
+        pb.CommandGetLastMessageIdResponse(
+            request_id=request_id,
+            last_message_id=last,
+            consumer_mark_delete_position=mark_delete,
+        ),
     )
 
 
 def consumer_stats(response: pb.CommandConsumerStatsResponse) -> bytes:
-    return encode_command(
-        BaseCommand(type=BaseCommand.CONSUMER_STATS_RESPONSE, consumerStatsResponse=response)
-    )
+    return _frame(BaseCommand.CONSUMER_STATS_RESPONSE, response)
 
 
 def topics_of_namespace(
     request_id: int, topics: Sequence[str], *, topics_hash: str, is_changed: bool
 ) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
-            getTopicsOfNamespaceResponse=pb.CommandGetTopicsOfNamespaceResponse(
-                request_id=request_id,
-                topics=topics,
-                filtered=False,
-                topics_hash=topics_hash,
-                changed=is_changed,
-            ),
-        )
+    return _frame(
+        BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
+        pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=request_id,
+            topics=topics,
+            filtered=False,
+            topics_hash=topics_hash,
+            changed=is_changed,
+        ),
     )
 
 
 def watch_topic_list_success(
     request_id: int, watcher_id: int, topics: Sequence[str], *, topics_hash: str
 ) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.WATCH_TOPIC_LIST_SUCCESS,
-            watchTopicListSuccess=pb.CommandWatchTopicListSuccess(
-                request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
-            ),
-        )
+    return _frame(
+        BaseCommand.WATCH_TOPIC_LIST_SUCCESS,
+        pb.CommandWatchTopicListSuccess(
+            request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
+        ),
     )
 
 
 def watch_topic_update(
     watcher_id: int, new: Sequence[str], deleted: Sequence[str], *, topics_hash: str
 ) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.WATCH_TOPIC_UPDATE,
-            watchTopicUpdate=pb.CommandWatchTopicUpdate(
-                watcher_id=watcher_id,
-                new_topics=new,
-                deleted_topics=deleted,
-                topics_hash=topics_hash,
-            ),
-        )
+    return _frame(
+        BaseCommand.WATCH_TOPIC_UPDATE,
+        pb.CommandWatchTopicUpdate(
+            watcher_id=watcher_id,
+            new_topics=new,
+            deleted_topics=deleted,
+            topics_hash=topics_hash,
+        ),
     )
 
 
 def schema_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.GET_SCHEMA_RESPONSE,
-            getSchemaResponse=pb.CommandGetSchemaResponse(
-                request_id=request_id, error_code=code, error_message=message
-            ),
-        )
+    return _frame(
+        BaseCommand.GET_SCHEMA_RESPONSE,
+        pb.CommandGetSchemaResponse(request_id=request_id, error_code=code, error_message=message),
     )
 
 
 def schema(request_id: int, found: pb.Schema, version: bytes) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.GET_SCHEMA_RESPONSE,
-            getSchemaResponse=pb.CommandGetSchemaResponse(
-                request_id=request_id, schema=found, schema_version=version
-            ),
-        )
+    return _frame(
+        BaseCommand.GET_SCHEMA_RESPONSE,
+        pb.CommandGetSchemaResponse(request_id=request_id, schema=found, schema_version=version),
     )
 
 
 def get_or_create_schema(request_id: int, version: bytes) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
-            getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
-                request_id=request_id, schema_version=version
-            ),
-        )
+    return _frame(
+        BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
+        pb.CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=version),
     )
 
 
 def get_or_create_schema_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
-            getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
-                request_id=request_id, error_code=code, error_message=message
-            ),
-        )
+    return _frame(
+        BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
+        pb.CommandGetOrCreateSchemaResponse(
+            request_id=request_id, error_code=code, error_message=message
+        ),
     )
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
     """Not for clients whose name starts with Pulsar-CPP: they end the connection on it."""
-    return encode_command(
-        BaseCommand(
-            type=BaseCommand.REACHED_END_OF_TOPIC,
-            reachedEndOfTopic=pb.CommandReachedEndOfTopic(consumer_id=consumer_id),
-        )
+    return _frame(
+        BaseCommand.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
     )

@@ -20,7 +20,6 @@ from magnetar.broker.cluster.balance.layouts import Layouts
 from magnetar.broker.cluster.balance.leader import LeaderBroker
 from magnetar.broker.cluster.balance.sampler import ProcessUsage
 from magnetar.broker.cluster.ownership.cluster_ownership import ClusterOwnership
-from magnetar.broker.cluster.ownership.limits import OwnershipLimits
 from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.cluster.ownership.registration import Registration
 from magnetar.broker.cluster.ownership.session_guard import SessionGuard
@@ -92,7 +91,7 @@ class Cluster:
             placement=self,
             clock=clock,
             network=network,
-            limits=ownership_limits(settings),
+            settings=settings,
         )
 
     def attach(
@@ -218,14 +217,3 @@ class Cluster:
     def note(self, bundle: BundleId, broker: str) -> None:
         if self._leader is not None:
             self._leader.note(bundle, broker)
-
-
-def ownership_limits(settings: BrokerSettings) -> OwnershipLimits:
-    """The bounds of ownership, as plain values."""
-    return OwnershipLimits(
-        lookup_wait_s=settings.lookup_wait_ms / 1000,
-        retry_s=settings.lookup_retry_ms / 1000,
-        leases_remembered_max=settings.leases_remembered_max,
-        unload_timeout_s=settings.unload_timeout_ms / 1000,
-        unloads_at_once=settings.unloads_at_once,
-    )

@@ -11,7 +11,7 @@ from magnetar.bookie.engine.options import StorageOptions
 from magnetar.bookie.engine.parts import FinishCompactions
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import NoSuchEntryInStorageError
-from magnetar.bookie.gc.compactor import CompactionLimits, Compactor
+from magnetar.bookie.gc.compactor import Compactor
 from magnetar.bookie.gc.finish_compactions import finish_compactions
 from magnetar.bookie.gc.log_copier import Copied
 from magnetar.bookie.indexes.index_mark import EngineKind
@@ -44,7 +44,7 @@ class Store:
         self.disk = disk or SystemDisk()
         self.expected: dict[tuple[int, int], bytes] = {}
         self.damages: list[Damage] = []
-        self.limits = CompactionLimits(moves_max=moves_max, copied_bytes_per_s=copied_bytes_per_s)
+        self.moves_max, self.copied_bytes_per_s = moves_max, copied_bytes_per_s
         self.engine = engine
         self.storage = self.make_storage(directory)
 
@@ -68,7 +68,8 @@ class Store:
             self.worker,
             disk=self.disk,
             clock=SystemClock(),
-            limits=self.limits,
+            copied_bytes_per_s=self.copied_bytes_per_s,
+            moves_max=self.moves_max,
             on_damage=self.damages.append,
         )
         return self

@@ -15,7 +15,6 @@ from magnetar.bookie.entry_logs.entry_log import LOG_HEADER_BYTES, StoredRun
 from magnetar.bookie.entry_logs.log_names import log_name
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.gc.compaction_plan import CompactionRule
-from magnetar.bookie.gc.compactor import CompactionLimits
 from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.log_collector import LogCollector, LogCollectorOptions
 from magnetar.bookie.gc.log_survey import LogSurvey, runs_of
@@ -78,7 +77,6 @@ class Store:
                     MINOR: CompactionRule(0.2, merges_small=False),
                     MAJOR: CompactionRule(0.8, merges_small=True),
                 },
-                limits=CompactionLimits(),
                 usage_bytes_max=usage_bytes_max,
                 free_share_min=0.5,
             ),

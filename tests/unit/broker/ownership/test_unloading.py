@@ -6,10 +6,10 @@ from typing import cast
 import pytest
 
 from magnetar.broker.base.errors import BrokerMetadataError
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.balance.bundles import BundleId
 from magnetar.broker.cluster.balance.layouts import Layouts
 from magnetar.broker.cluster.ownership.changes import Changes
-from magnetar.broker.cluster.ownership.limits import OwnershipLimits
 from magnetar.broker.cluster.ownership.placement import Placement
 from magnetar.broker.cluster.ownership.protocol import TopicHolder
 from magnetar.broker.cluster.ownership.unloading import Unloading
@@ -43,12 +43,8 @@ def unloading_of(world: World) -> Unloading:
         holder=lambda: cast("TopicHolder", NoTopics()),
         changes=Changes(),
         clock=SystemClock(),
-        limits=OwnershipLimits(
-            lookup_wait_s=0.01,
-            retry_s=0.001,
-            leases_remembered_max=10,
-            unload_timeout_s=0.01,
-            unloads_at_once=1,
+        settings=BrokerSettings(
+            lookup_wait_ms=10, lookup_retry_ms=1, unload_timeout_ms=10, unloads_at_once=1
         ),
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError
-from magnetar.broker.base.settings.schemas import SchemaSettings
+from magnetar.broker.base.settings.topics import TopicSettings
 from magnetar.broker.policies.model import DEFAULTS
 from magnetar.broker.policies.model import SchemaCompatibility as Strategy
 from magnetar.broker.schemas import (
@@ -34,10 +34,10 @@ def avro(*names: str) -> SchemaData:
 class Brokers:
     """Several registries on one store."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.nodes = MemoryNodes()
         self.ledgers = MemoryLedgers()
-        self._limits = SchemaSettings(**limits)
+        self._limits = TopicSettings(**limits)
 
     def registry(self, **more: int) -> SchemaRegistry:
         return memory_schemas(self._limits, self.nodes, self.ledgers, **more)

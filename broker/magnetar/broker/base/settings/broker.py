@@ -9,20 +9,9 @@ from pydantic_settings import (
 )
 
 from magnetar.broker.base.listeners import parse_listeners
-from magnetar.broker.base.settings.at_rest import AtRestSettings
-from magnetar.broker.base.settings.compaction import CompactionSettings
-from magnetar.broker.base.settings.health import HealthSettings
-from magnetar.broker.base.settings.metrics import MetricsSettings
+from magnetar.broker.base.settings.observing import ObservingSettings
 from magnetar.broker.base.settings.policies import PolicySettings
-from magnetar.broker.base.settings.retention import KeepingSettings
-from magnetar.broker.base.settings.schemas import SchemaSettings
 from magnetar.broker.base.settings.security import SecuritySettings
-from magnetar.broker.base.settings.topics import (
-    DeduplicationSettings,
-    DelayedSettings,
-    TopicSettings,
-)
-from magnetar.broker.base.settings.tracing import TracingSettings
 from magnetar.broker.base.settings.transactions import TransactionSettings
 from magnetar.broker.base.settings.websocket import WebSocketSettings
 
@@ -30,18 +19,9 @@ _MIB = 1 << 20
 
 
 class BrokerSettings(
-    AtRestSettings,
-    CompactionSettings,
-    DeduplicationSettings,
-    DelayedSettings,
-    HealthSettings,
-    KeepingSettings,
-    MetricsSettings,
+    ObservingSettings,
     PolicySettings,
-    SchemaSettings,
     SecuritySettings,
-    TopicSettings,
-    TracingSettings,
     TransactionSettings,
     WebSocketSettings,
     BaseSettings,

@@ -1,4 +1,4 @@
-"""Bounds of topics: of reads and dispatch, of deduplication, and of delayed messages.
+"""Settings of topics, and of what they host.
 
 A part of the broker is given the settings that concern it under the name of their section.
 `BrokerSettings` has all sections, so the settings of the broker are handed on as they are.
@@ -11,8 +11,10 @@ from magnetar.broker.base.settings.section import Section
 _MIB = 1 << 20
 
 
-class ReadSettings(Section):
-    """Reads of entries that the tail cache does not have."""
+class TopicSettings(Section):
+    """Bounds of topics: reads, dispatch, and the features that they host."""
+
+    # Reads of entries that the tail cache does not have.
 
     read_ahead_bytes: int = Field(
         default=_MIB, ge=1, description="Size of one read behind the tail; two are held at most."
@@ -25,9 +27,7 @@ class ReadSettings(Section):
     )
     read_retry_ms_max: int = Field(default=5_000, ge=1, description="Longest pause between reads.")
 
-
-class DispatchSettings(ReadSettings):
-    """Batch sizes, look-ahead and delays of dispatchers."""
+    # Dispatch: batch sizes, look-ahead and delays.
 
     dispatch_bytes_max: int = Field(
         default=512 * 1024,
@@ -75,9 +75,7 @@ class DispatchSettings(ReadSettings):
         "included: for acks of the former one, and for the others of its group.",
     )
 
-
-class TopicSettings(DispatchSettings):
-    """A topic, and its producers and subscriptions."""
+    # Producers and subscriptions.
 
     producers_waiting_per_topic_max: int = Field(
         default=1_000,
@@ -90,9 +88,7 @@ class TopicSettings(DispatchSettings):
         description="A reader's place is kept this long after a seek closed its consumer.",
     )
 
-
-class DeduplicationSettings(ReadSettings):
-    """Bounds of deduplication: producer names, and snapshots of their sequence ids."""
+    # Deduplication: producer names, and snapshots of their sequence ids.
 
     dedup_snapshot_check_interval_s: float = Field(
         default=10.0,
@@ -117,9 +113,7 @@ class DeduplicationSettings(ReadSettings):
         "forgotten: what it sends again is stored again.",
     )
 
-
-class DelayedSettings(Section):
-    """Indexes of delayed messages."""
+    # Delayed messages: their indexes.
 
     delayed_bucket_records: int = Field(
         default=16_384,
@@ -147,4 +141,103 @@ class DelayedSettings(Section):
         default=5000,
         ge=10,
         description="Pause after the index of delayed messages could not be stored or read.",
+    )
+
+    # What is kept and what goes: each topic is looked at once per interval.
+
+    retention_check_interval_s: float = Field(
+        default=120.0, ge=0, description="Time between two trimmings of a topic; 0 = never."
+    )
+    message_expiry_check_interval_s: float = Field(
+        default=300.0, ge=0, description="Time between two searches for messages above their TTL."
+    )
+    backlog_quota_check_interval_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Time between two checks of backlog quotas, for producers that are connected.",
+    )
+    subscription_expiry_check_interval_s: float = Field(
+        default=300.0, ge=0, description="Time between two looks for unused subscriptions."
+    )
+    inactive_topic_check_interval_s: float = Field(
+        default=60.0, ge=0, description="Time between two looks for unused topics; 0 = never."
+    )
+    backlog_analysis_entries_max: int = Field(
+        default=10_000, ge=1, description="Entries that one look at what a backlog is reads."
+    )
+
+    # Topics that nobody uses: how often they are looked at, and what that may cost.
+
+    topics_at_rest_interval_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="Time between two walks over the stored topics that nobody uses; 0 = never. "
+        "They are trimmed, expired and deleted by the same policies as topics in use.",
+    )
+    topics_at_rest_reads_per_s: float = Field(
+        default=100.0,
+        gt=0,
+        description="Reads of the metadata store per second that a walk makes. A topic takes two, "
+        "and one for each of its subscriptions: 100,000 topics with one each take 50 minutes.",
+    )
+    topics_at_rest_loaded_max: int = Field(
+        default=4,
+        ge=1,
+        description="Topics at rest that are loaded at once, because something is due in them.",
+    )
+    topics_at_rest_remembered_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Topics that came to rest here of which the time is remembered. Beyond it, the "
+        "disuse of older ones counts from the latest time that was forgotten.",
+    )
+
+    # Compaction.
+
+    compaction_check_interval_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Time between two looks at a topic's compaction threshold; 0 = never.",
+    )
+    compactions_at_once: int = Field(
+        default=1, ge=1, description="Topics that a broker compacts side by side."
+    )
+    compaction_keys_bytes_max: int = Field(
+        default=256 * _MIB,
+        ge=1,
+        description="Memory for the keys of one compaction; a topic with more keys is not "
+        "compacted, and its status says so.",
+    )
+    compaction_batch_bytes_max: int = Field(
+        default=64 * _MIB,
+        ge=1,
+        description="Batches that are larger, uncompressed, are kept whole.",
+    )
+    compaction_bytes_per_s: int = Field(
+        default=32 * _MIB,
+        ge=0,
+        description="Speed at which a pass of a compaction reads; 0 = no bound.",
+    )
+    compaction_retains_keyless: bool = Field(
+        default=False, description="Whether messages without a key survive a compaction."
+    )
+
+    # Schemas.
+
+    schema_bytes_max: int = Field(
+        default=_MIB,
+        ge=1,
+        le=4 * _MIB,
+        description="Largest schema, its properties included; it is one entry of a ledger.",
+    )
+    schema_versions_max: int = Field(
+        default=1_000,
+        ge=1,
+        le=4_000,
+        description="Versions of one topic's schema, deletions included; its node names each.",
+    )
+    schema_cache_bytes_max: int = Field(
+        default=8 * _MIB,
+        ge=0,
+        description="Schemas that are remembered, as clients wrote them; 0 = none is.",
     )

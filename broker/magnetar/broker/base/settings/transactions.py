@@ -2,12 +2,12 @@
 
 from pydantic import Field
 
-from magnetar.broker.base.settings.topics import ReadSettings
+from magnetar.broker.base.settings.topics import TopicSettings
 
 _MIB = 1 << 20
 
 
-class TransactionSettings(ReadSettings):
+class TransactionSettings(TopicSettings):
     """A part of `BrokerSettings`."""
 
     transaction_coordinator_enabled: bool = Field(

@@ -3,7 +3,7 @@
 `heartbeat.py` writes and reads, `health.py` says what `/health` answers.
 """
 
-from magnetar.broker.base.settings.health import HealthSettings
+from magnetar.broker.base.settings.observing import ObservingSettings
 from magnetar.broker.cluster.health.health import BrokerHealth
 
-__all__ = ["BrokerHealth", "HealthSettings"]
+__all__ = ["BrokerHealth", "ObservingSettings"]

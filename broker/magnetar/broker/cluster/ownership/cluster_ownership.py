@@ -16,12 +16,12 @@ import structlog
 from pydantic import JsonValue
 
 from magnetar.broker.base.errors import BrokerMetadataError, ServiceNotReadyError
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.balance.bundles import BundleId
 from magnetar.broker.cluster.balance.layouts import Layouts
 from magnetar.broker.cluster.ownership.acquisitions import Acquisitions, NotYet
 from magnetar.broker.cluster.ownership.changes import Changes
 from magnetar.broker.cluster.ownership.leases import Leases
-from magnetar.broker.cluster.ownership.limits import OwnershipLimits
 from magnetar.broker.cluster.ownership.owner_lookup import OwnerLookup
 from magnetar.broker.cluster.ownership.placement import Placement
 from magnetar.broker.cluster.ownership.protocol import Owner, TopicHolder
@@ -61,14 +61,15 @@ class ClusterOwnership:
         placement: Placement,
         clock: Clock,
         network: Network,
-        limits: OwnershipLimits,
+        settings: BrokerSettings,
     ) -> None:
         self._guard = guard
         self._registration = registration
         self._layouts = layouts
         self._placement = placement
         self._clock = clock
-        self._limits = limits
+        self._settings = settings
+        self._retry_s = settings.lookup_retry_ms / 1000
         self._changes = Changes()
         self._leases = Leases(
             store,
@@ -76,7 +77,7 @@ class ClusterOwnership:
             guard,
             layouts,
             on_lost=self._on_lease_lost,
-            retry_s=limits.retry_s,
+            retry_s=self._retry_s,
             clock=clock,
         )
         self._unloading = Unloading(
@@ -87,7 +88,7 @@ class ClusterOwnership:
             holder=lambda: self._holder,
             changes=self._changes,
             clock=clock,
-            limits=limits,
+            settings=settings,
         )
         self._lookup = OwnerLookup(
             store,
@@ -99,10 +100,10 @@ class ClusterOwnership:
             why_not_serving=self._why_not_serving,
             clock=clock,
             network=network,
-            limits=limits,
+            settings=settings,
         )
         self._acquisitions = Acquisitions(
-            self._try_acquire, changes=self._changes, retry_s=limits.retry_s
+            self._try_acquire, changes=self._changes, retry_s=self._retry_s
         )
         self._topics: TopicHolder | None = None
         guard.on_run_out(self._on_run_out)
@@ -231,7 +232,7 @@ class ClusterOwnership:
                 if not error.retryable:
                     raise
                 found = NotYet(error)
-                await self._changes.wait(ticket, min(left_s, self._limits.retry_s))
+                await self._changes.wait(ticket, min(left_s, self._retry_s))
             else:
                 found = await self._acquisitions.get(bundle, timeout_s=left_s)
             if isinstance(found, TermTenure):
@@ -295,7 +296,7 @@ class ClusterOwnership:
         names = self._holder.names_of(lambda name: name == topic)
         if not names:
             raise ServiceNotReadyError(f"{topic} is not loaded at {self.name}")
-        await self._holder.hand_over(names, None, timeout_s=self._limits.unload_timeout_s)
+        await self._holder.hand_over(names, None, timeout_s=self._settings.unload_timeout_ms / 1000)
 
     async def unload_namespace(self, namespace: str) -> None:
         """Give up every bundle of a namespace that this broker owns.

@@ -16,10 +16,10 @@ from functools import partial
 from typing import Protocol
 
 from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.balance.bundles import BundleId
 from magnetar.broker.cluster.ownership.changes import Changes
 from magnetar.broker.cluster.ownership.leases import Leases
-from magnetar.broker.cluster.ownership.limits import OwnershipLimits
 from magnetar.broker.cluster.ownership.others import OthersLeases
 from magnetar.broker.cluster.ownership.placement import Placement
 from magnetar.broker.cluster.ownership.protocol import Owner
@@ -28,6 +28,13 @@ from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord
 from magnetar.broker.cluster.ownership.registration import Registration
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
+
+_EXPIRY_MARGIN_S = 3.0
+"""The store may take this much longer than the session timeout to end a dead session."""
+_PROBE_TIMEOUT_S = 1.0
+"""A broker that does not answer in this time is taken for gone."""
+_PROBE_FRESH_S = 0.3
+"""A broker that answered is not asked again for this long."""
 
 
 class OwnerLookup:
@@ -45,7 +52,7 @@ class OwnerLookup:
         why_not_serving: Callable[[], str],
         clock: Clock,
         network: Network,
-        limits: OwnershipLimits,
+        settings: BrokerSettings,
     ) -> None:
         """`moving`: bundles that are being given up, and to whom. `why_not_serving`: empty while
         the guard's term lasts."""
@@ -56,13 +63,14 @@ class OwnerLookup:
         self._changes = changes
         self._why_not_serving = why_not_serving
         self._clock = clock
-        self._limits = limits
+        self._wait_s = settings.lookup_wait_ms / 1000
+        self._retry_s = settings.lookup_retry_ms / 1000
         self._others = OthersLeases(
-            store, remembered_max=limits.leases_remembered_max, on_change=changes.tell
+            store, remembered_max=settings.leases_remembered_max, on_change=changes.tell
         )
         self._reading: dict[BundleId, asyncio.Task[LeaseRecord | None]] = {}
         self._reachability = Reachability(
-            network, clock=clock, timeout_s=limits.probe_timeout_s, fresh_s=limits.probe_fresh_s
+            network, clock=clock, timeout_s=_PROBE_TIMEOUT_S, fresh_s=_PROBE_FRESH_S
         )
         self._silent: dict[BundleId, tuple[str, float]] = {}
         """Owners that do not answer us: session token, and since when."""
@@ -90,7 +98,7 @@ class OwnerLookup:
             NotAllowedError
             BrokerMetadataError: not within `lookup_wait_s`; `what` begins its text.
         """
-        deadline_s = self._clock.monotonic_s() + self._limits.lookup_wait_s
+        deadline_s = self._clock.monotonic_s() + self._wait_s
         while True:
             ticket = self._changes.ticket()
             found: Owner | str
@@ -109,7 +117,7 @@ class OwnerLookup:
             left_s = deadline_s - self._clock.monotonic_s()
             if left_s <= 0:
                 raise BrokerMetadataError(f"{what}: {found}")
-            await self._changes.wait(ticket, min(left_s, self._limits.retry_s))
+            await self._changes.wait(ticket, min(left_s, self._retry_s))
 
     async def elsewhere(self) -> BrokerRecord | None:
         """Another broker that serves although this one cannot: who is cut off from the store alone
@@ -173,7 +181,7 @@ class OwnerLookup:
         if token != lease.session_token:
             since_s = now_s
             self._silent[bundle] = (lease.session_token, since_s)
-        return now_s - since_s < self._registration.timeout_s + self._limits.expiry_margin_s
+        return now_s - since_s < self._registration.timeout_s + _EXPIRY_MARGIN_S
 
     async def _assign(self, bundle: BundleId, is_authoritative: bool, listener: str) -> Owner | str:
         """Nobody has the lease."""

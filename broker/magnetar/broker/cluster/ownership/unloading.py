@@ -24,11 +24,11 @@ from magnetar.broker.base.errors import (
     RequestError,
     ServiceNotReadyError,
 )
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.balance.bundles import BundleId, halves
 from magnetar.broker.cluster.balance.layouts import Layouts
 from magnetar.broker.cluster.ownership.changes import Changes
 from magnetar.broker.cluster.ownership.leases import Leases
-from magnetar.broker.cluster.ownership.limits import OwnershipLimits
 from magnetar.broker.cluster.ownership.placement import Placement
 from magnetar.broker.cluster.ownership.protocol import TopicHolder
 from magnetar.broker.cluster.ownership.records import BrokerRecord
@@ -51,7 +51,7 @@ class Unloading:
         holder: Callable[[], TopicHolder],
         changes: Changes,
         clock: Clock,
-        limits: OwnershipLimits,
+        settings: BrokerSettings,
     ) -> None:
         self._leases = leases
         self._registration = registration
@@ -60,7 +60,8 @@ class Unloading:
         self._holder = holder
         self._changes = changes
         self._clock = clock
-        self._limits = limits
+        self._settings = settings
+        self._retry_s = settings.lookup_retry_ms / 1000
         self._unloading: dict[BundleId, asyncio.Task[None]] = {}
         self._resolving: set[asyncio.Task[None]] = set()
         self._splitting = asyncio.Lock()
@@ -95,8 +96,8 @@ class Unloading:
             unloading = asyncio.create_task(self._unload(bundle, record), name=f"unload-{bundle}")
             self._unloading[bundle] = unloading
             unloading.add_done_callback(partial(self._unloaded, bundle))
-        limits = self._limits
-        await asyncio.wait([unloading], timeout=limits.unload_timeout_s + limits.lookup_wait_s)
+        wait_ms = self._settings.unload_timeout_ms + self._settings.lookup_wait_ms
+        await asyncio.wait([unloading], timeout=wait_ms / 1000)
         if not unloading.done():
             raise BrokerMetadataError(
                 f"{bundle} is being unloaded, which goes on when the metadata store answers"
@@ -125,7 +126,6 @@ class Unloading:
 
     async def _unload(self, bundle: BundleId, destination: BrokerRecord | None) -> None:
         started_s = self._clock.monotonic_s()
-        limits = self._limits
         if destination is not None:
             self._placement.note(bundle, destination.name)
             # Before any client hears of it: it is let in there on the strength of this.
@@ -134,7 +134,8 @@ class Unloading:
         self._changes.tell()
         try:
             names = self._holder().names_of(bundle.holds)
-            await self._holder().hand_over(names, destination, timeout_s=limits.unload_timeout_s)
+            timeout_s = self._settings.unload_timeout_ms / 1000
+            await self._holder().hand_over(names, destination, timeout_s=timeout_s)
             await self._give_up(bundle)
         finally:
             del self.moving[bundle]
@@ -160,13 +161,13 @@ class Unloading:
                 if not error.retryable:
                     raise
                 _log.warning("lease_not_given_up", bundle=str(bundle), error=str(error))
-                await asyncio.sleep(self._limits.retry_s)
+                await asyncio.sleep(self._retry_s)
             else:
                 return
 
     async def drain(self, timeout_s: float) -> None:
         """Hand every bundle over, because the broker stops; what is not done in time is left."""
-        at_once = asyncio.Semaphore(self._limits.unloads_at_once)
+        at_once = asyncio.Semaphore(self._settings.unloads_at_once)
 
         async def hand_over(bundle: BundleId) -> None:
             async with at_once:
@@ -226,7 +227,7 @@ class Unloading:
                 except BrokerMetadataError as error:
                     if not error.retryable:
                         return
-                    await asyncio.sleep(self._limits.retry_s)
+                    await asyncio.sleep(self._retry_s)
                 else:
                     return
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from magnetar.broker.base.entry import messages_of
-from magnetar.broker.base.settings.topics import ReadSettings
+from magnetar.broker.base.settings.topics import TopicSettings
 from magnetar.broker.topic.dispatch.range_reads import ReadableLog
 from magnetar.broker.topic.tail_cache import TailCache
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
@@ -106,7 +106,7 @@ class ReplayReader:
     def __init__(
         self,
         log: ReadableLog,
-        settings: ReadSettings,
+        settings: TopicSettings,
         *,
         label: str,
         on_read: Callable[[list[LoadedEntry], list[Position], list[Position]], None],
@@ -210,7 +210,7 @@ class ReplayLoader:
         self,
         log: ReadableLog,
         cache: TailCache,
-        settings: ReadSettings,
+        settings: TopicSettings,
         *,
         label: str,
         on_ready: Callable[[], None],

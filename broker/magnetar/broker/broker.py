@@ -97,40 +97,21 @@ class Broker:
         self._settings = settings
         self._collectors = tuple(collectors)
         self._random = random
+        self._clock = clock
+        self._store = store
+        self._plain_network = network
+        self._usage = usage
+        self._metadata_url = metadata_url
+        self._bookies = client.registry.registered
+        self._request_stop = request_stop
         # Unique for every start: a producer that reconnects with the name it was given must not
         # meet a newer producer of that name.
         self._instance = f"{random.getrandbits(40):010x}"
         self._producer_names = 0
         self._listeners = parse_listeners(settings.advertised_listeners)
-        self.cluster: Cluster | None = None
-        self.network: Network = network
+        self.network: Network = self._network_to_brokers()
         """To other brokers."""
-        if settings.broker_client_tls:
-            self.network = PeerNetwork(
-                network,
-                tls=lambda: self.security.peer_network(),
-                brokers=lambda: self.cluster.brokers.all().values() if self.cluster else (),
-            )
-        ownership: Ownership
-        if is_clustered:
-            self.cluster = Cluster(
-                settings,
-                store,
-                name=lambda: self.name,
-                describe=self._describe,
-                clock=clock,
-                network=self.network,
-                random=random,
-                token=lambda: self.security.client_token,
-            )
-            ownership = self.cluster.ownership
-        else:
-            ownership = SoleOwner(
-                lambda: self.service_url,
-                lambda: self.http_url,
-                self._listeners,
-                lambda: (self.service_url_tls, self.http_url_tls),
-            )
+        self.cluster: Cluster | None = self._make_cluster() if is_clustered else None
         policies = PolicyRegistry(store, settings)
         self.security = Security(
             settings,
@@ -141,6 +122,76 @@ class Broker:
             random=random,
             read=read_file,
         )
+        ownership = self._make_ownership()
+        self.services: Services = self._make_services(client, policies, ownership, spans)
+        if self.cluster is not None:
+            self.cluster.attach(
+                self.services.topics, connections=lambda: self.connections, usage=usage
+            )
+        self.upkeep: Upkeep = self._make_upkeep()
+        self.at_rest: TopicsAtRest = TopicsAtRest(
+            settings,
+            self.services.topics,
+            policies,
+            ownership,
+            store,
+            self.upkeep,
+            note_unused=self._note_unused,
+            clock=clock,
+        )
+        self.health = self._make_health(client)
+        self._server = BinaryServer(self.services, network)
+        self._revoking = self._make_revoking(policies)
+        self._sampler: Sampler | None = None
+        self._http = self._make_http_server()
+        self.websocket: WebSocketService | None = None
+        self._https: HttpServer | None = None
+        self._app: Application | None = None
+        self._certificate_roles: dict[tuple[str, int], str] = {}
+        self.is_serving = False
+        self._is_stopping = False
+
+    # Its parts
+
+    def _network_to_brokers(self) -> Network:
+        if not self._settings.broker_client_tls:
+            return self._plain_network
+        return PeerNetwork(
+            self._plain_network,
+            tls=lambda: self.security.peer_network(),
+            brokers=lambda: self.cluster.brokers.all().values() if self.cluster else (),
+        )
+
+    def _make_cluster(self) -> Cluster:
+        return Cluster(
+            self._settings,
+            self._store,
+            name=lambda: self.name,
+            describe=self._describe,
+            clock=self._clock,
+            network=self.network,
+            random=self._random,
+            token=lambda: self.security.client_token,
+        )
+
+    def _make_ownership(self) -> Ownership:
+        if self.cluster is not None:
+            return self.cluster.ownership
+        return SoleOwner(
+            lambda: self.service_url,
+            lambda: self.http_url,
+            self._listeners,
+            lambda: (self.service_url_tls, self.http_url_tls),
+        )
+
+    def _make_services(
+        self,
+        client: LedgerClient,
+        policies: PolicyRegistry,
+        ownership: Ownership,
+        spans: Spans | None,
+    ) -> Services:
+        settings, store, clock = self._settings, self._store, self._clock
         schemas = SchemaRegistry(
             store,
             SchemaLedgers(client, cache_bytes_max=settings.schema_cache_bytes_max),
@@ -154,10 +205,11 @@ class Broker:
             policies,
             ownership,
             clock=clock,
-            random=random,
+            random=self._random,
             spans=spans,
         )
-        self.services: Services = Services(
+        topics.removal.followers.append(schemas.topic_removed)
+        return Services(
             settings=settings,
             topics=topics,
             topic_lists=FollowedLists(
@@ -173,97 +225,66 @@ class Broker:
                 settings,
                 topics,
                 policies,
-                OwnerLinks(
-                    self.network,
-                    plain_network=network,
-                    over_tls=settings.broker_client_tls,
-                    host=settings.plain_host or settings.host,
-                    port=lambda: self.port,
-                    advertised=lambda: [self.service_url, *self._listeners.values()],
-                    client_token=lambda: self.security.client_token,
-                    timeout_ms=settings.transaction_end_timeout_ms,
-                ),
+                self._make_owner_links(),
                 clock,
                 is_leader=lambda: self.cluster is None or self.cluster.is_leader,
             ),
             authenticator=self.security.authenticator,
             authorizer=self.security.authorizer,
             clock=clock,
-            random=random,
+            random=self._random,
             server_version=f"Magnetar-{VERSION}",
             next_producer_name=self._next_producer_name,
             is_serving=lambda: self.cluster is None or self.cluster.guard.is_valid,
         )
-        self.services.topics.removal.followers.append(schemas.topic_removed)
-        if self.cluster is not None:
-            self.cluster.attach(
-                self.services.topics, connections=lambda: self.connections, usage=usage
-            )
-        self.upkeep: Upkeep = Upkeep(clock, lambda: self.services.topics.loaded)
-        self.services.keeping.register(self.upkeep, settings)
-        self.upkeep.register(
-            "delayed-index", settings.retention_check_interval_s, looking_at(DelayedDelivery)
+
+    def _make_owner_links(self) -> OwnerLinks:
+        settings = self._settings
+        return OwnerLinks(
+            self.network,
+            plain_network=self._plain_network,
+            over_tls=settings.broker_client_tls,
+            host=settings.plain_host or settings.host,
+            port=lambda: self.port,
+            advertised=lambda: [self.service_url, *self._listeners.values()],
+            client_token=lambda: self.security.client_token,
+            timeout_ms=settings.transaction_end_timeout_ms,
         )
-        self.upkeep.register(
-            "inactive-topics",
-            settings.inactive_topic_check_interval_s,
-            InactiveTopics(clock, self.services.topics.removal).look_at,
-        )
-        self.upkeep.register(
-            "deduplication",
-            settings.dedup_snapshot_check_interval_s,
-            looking_at(Deduplication),
-        )
-        self.upkeep.register(
-            "rates",
-            settings.stats_rate_interval_s,
-            lambda topic: topic.sample(clock.wall_ms()),
-        )
-        self.upkeep.register(
-            "compaction", settings.compaction_check_interval_s, looking_at(Compaction)
-        )
-        self.upkeep.register(
-            "transactions", settings.transaction_check_interval_s, looking_at(TopicTransactions)
-        )
-        self.at_rest: TopicsAtRest = TopicsAtRest(
-            settings,
-            topics,
-            policies,
-            ownership,
-            store,
-            self.upkeep,
-            note_unused=self._note_unused,
-            clock=clock,
-        )
-        self.health = BrokerHealth(
-            Heartbeat(
-                open_heartbeat_log(
-                    client,
-                    store,
-                    broker=lambda: self.name,
-                    quorums=(settings.ensemble_size, settings.write_quorum, settings.ack_quorum),
-                    clock=clock,
-                    random=random,
-                )
+
+    def _make_upkeep(self) -> Upkeep:
+        settings, clock = self._settings, self._clock
+        upkeep = Upkeep(clock, lambda: self.services.topics.loaded)
+        self.services.keeping.register(upkeep, settings)
+        for name, interval_s, look in (
+            ("delayed-index", settings.retention_check_interval_s, looking_at(DelayedDelivery)),
+            (
+                "inactive-topics",
+                settings.inactive_topic_check_interval_s,
+                InactiveTopics(clock, self.services.topics.removal).look_at,
             ),
-            settings,
-            status=lambda: self.status,
-            session=lambda: store.session_state,
-            clock=clock,
-        )
-        self._server = BinaryServer(self.services, network)
-        self._revoking = Revoking(
+            ("deduplication", settings.dedup_snapshot_check_interval_s, looking_at(Deduplication)),
+            ("rates", settings.stats_rate_interval_s, lambda topic: topic.sample(clock.wall_ms())),
+            ("compaction", settings.compaction_check_interval_s, looking_at(Compaction)),
+            ("transactions", settings.transaction_check_interval_s, looking_at(TopicTransactions)),
+        ):
+            upkeep.register(name, interval_s, look)
+        return upkeep
+
+    def _make_revoking(self, policies: PolicyRegistry) -> Revoking:
+        revoking = Revoking(
             lambda: self._server.clients,
             self._check_sessions,
-            recheck_interval_s=settings.rights_recheck_interval_s,
+            recheck_interval_s=self._settings.rights_recheck_interval_s,
         )
-        if self.security.authorizer.is_on:
-            policies.on_change(lambda namespace, _: self._revoking.changed(namespace))
-            self.security.authorizer.on_tenant_change(
-                lambda tenant: self._revoking.changed(f"{tenant}/")
-            )
-        self._sampler: Sampler | None = None
-        self._http = HttpServer(
+        authorizer = self.security.authorizer
+        if authorizer.is_on:
+            policies.on_change(lambda namespace, _: revoking.changed(namespace))
+            authorizer.on_tenant_change(lambda tenant: revoking.changed(f"{tenant}/"))
+        return revoking
+
+    def _make_http_server(self) -> HttpServer:
+        settings = self._settings
+        return HttpServer(
             self._make_app,
             host=settings.plain_host or settings.host,
             port=settings.http_port,
@@ -271,19 +292,24 @@ class Broker:
             bounds=_http_bounds(settings),
             on_refused=self._count_refused,
         )
-        self.websocket: WebSocketService | None = None
-        self._https: HttpServer | None = None
-        self._app: Application | None = None
-        self._certificate_roles: dict[tuple[str, int], str] = {}
-        self._clock = clock
-        self._store = store
-        self._plain_network = network
-        self._usage = usage
-        self._metadata_url = metadata_url
-        self._bookies = client.registry.registered
-        self._request_stop = request_stop
-        self.is_serving = False
-        self._is_stopping = False
+
+    def _make_health(self, client: LedgerClient) -> BrokerHealth:
+        settings, store = self._settings, self._store
+        log = open_heartbeat_log(
+            client,
+            store,
+            broker=lambda: self.name,
+            quorums=(settings.ensemble_size, settings.write_quorum, settings.ack_quorum),
+            clock=self._clock,
+            random=self._random,
+        )
+        return BrokerHealth(
+            Heartbeat(log),
+            settings,
+            status=lambda: self.status,
+            session=lambda: store.session_state,
+            clock=self._clock,
+        )
 
     @property
     def port(self) -> int:

@@ -405,19 +405,16 @@ async def start_broker(
         "advertised_listeners": advertised_listeners,
         "insecure": insecure,
     }
-    settings = sources.component(
-        BrokerSettings,
-        "broker",
-        {
-            **{key: value for key, value in given.items() if value},
-            "host": listen.host,
-            "port": port,
-            "http_port": http_port,
-            "ensemble_size": quorum.ensemble,
-            "write_quorum": quorum.write,
-            "ack_quorum": quorum.ack,
-        },
-    )
+    options = {
+        **{key: value for key, value in given.items() if value},
+        "host": listen.host,
+        "port": port,
+        "http_port": http_port,
+        "ensemble_size": quorum.ensemble,
+        "write_quorum": quorum.write,
+        "ack_quorum": quorum.ack,
+    }
+    settings = sources.component(BrokerSettings, "broker", options)
     if not settings.advertised_host:
         settings = settings.model_copy(update={"advertised_host": listen.told_host})
     warn_of_one_copy(settings)

@@ -76,30 +76,31 @@ class StorageView(BaseModel):
     recovery: RecoveryView
 
 
-def bookies_router(
-    context: HttpContext,
-    registered: Callable[[], Mapping[str, Registered]],
-    *,
-    random: Random,
-) -> APIRouter:
-    """The routes below /admin/v2/bookies, and /magnetar/v1/bookies. `registered`: the bookies that
-    there are, by id."""
-    router = late_router(tags=["bookies"])
-    resources = context.resources
-    items = WorkItems(context.store, clock=context.clock, random=random, root=_ROOT)
+class _Bookies:
+    """Routes of bookies and their racks."""
 
-    @router.get("/magnetar/v1/bookies", summary="Bookies, and how re-replication stands")
-    async def storage() -> StorageView:
+    def __init__(
+        self,
+        context: HttpContext,
+        registered: Callable[[], Mapping[str, Registered]],
+        random: Random,
+    ) -> None:
+        self._context = context
+        self._registered = registered
+        self._resources = context.resources
+        self._items = WorkItems(context.store, clock=context.clock, random=random, root=_ROOT)
+
+    async def storage(self) -> StorageView:
         """Read from the metadata store: no bookie is asked."""
-        known = registered()
-        store = context.store
+        known = self._registered()
+        store = self._context.store
         try:
             reports = await report_bookies(store, _ROOT)
             recovery = RecoveryView(
                 auditor=await read_leader(store, election_path(_ROOT)),
                 enabled=await Controls(store, _ROOT).is_enabled(),
-                ledgers_waiting=len(await items.ids()),
-                ledgers_lost=len(await items.lost()),
+                ledgers_waiting=len(await self._items.ids()),
+                ledgers_lost=len(await self._items.lost()),
             )
         except InvalidLedgerMetadataError as error:
             raise HttpRefusal(503, f"re-replication: {error}") from error
@@ -108,25 +109,19 @@ def bookies_router(
             recovery=recovery,
         )
 
-    @router.get("/admin/v2/bookies/all", summary="The bookies that are registered")
-    async def all_bookies() -> BookiesClusterInfo:
+    async def all_bookies(self) -> BookiesClusterInfo:
         return BookiesClusterInfo(
-            bookies=[RawBookieInfo(bookieId=name) for name in sorted(registered())]
+            bookies=[RawBookieInfo(bookieId=name) for name in sorted(self._registered())]
         )
 
-    @router.get(
-        "/admin/v2/bookies/racks-info",
-        summary="The racks of bookies, by group and bookie",
-        response_model_exclude_none=True,
-    )
-    async def racks() -> dict[str, dict[str, BookieInfo]]:
+    async def racks(self) -> dict[str, dict[str, BookieInfo]]:
         """Racks that were set here; for all other bookies the rack of their registration, in
         `default`."""
-        known = await resources.racks()
+        known = await self._resources.racks()
         placed = {name for bookies in known.values() for name in bookies}
         own = {
             name: {"rack": each.rack, "hostname": f"{each.host}:{each.port}"}
-            for name, each in registered().items()
+            for name, each in self._registered().items()
             if each.rack and name not in placed
         }
         merged = {**known, "default": {**own, **known.get("default", {})}} if own else known
@@ -135,16 +130,14 @@ def bookies_router(
             for group, bookies in merged.items()
         }
 
-    @router.get(_RACK, summary="The rack of one bookie", response_model_exclude_none=True)
-    async def rack(bookie: str) -> BookieInfo:
+    async def rack(self, bookie: str) -> BookieInfo:
         """404: nothing is known of it."""
-        for bookies in (await racks()).values():
+        for bookies in (await self.racks()).values():
             if bookie in bookies:
                 return bookies[bookie]
         raise NotThereError(f"nothing is known of the rack of bookie {bookie!r}")
 
-    @router.post(_RACK, status_code=204, summary="Set the rack of a bookie")
-    async def set_rack(bookie: str, info: BookieInfo, group: str = "default") -> Response:
+    async def set_rack(self, bookie: str, info: BookieInfo, group: str = "default") -> Response:
         """Store the rack. Without effect: bookies are placed by the racks they register with."""
         if not info.rack or not group:
             raise HttpRefusal(412, "a rack and a group are needed")
@@ -154,20 +147,46 @@ def bookies_router(
                 bookies.pop(bookie, None)
             groups.setdefault(group, {})[bookie] = info.model_dump(exclude_none=True)
 
-        await resources.change_racks(change)
+        await self._resources.change_racks(change)
         return done(note=_NOTE)
 
-    @router.delete(_RACK, status_code=204, summary="Forget the rack of a bookie")
-    async def remove_rack(bookie: str) -> Response:
+    async def remove_rack(self, bookie: str) -> Response:
         """404: none was set here."""
 
         def change(groups: dict[str, dict[str, dict[str, str]]]) -> None:
             if not any(bookies.pop(bookie, None) for bookies in groups.values()):
                 raise NotThereError(f"no rack was set for bookie {bookie!r}")
 
-        await resources.change_racks(change)
+        await self._resources.change_racks(change)
         return done()
 
+
+def bookies_router(
+    context: HttpContext,
+    registered: Callable[[], Mapping[str, Registered]],
+    *,
+    random: Random,
+) -> APIRouter:
+    """The routes below /admin/v2/bookies, and /magnetar/v1/bookies. `registered`: the bookies that
+    there are, by id."""
+    router = late_router(tags=["bookies"])
+    routes = _Bookies(context, registered, random)
+    router.get("/magnetar/v1/bookies", summary="Bookies, and how re-replication stands")(
+        routes.storage
+    )
+    router.get("/admin/v2/bookies/all", summary="The bookies that are registered")(
+        routes.all_bookies
+    )
+    router.get(
+        "/admin/v2/bookies/racks-info",
+        summary="The racks of bookies, by group and bookie",
+        response_model_exclude_none=True,
+    )(routes.racks)
+    router.get(_RACK, summary="The rack of one bookie", response_model_exclude_none=True)(
+        routes.rack
+    )
+    router.post(_RACK, status_code=204, summary="Set the rack of a bookie")(routes.set_rack)
+    router.delete(_RACK, status_code=204, summary="Forget the rack of a bookie")(routes.remove_rack)
     return router
 
 

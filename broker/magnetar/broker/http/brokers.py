@@ -71,6 +71,110 @@ class BrokerView(BaseModel):
         )
 
 
+class _Brokers:
+    """Routes of brokers."""
+
+    def __init__(
+        self,
+        context: HttpContext,
+        status: Callable[[], str],
+        health: Callable[[], Awaitable[str]],
+        request_stop: Callable[[], None],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._context = context
+        self._status = status
+        self._health = health
+        self._request_stop = request_stop
+        self._started_ms = wall_ms()
+
+    async def leader_broker(self) -> LeaderBrokerInfo:
+        """The broker that leads; 404: none at the moment."""
+        for known in self._context.admin.brokers():
+            if known.is_leader:
+                return LeaderBrokerInfo(serviceUrl=known.record.http_url, brokerId=known.broker_id)
+        raise HttpRefusal(404, "no broker leads the others at the moment")
+
+    async def version(self) -> PlainTextResponse:
+        """The version of this broker."""
+        return PlainTextResponse(self._context.version)
+
+    async def check_health(
+        self,
+        broker_id: Annotated[str, Query(alias="brokerId")] = "",
+    ) -> PlainTextResponse:
+        """503: it does not, and why. Of another broker than this one: 307 to it."""
+        known = self._broker(broker_id) if broker_id else None
+        if known is not None and not known.is_self:
+            raise ElsewhereError(known.record.http_url, http_url_tls=known.record.http_url_tls)
+        said = await self._health()
+        if said != "ok":
+            raise HttpRefusal(503, said)
+        return PlainTextResponse("ok")
+
+    async def ready(self) -> PlainTextResponse:
+        said = self._status()
+        if said != "ok":
+            raise HttpRefusal(503, said)
+        return PlainTextResponse("ok")
+
+    async def status_page(self) -> PlainTextResponse:
+        await self.ready()
+        return PlainTextResponse("OK")
+
+    async def shutdown(
+        self,
+        forcedTerminateTopic: bool = True,
+        maxConcurrentUnloadPerSec: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    ) -> Response:
+        """Hand the topics over and end. Another setting bounds how many move at a time."""
+        self._request_stop()
+        return done()
+
+    async def brokers(self) -> list[str]:
+        return [known.broker_id for known in self._context.admin.brokers()]
+
+    async def brokers_of(self, cluster: str) -> list[str]:
+        self._check_cluster(cluster)
+        return await self.brokers()
+
+    async def owned_namespaces(self, cluster: str, broker_id: str) -> dict[str, dict[str, Any]]:
+        """The bundles of a broker; 307 to it, if it is not this one."""
+        self._check_cluster(cluster)
+        known = self._broker(broker_id)
+        if not known.is_self:
+            raise ElsewhereError(known.record.http_url, http_url_tls=known.record.http_url_tls)
+        return {
+            str(bundle): {
+                "broker_assignment": "shared",
+                "is_controlled": False,
+                "is_active": True,
+            }
+            for bundle in await self._context.admin.owned()
+        }
+
+    async def load_report(self) -> dict[str, Any]:
+        """The load of this broker now, in Pulsar's shape."""
+        await self._context.admin.owned()
+        report = await self._context.admin.reporter.look()
+        own = next((each for each in self._context.admin.brokers() if each.is_self), None)
+        return pulsar_report(report, own, self._context.version, started_ms=self._started_ms)
+
+    async def all_brokers(self) -> list[BrokerView]:
+        """The registered brokers with their addresses and last load reports."""
+        return [BrokerView.of(known) for known in self._context.admin.brokers()]
+
+    def _broker(self, broker_id: str) -> KnownBroker:
+        for each in self._context.admin.brokers():
+            if broker_id in (each.broker_id, each.record.name):
+                return each
+        raise HttpRefusal(404, f"there is no broker {broker_id}")
+
+    def _check_cluster(self, name: str) -> None:
+        if name != self._context.cluster_name:
+            raise HttpRefusal(404, f"there is no cluster {name}")
+
+
 def brokers_router(
     context: HttpContext,
     *,
@@ -83,115 +187,32 @@ def brokers_router(
     /magnetar/v1/brokers. `status`: `ok` while clients are served, else why not; `health`:
     the same with a heartbeat. `request_stop`: have this process end in order."""
     router = late_router(tags=["brokers"])
-    started_ms = wall_ms()
-
-    @router.get("/admin/v2/brokers/leaderBroker")
-    async def leader_broker() -> LeaderBrokerInfo:
-        """The broker that leads; 404: none at the moment."""
-        for known in context.admin.brokers():
-            if known.is_leader:
-                return LeaderBrokerInfo(serviceUrl=known.record.http_url, brokerId=known.broker_id)
-        raise HttpRefusal(404, "no broker leads the others at the moment")
-
-    @router.get("/admin/v2/brokers/version")
-    async def version() -> PlainTextResponse:
-        """The version of this broker."""
-        return PlainTextResponse(context.version)
-
-    @router.get(
+    routes = _Brokers(context, status, health, request_stop, wall_ms)
+    router.get("/admin/v2/brokers/leaderBroker")(routes.leader_broker)
+    router.get("/admin/v2/brokers/version")(routes.version)
+    router.get(
         "/admin/v2/brokers/health",
         summary="`ok` while a broker serves, and can write and read",
         response_class=PlainTextResponse,
-    )
-    async def check_health(
-        broker_id: Annotated[str, Query(alias="brokerId")] = "",
-    ) -> PlainTextResponse:
-        """503: it does not, and why. Of another broker than this one: 307 to it."""
-        known = _broker(broker_id) if broker_id else None
-        if known is not None and not known.is_self:
-            raise ElsewhereError(known.record.http_url, http_url_tls=known.record.http_url_tls)
-        said = await health()
-        if said != "ok":
-            raise HttpRefusal(503, said)
-        return PlainTextResponse("ok")
-
-    @router.get(
+    )(routes.check_health)
+    router.get(
         "/admin/v2/brokers/ready",
         summary="`ok` while this broker may own topics and serves them",
         response_class=PlainTextResponse,
-    )
-    async def ready() -> PlainTextResponse:
-        said = status()
-        if said != "ok":
-            raise HttpRefusal(503, said)
-        return PlainTextResponse("ok")
-
-    @router.get(
+    )(routes.ready)
+    router.get(
         "/status.html", summary="`OK`, for load balancers", response_class=PlainTextResponse
-    )
-    async def status_page() -> PlainTextResponse:
-        await ready()
-        return PlainTextResponse("OK")
-
-    @router.post(
+    )(routes.status_page)
+    router.post(
         "/admin/v2/brokers/shutdown", status_code=204, summary="Have this broker stop in order"
+    )(routes.shutdown)
+    router.get("/admin/v2/brokers", summary="Ids of the registered brokers")(routes.brokers)
+    router.get("/admin/v2/brokers/{cluster}", summary="Ids of the brokers of a cluster")(
+        routes.brokers_of
     )
-    async def shutdown(
-        forcedTerminateTopic: bool = True,
-        maxConcurrentUnloadPerSec: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
-    ) -> Response:
-        """Hand the topics over and end. Another setting bounds how many move at a time."""
-        request_stop()
-        return done()
-
-    @router.get("/admin/v2/brokers", summary="Ids of the registered brokers")
-    async def brokers() -> list[str]:
-        return [known.broker_id for known in context.admin.brokers()]
-
-    @router.get("/admin/v2/brokers/{cluster}", summary="Ids of the brokers of a cluster")
-    async def brokers_of(cluster: str) -> list[str]:
-        _check_cluster(cluster)
-        return await brokers()
-
-    @router.get("/admin/v2/brokers/{cluster}/{broker_id}/ownedNamespaces")
-    async def owned_namespaces(cluster: str, broker_id: str) -> dict[str, dict[str, Any]]:
-        """The bundles of a broker; 307 to it, if it is not this one."""
-        _check_cluster(cluster)
-        known = _broker(broker_id)
-        if not known.is_self:
-            raise ElsewhereError(known.record.http_url, http_url_tls=known.record.http_url_tls)
-        return {
-            str(bundle): {
-                "broker_assignment": "shared",
-                "is_controlled": False,
-                "is_active": True,
-            }
-            for bundle in await context.admin.owned()
-        }
-
-    @router.get("/admin/v2/broker-stats/load-report")
-    async def load_report() -> dict[str, Any]:
-        """The load of this broker now, in Pulsar's shape."""
-        await context.admin.owned()
-        report = await context.admin.reporter.look()
-        own = next((each for each in context.admin.brokers() if each.is_self), None)
-        return pulsar_report(report, own, context.version, started_ms=started_ms)
-
-    @router.get("/magnetar/v1/brokers")
-    async def all_brokers() -> list[BrokerView]:
-        """The registered brokers with their addresses and last load reports."""
-        return [BrokerView.of(known) for known in context.admin.brokers()]
-
-    def _broker(broker_id: str) -> KnownBroker:
-        for each in context.admin.brokers():
-            if broker_id in (each.broker_id, each.record.name):
-                return each
-        raise HttpRefusal(404, f"there is no broker {broker_id}")
-
-    def _check_cluster(name: str) -> None:
-        if name != context.cluster_name:
-            raise HttpRefusal(404, f"there is no cluster {name}")
-
+    router.get("/admin/v2/brokers/{cluster}/{broker_id}/ownedNamespaces")(routes.owned_namespaces)
+    router.get("/admin/v2/broker-stats/load-report")(routes.load_report)
+    router.get("/magnetar/v1/brokers")(routes.all_brokers)
     return router
 
 
@@ -372,19 +393,19 @@ class ResourceAvailability(BaseModel):
     availabilityPercent: float
 
 
-def broker_stats_router(
-    context: HttpContext, page: MetricsPage, *, wall_ms: Callable[[], int]
-) -> APIRouter:
-    """The routes below /admin/v2/broker-stats. `page`: what /metrics shows."""
-    router = late_router(tags=["broker statistics"])
+class _BrokerStats:
+    """Routes of the statistics of a broker."""
 
-    @router.get(_STATS + "/metrics", summary="What /metrics shows, as JSON")
-    async def metrics() -> list[BrokerMetrics]:
-        text = "".join([portion async for portion in page.written()])
+    def __init__(self, context: HttpContext, page: MetricsPage, wall_ms: Callable[[], int]) -> None:
+        self._context = context
+        self._page = page
+        self._wall_ms = wall_ms
+
+    async def metrics(self) -> list[BrokerMetrics]:
+        text = "".join([portion async for portion in self._page.written()])
         return await asyncio.to_thread(_by_labels, text)
 
-    @router.get(_STATS + "/mbeans", summary="The process and its garbage collector")
-    async def mbeans() -> list[BrokerMetrics]:
+    async def mbeans(self) -> list[BrokerMetrics]:
         runtime = {"implementation": platform.python_implementation(), "version": sys.version}
         generations = [
             BrokerMetrics(
@@ -396,41 +417,34 @@ def broker_stats_router(
         process = BrokerMetrics(metrics={}, dimensions={"MBean": "python:type=Runtime", **runtime})
         return [process, *generations]
 
-    @router.get(
-        _STATS + "/topics",
-        summary="The statistics of all topics of this broker",
-        response_model=dict[str, Any],
-    )
-    async def topics() -> Response:
+    async def topics(self) -> Response:
         """By namespace, bundle and domain."""
-        own = next((each for each in context.admin.brokers() if each.is_self), None)
+        own = next((each for each in self._context.admin.brokers() if each.is_self), None)
         owner = own.broker_id if own is not None else ""
         shown: dict[str, Any] = {}
-        for number, topic in enumerate(context.topics.loaded):
+        for number, topic in enumerate(self._context.topics.loaded):
             if number % _TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # Everybody else has their turn in between.
             name = topic.name
-            layout = await context.admin.layouts.layout_of(name.namespace_name)
+            layout = await self._context.admin.layouts.layout_of(name.namespace_name)
             bundle = shown.setdefault(name.namespace_name, {}).setdefault(
                 layout.bundle_of(name).name, {}
             )
             if not topic.is_closed:
-                now_ms = wall_ms()
+                now_ms = self._wall_ms()
                 oldest = await backlog_age(topic, now_ms, reads=False)
                 stats = topic_stats(topic, now_ms=now_ms, owner=owner, oldest=oldest)
                 bundle.setdefault(name.domain, {})[str(name)] = with_old_names(topic, stats)
         return Response(await asyncio.to_thread(json.dumps, shown), media_type=JSON)
 
-    @router.get(_STATS + "/allocator-stats/{name}", summary="Memory of an allocator")
-    async def allocator(name: str) -> dict[str, Any]:
+    async def allocator(self, name: str) -> dict[str, Any]:
         """404: there are no pooled allocators here, whatever their name."""
         raise NotThereError(f"there is no allocator {name!r}: memory is Python's own")
 
-    @router.get(_STATS + "/bookieops", summary="Operations of the ledger client")
-    async def bookie_operations() -> dict[str, Any]:
+    async def bookie_operations(self) -> dict[str, Any]:
         """By namespace and topic: what of the log waits for bookies, and what it has."""
         shown: dict[str, Any] = {}
-        for topic in context.topics.loaded:
+        for topic in self._context.topics.loaded:
             if topic.name.is_persistent:
                 shown.setdefault(topic.name.namespace_name, {})[str(topic.name)] = {
                     "pendingAddEntries": getattr(topic.log, "pending_batches", 0),
@@ -439,17 +453,37 @@ def broker_stats_router(
                 }
         return shown
 
-    @router.get(
-        _STATS + "/broker-resource-availability/{tenant}/{namespace}",
-        summary="How much more this broker can take",
-    )
-    async def availability(tenant: str, namespace: str) -> ResourceAvailability:
-        await context.namespace(tenant, namespace)
-        await context.admin.owned()
-        report = await context.admin.reporter.look()
+    async def availability(self, tenant: str, namespace: str) -> ResourceAvailability:
+        await self._context.namespace(tenant, namespace)
+        await self._context.admin.owned()
+        report = await self._context.admin.reporter.look()
         used = max(report.cpu_percent, report.network_in_percent, report.network_out_percent)
         return ResourceAvailability(availabilityPercent=max(0.0, 100.0 - used))
 
+
+def broker_stats_router(
+    context: HttpContext, page: MetricsPage, *, wall_ms: Callable[[], int]
+) -> APIRouter:
+    """The routes below /admin/v2/broker-stats. `page`: what /metrics shows."""
+    router = late_router(tags=["broker statistics"])
+    routes = _BrokerStats(context, page, wall_ms)
+    router.get(_STATS + "/metrics", summary="What /metrics shows, as JSON")(routes.metrics)
+    router.get(_STATS + "/mbeans", summary="The process and its garbage collector")(routes.mbeans)
+    router.get(
+        _STATS + "/topics",
+        summary="The statistics of all topics of this broker",
+        response_model=dict[str, Any],
+    )(routes.topics)
+    router.get(_STATS + "/allocator-stats/{name}", summary="Memory of an allocator")(
+        routes.allocator
+    )
+    router.get(_STATS + "/bookieops", summary="Operations of the ledger client")(
+        routes.bookie_operations
+    )
+    router.get(
+        _STATS + "/broker-resource-availability/{tenant}/{namespace}",
+        summary="How much more this broker can take",
+    )(routes.availability)
     return router
 
 

@@ -130,79 +130,66 @@ class ClusterPolicies(BaseModel):
     migratedClusterUrl: ClusterUrl | None = None
 
 
-def clusters_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/clusters."""
-    router = late_router(tags=["clusters"])
-    tenants = context.tenants
+class _Clusters:
+    """Routes of clusters."""
 
-    @router.get("/admin/v2/clusters", summary="The names of all clusters")
-    async def names() -> list[str]:
-        return await tenants.clusters()
+    def __init__(self, context: HttpContext) -> None:
+        self._tenants = context.tenants
 
-    @router.get(_CLUSTER, summary="What is known of a cluster", response_model_exclude_none=True)
-    async def get(cluster: str) -> ClusterData:
-        return ClusterData.model_validate((await tenants.cluster(cluster)).data)
+    async def names(self) -> list[str]:
+        return await self._tenants.clusters()
 
-    @router.put(_CLUSTER, summary="Make a cluster known", response_class=Response)
-    async def create(cluster: str, data: ClusterData) -> Response:
+    async def get(self, cluster: str) -> ClusterData:
+        return ClusterData.model_validate((await self._tenants.cluster(cluster)).data)
+
+    async def create(self, cluster: str, data: ClusterData) -> Response:
         """409: it is known already. 412: it cannot have this name."""
-        await tenants.create_cluster(cluster, data.kept())
+        await self._tenants.create_cluster(cluster, data.kept())
         return Response()
 
-    @router.post(_CLUSTER, summary="Replace what is known of a cluster", response_class=Response)
-    async def update(cluster: str, data: ClusterData) -> Response:
+    async def update(self, cluster: str, data: ClusterData) -> Response:
         kept = data.kept()
-        await tenants.update_cluster(
+        await self._tenants.update_cluster(
             cluster, lambda record: record.model_copy(update={"data": kept})
         )
         return Response()
 
-    @router.delete(_CLUSTER, status_code=204, summary="Forget a cluster")
-    async def delete(cluster: str) -> Response:
+    async def delete(self, cluster: str) -> Response:
         """412: tenants may use it."""
         try:
-            await tenants.delete_cluster(cluster)
+            await self._tenants.delete_cluster(cluster)
         except ConflictError as error:
             raise HttpRefusal(412, str(error)) from error
         return done()
 
-    @router.get(
-        _CLUSTER + "/migrate",
-        summary="Whether a cluster was given up for another one",
-        response_model_exclude_none=True,
-    )
-    async def migration(cluster: str) -> ClusterPolicies:
-        return ClusterPolicies.model_validate((await tenants.cluster(cluster)).migration)
+    async def migration(self, cluster: str) -> ClusterPolicies:
+        return ClusterPolicies.model_validate((await self._tenants.cluster(cluster)).migration)
 
-    @router.post(
-        _CLUSTER + "/migrate",
-        summary="Say that a cluster was given up for another one",
-        response_class=Response,
-    )
     async def set_migration(
-        cluster: str, isMigrated: bool = False, url: Annotated[ClusterUrl | None, Body()] = None
+        self,
+        cluster: str,
+        isMigrated: bool = False,
+        url: Annotated[ClusterUrl | None, Body()] = None,
     ) -> Response:
         """Store the migration. Without effect: clients are not sent to other clusters."""
         told = ClusterPolicies(migrated=isMigrated, migratedClusterUrl=url)
         kept = told.model_dump(exclude_none=True)
-        await tenants.update_cluster(
+        await self._tenants.update_cluster(
             cluster, lambda record: record.model_copy(update={"migration": kept})
         )
         return Response(headers=done(note=_NO_MIGRATION).headers)
 
-    @router.get(_CLUSTER + "/peers", summary="The peers of a cluster")
-    async def peers(cluster: str) -> list[str]:
-        found = ClusterData.model_validate((await tenants.cluster(cluster)).data)
+    async def peers(self, cluster: str) -> list[str]:
+        found = ClusterData.model_validate((await self._tenants.cluster(cluster)).data)
         return found.peerClusterNames or []
 
-    @router.post(_CLUSTER + "/peers", status_code=204, summary="Set the peers of a cluster")
-    async def set_peers(cluster: str, names: Names = None) -> Response:
+    async def set_peers(self, cluster: str, names: Names = None) -> Response:
         """412: one of them does not exist, or is the cluster itself."""
-        known = await tenants.clusters()
+        known = await self._tenants.clusters()
         for name in names or ():
             if name == cluster or name not in known:
                 raise InvalidNameError(f"{name!r} cannot be a peer of {cluster}")
-        await tenants.update_cluster(
+        await self._tenants.update_cluster(
             cluster,
             lambda record: record.model_copy(
                 update={"data": {**record.data, "peerClusterNames": names or []}}
@@ -210,6 +197,34 @@ def clusters_router(context: HttpContext) -> APIRouter:
         )
         return done()
 
+
+def clusters_router(context: HttpContext) -> APIRouter:
+    """The routes below /admin/v2/clusters."""
+    router = late_router(tags=["clusters"])
+    routes = _Clusters(context)
+    router.get("/admin/v2/clusters", summary="The names of all clusters")(routes.names)
+    router.get(_CLUSTER, summary="What is known of a cluster", response_model_exclude_none=True)(
+        routes.get
+    )
+    router.put(_CLUSTER, summary="Make a cluster known", response_class=Response)(routes.create)
+    router.post(_CLUSTER, summary="Replace what is known of a cluster", response_class=Response)(
+        routes.update
+    )
+    router.delete(_CLUSTER, status_code=204, summary="Forget a cluster")(routes.delete)
+    router.get(
+        _CLUSTER + "/migrate",
+        summary="Whether a cluster was given up for another one",
+        response_model_exclude_none=True,
+    )(routes.migration)
+    router.post(
+        _CLUSTER + "/migrate",
+        summary="Say that a cluster was given up for another one",
+        response_class=Response,
+    )(routes.set_migration)
+    router.get(_CLUSTER + "/peers", summary="The peers of a cluster")(routes.peers)
+    router.post(_CLUSTER + "/peers", status_code=204, summary="Set the peers of a cluster")(
+        routes.set_peers
+    )
     _add_failure_domains(router, context)
     _add_isolation(router, context)
     return router

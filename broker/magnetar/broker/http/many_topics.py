@@ -90,13 +90,15 @@ class Holds(RequestBody):
     """Do not move over the beginning of a message in chunks whose end may still come."""
 
 
-def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
-    """The routes below /magnetar/v1/topics. `check` refuses whoever may not do something."""
-    router = late_router(tags=["many topics"])
-    partitions_of = TopicWork(context).partitions
+class _ManyTopics:
+    """Routes that ask many topics at once."""
 
-    @router.post("/magnetar/v1/topics/internalStats", summary="How many topics are stored")
-    async def internal_stats(request: Request, question: StorageQuestion) -> JSONResponse:
+    def __init__(self, context: HttpContext, check: Check) -> None:
+        self._context = context
+        self._check = check
+        self._partitions_of = TopicWork(context).partitions
+
+    async def internal_stats(self, request: Request, question: StorageQuestion) -> JSONResponse:
         """Return `internalStats` of each topic; of a partitioned one only its number of partitions.
         404 as well for a partition that its topic should have.
 
@@ -104,27 +106,27 @@ def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
         """
 
         async def one(name: TopicName) -> Answer:
-            await check(request, Action.LOOKUP, Topic(name))
-            await context.topics.check_namespace(name.namespace_name)
+            await self._check(request, Action.LOOKUP, Topic(name))
+            await self._context.topics.check_namespace(name.namespace_name)
             # What is served is certainly no partitioned topic, and there: most are.
-            if context.topics.served(name) is None:
-                every = await partitions_of(name) if name.partition_index < 0 else None
+            if self._context.topics.served(name) is None:
+                every = await self._partitions_of(name) if name.partition_index < 0 else None
                 if every is not None:
                     return {"partitions": len(every)}
-                await context.check_owner(name)
+                await self._context.check_owner(name)
                 # A partition that is not there is made by whoever asks for it; who reads makes
                 # none, and is told that what was in it is gone.
-                if not await context.topics.exists(name):
+                if not await self._context.topics.exists(name):
                     raise TopicNotFoundError(f"Topic {name} not found")
-            there = await context.served(name)
+            there = await self._context.served(name)
             if question.read_hold_s:
                 there.use.hold_for_reading(question.read_hold_s)
             return topic_internal_stats(there)
 
         return await _each(request, dict.fromkeys(question.topics), lambda name, _: one(name))
 
-    @router.post("/magnetar/v1/topics/schemas", summary="The schemas of many topics")
     async def schemas(
+        self,
         request: Request,
         question: TopicNames,
         every: Annotated[bool, Query(alias="allVersions", description="Oldest first.")] = False,
@@ -132,12 +134,14 @@ def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
         """A list for each topic: its newest schema, or all versions; empty if it has none."""
 
         async def one(name: TopicName) -> list[Answer]:
-            await check(request, Action.LOOKUP, Topic(name))
-            await context.topics.check_namespace(name.namespace_name)
+            await self._check(request, Action.LOOKUP, Topic(name))
+            await self._context.topics.check_namespace(name.namespace_name)
             try:
                 if every:
-                    return [shown_schema(each) for each in await context.schemas.versions(name)]
-                return [shown_schema(await context.schemas.latest(name))]
+                    return [
+                        shown_schema(each) for each in await self._context.schemas.versions(name)
+                    ]
+                return [shown_schema(await self._context.schemas.latest(name))]
             except SchemaNotFoundError:
                 return []
 
@@ -145,30 +149,43 @@ def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
             request, dict.fromkeys(question.topics), lambda name, _: one(name.partitioned)
         )
 
-    @router.post("/magnetar/v1/topics/messageIds", summary="The first messages since a time")
-    async def message_ids(request: Request, question: TimeQuestion) -> JSONResponse:
+    async def message_ids(self, request: Request, question: TimeQuestion) -> JSONResponse:
         """The place behind the last message, of topics in which none is so young."""
 
         async def one(name: TopicName) -> Answer:
-            await check(request, Action.CONSUME, Topic(name))
-            await context.topics.check_namespace(name.namespace_name)
-            position = await first_at(await context.served(name), question.time_ms)
+            await self._check(request, Action.CONSUME, Topic(name))
+            await self._context.topics.check_namespace(name.namespace_name)
+            position = await first_at(await self._context.served(name), question.time_ms)
             return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
 
         return await _each(request, dict.fromkeys(question.topics), lambda name, _: one(name))
 
-    @router.post("/magnetar/v1/topics/subscriptions", summary="Move a subscription of many topics")
-    async def subscriptions(request: Request, holds: Holds) -> JSONResponse:
+    async def subscriptions(self, request: Request, holds: Holds) -> JSONResponse:
         """Make, move or delete the subscription of one name in each topic."""
 
         async def one(name: TopicName, place: ResetCursorData | None) -> Answer:
-            await check(request, Action.CONSUME, Subscription(name, holds.subscription))
-            await context.topics.check_namespace(name.namespace_name)
-            there = await _served(context, name, creates=holds.action is HoldAction.HOLD)
-            return await _hold(context, there, holds, place)
+            await self._check(request, Action.CONSUME, Subscription(name, holds.subscription))
+            await self._context.topics.check_namespace(name.namespace_name)
+            there = await _served(self._context, name, creates=holds.action is HoldAction.HOLD)
+            return await _hold(self._context, there, holds, place)
 
         return await _each(request, holds.topics, one)
 
+
+def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
+    """The routes below /magnetar/v1/topics. `check` refuses whoever may not do something."""
+    router = late_router(tags=["many topics"])
+    routes = _ManyTopics(context, check)
+    router.post("/magnetar/v1/topics/internalStats", summary="How many topics are stored")(
+        routes.internal_stats
+    )
+    router.post("/magnetar/v1/topics/schemas", summary="The schemas of many topics")(routes.schemas)
+    router.post("/magnetar/v1/topics/messageIds", summary="The first messages since a time")(
+        routes.message_ids
+    )
+    router.post("/magnetar/v1/topics/subscriptions", summary="Move a subscription of many topics")(
+        routes.subscriptions
+    )
     return router
 
 

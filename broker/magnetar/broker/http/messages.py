@@ -50,12 +50,14 @@ class PlaceOfMessage(RequestBody):
     entryId: WholeNumber = Field(ge=-1, le=_ID_MAX)
 
 
-def messages_router(context: HttpContext) -> APIRouter:
-    """Routes below /admin/v2/persistent."""
-    router = late_router(tags=["messages"])
-    single = TopicWork(context).single
+class _Messages:
+    """Routes of single messages of a topic."""
 
-    def shown(topic: Topic, position: Position, entry: bytes) -> Response:
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._single = TopicWork(context).single
+
+    def _shown(self, topic: Topic, position: Position, entry: bytes) -> Response:
         headers, body = raw_message(position, entry)
         if topic.visibility.is_aborted(position):
             headers["X-Pulsar-txn-aborted"] = "true"
@@ -63,63 +65,45 @@ def messages_router(context: HttpContext) -> APIRouter:
             headers["X-Pulsar-txn-uncommitted"] = "true"
         return Response(body, media_type=_OCTETS, headers=headers)
 
-    def named(topic: Topic, position: Position) -> MessageId:
+    def _named(self, topic: Topic, position: Position) -> MessageId:
         return MessageId(
             ledgerId=position.ledger_id,
             entryId=position.entry_id,
             partitionIndex=topic.name.partition_index,
         )
 
-    @router.get(
-        _TOPIC + "/lastMessageId",
-        summary="The last message of a topic",
-        response_model_exclude_none=True,
-    )
-    async def last_message_id(tenant: str, namespace: str, topic: str) -> LastMessageId:
+    async def last_message_id(self, tenant: str, namespace: str, topic: str) -> LastMessageId:
         """`entryId` -1: it is empty."""
-        there = await single(tenant, namespace, topic, "the last message")
+        there = await self._single(tenant, namespace, topic, "the last message")
         position, index = await last_message(there)
         return LastMessageId(
-            **named(there, position).model_dump(), batchIndex=index if index >= 0 else None
+            **self._named(there, position).model_dump(), batchIndex=index if index >= 0 else None
         )
 
-    @router.get(_TOPIC + "/messageid/{timestamp}", summary="The first message since a time")
-    async def message_id_at(tenant: str, namespace: str, topic: str, timestamp: int) -> MessageId:
+    async def message_id_at(
+        self, tenant: str, namespace: str, topic: str, timestamp: int
+    ) -> MessageId:
         """In ms since 1970. The place behind the last message, if none is so young."""
-        there = await single(tenant, namespace, topic, "the message of a time")
-        return named(there, await first_at(there, timestamp))
+        there = await self._single(tenant, namespace, topic, "the message of a time")
+        return self._named(there, await first_at(there, timestamp))
 
-    @router.get(
-        _TOPIC + "/getMessageIdByIndex",
-        summary="The message with an index",
-        response_model=MessageId,
-    )
-    async def message_id_by_index(tenant: str, namespace: str, topic: str, index: int) -> MessageId:
+    async def message_id_by_index(
+        self, tenant: str, namespace: str, topic: str, index: int
+    ) -> MessageId:
         """412: messages are stored without an index here, so that none can be found by it."""
-        await single(tenant, namespace, topic, "the message of an index")
+        await self._single(tenant, namespace, topic, "the message of an index")
         raise HttpRefusal(412, f"messages have no index here: {index} cannot be looked up")
 
-    @router.get(
-        _TOPIC + "/ledger/{ledger_id}/entry/{entry_id}",
-        summary="A message by its id",
-        response_class=Response,
-        responses=_BODY,
-    )
     async def message_by_id(
-        tenant: str, namespace: str, topic: str, ledger_id: int, entry_id: int
+        self, tenant: str, namespace: str, topic: str, ledger_id: int, entry_id: int
     ) -> Response:
         """Return the payload, with the metadata in headers. 404: no message has that id."""
-        there = await single(tenant, namespace, topic, "a message by its id")
+        there = await self._single(tenant, namespace, topic, "a message by its id")
         position = Position(ledger_id, entry_id)
-        return shown(there, position, await entry_at(there, position))
+        return self._shown(there, position, await entry_at(there, position))
 
-    @router.get(
-        _TOPIC + "/examinemessage",
-        summary="A message by its number",
-        response_class=Response,
-        responses=_BODY,
-    )
     async def examine(
+        self,
         tenant: str,
         namespace: str,
         topic: str,
@@ -127,45 +111,77 @@ def messages_router(context: HttpContext) -> APIRouter:
         messagePosition: Annotated[int, Query(le=MESSAGE_POSITION_MAX)] = 1,
     ) -> Response:
         """Counted in entries from 1, from the first or back from the last. 412: there are fewer."""
-        there = await single(tenant, namespace, topic, "a message by its number")
+        there = await self._single(tenant, namespace, topic, "a message by its number")
         from_end = initialPosition == "latest"
         position, entry = await nth_entry(there, max(1, messagePosition), from_end=from_end)
-        return shown(there, position, entry)
+        return self._shown(there, position, entry)
 
-    @router.get(
-        _TOPIC + "/subscription/{sub:path}/position/{number}",
-        summary="Peek at a message that a subscription has not acknowledged",
-        response_class=Response,
-        responses=_BODY,
-    )
-    async def peek(tenant: str, namespace: str, topic: str, sub: str, number: int) -> Response:
+    async def peek(
+        self, tenant: str, namespace: str, topic: str, sub: str, number: int
+    ) -> Response:
         """The n-th one, from 1, which stays where it is. 404: there are not so many.
 
         A subscription that there is not begins at the first message, as if it had subscribed: so
         does Pulsar, and its tools look at a topic without consumers in this way.
         """
-        there = await single(tenant, namespace, topic, "peeking at messages")
+        there = await self._single(tenant, namespace, topic, "peeking at messages")
         if number > 0 and not _has(there, sub):
-            if not (await context.policies.of(there.name)).auto_subscription_creation:
+            if not (await self._context.policies.of(there.name)).auto_subscription_creation:
                 subscription_of(there, sub)  # Raises what says that there is none.
-            await create_subscription(context.topics, there, sub, EARLIEST, {})
+            await create_subscription(self._context.topics, there, sub, EARLIEST, {})
         subscription = subscription_of(there, sub)
         position = await nth_unacked(there, subscription, number) if number > 0 else None
         if position is None:
             raise HttpRefusal(404, f"subscription {sub} of {there.name} has no message {number}")
-        return shown(there, position, await entry_at(there, position))
+        return self._shown(there, position, await entry_at(there, position))
 
-    @router.put(
+    async def backlog_size(
+        self, tenant: str, namespace: str, topic: str, place: Annotated[PlaceOfMessage, Body()]
+    ) -> int:
+        there = await self._single(tenant, namespace, topic, "the size behind a message")
+        return bytes_behind(there.log.ledgers, Position(place.ledgerId, place.entryId))
+
+
+def messages_router(context: HttpContext) -> APIRouter:
+    """Routes below /admin/v2/persistent."""
+    router = late_router(tags=["messages"])
+    routes = _Messages(context)
+    router.get(
+        _TOPIC + "/lastMessageId",
+        summary="The last message of a topic",
+        response_model_exclude_none=True,
+    )(routes.last_message_id)
+    router.get(_TOPIC + "/messageid/{timestamp}", summary="The first message since a time")(
+        routes.message_id_at
+    )
+    router.get(
+        _TOPIC + "/getMessageIdByIndex",
+        summary="The message with an index",
+        response_model=MessageId,
+    )(routes.message_id_by_index)
+    router.get(
+        _TOPIC + "/ledger/{ledger_id}/entry/{entry_id}",
+        summary="A message by its id",
+        response_class=Response,
+        responses=_BODY,
+    )(routes.message_by_id)
+    router.get(
+        _TOPIC + "/examinemessage",
+        summary="A message by its number",
+        response_class=Response,
+        responses=_BODY,
+    )(routes.examine)
+    router.get(
+        _TOPIC + "/subscription/{sub:path}/position/{number}",
+        summary="Peek at a message that a subscription has not acknowledged",
+        response_class=Response,
+        responses=_BODY,
+    )(routes.peek)
+    router.put(
         _TOPIC + "/backlogSize",
         summary="How many bytes a topic has behind a message",
         response_model=int,
-    )
-    async def backlog_size(
-        tenant: str, namespace: str, topic: str, place: Annotated[PlaceOfMessage, Body()]
-    ) -> int:
-        there = await single(tenant, namespace, topic, "the size behind a message")
-        return bytes_behind(there.log.ledgers, Position(place.ledgerId, place.entryId))
-
+    )(routes.backlog_size)
     return router
 
 

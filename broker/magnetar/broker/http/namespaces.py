@@ -57,52 +57,55 @@ class OwnedBundle(BaseModel):
     load: BundleLoad | None
 
 
-def namespaces_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/namespaces and /magnetar/v1/namespaces."""
-    router = late_router(tags=["namespaces"])
-    prefix = "/admin/v2/namespaces/{tenant}/{namespace}"
+class _Namespaces:
+    """Routes of namespaces and their bundles."""
 
-    @router.get(prefix + "/bundles")
-    async def bundles(tenant: str, namespace: str) -> BundlesData:
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+
+    async def bundles(self, tenant: str, namespace: str) -> BundlesData:
         """The boundaries of its bundles."""
-        layout = await context.admin.layouts.layout_of(await context.namespace(tenant, namespace))
+        layout = await self._context.admin.layouts.layout_of(
+            await self._context.namespace(tenant, namespace)
+        )
         return BundlesData(
             boundaries=[f"{each:#010x}" for each in layout.boundaries], numBundles=len(layout)
         )
 
-    @router.get(prefix + "/topics")
     async def topics(
+        self,
         tenant: str,
         namespace: str,
         mode: Literal["PERSISTENT", "NON_PERSISTENT", "ALL"] = "PERSISTENT",
         includeSystemTopic: bool = False,
     ) -> list[str]:
         """Full names of its topics; of a partitioned topic, of each partition."""
-        name = await context.namespace(tenant, namespace)
+        name = await self._context.namespace(tenant, namespace)
         found: list[str] = []
         if mode != "NON_PERSISTENT":
-            found += without_system(await context.topics.names(name), keeps=includeSystemTopic)
+            found += without_system(
+                await self._context.topics.names(name), keeps=includeSystemTopic
+            )
         if mode != "PERSISTENT":
-            found += await non_persistent_names(context, name)
+            found += await non_persistent_names(self._context, name)
         return found
 
-    @router.put(prefix + "/unload", status_code=204)
-    async def unload(tenant: str, namespace: str) -> Response:
+    async def unload(self, tenant: str, namespace: str) -> Response:
         """Have all brokers give up its bundles; clients move with them."""
-        name = await context.namespace(tenant, namespace, may_be_deleted=True)
-        await context.admin.unload_namespace(name)
+        name = await self._context.namespace(tenant, namespace, may_be_deleted=True)
+        await self._context.admin.unload_namespace(name)
         return Response(status_code=204)
 
-    @router.get(prefix + "/{bundle}/topicHashPositions")
     async def hash_positions(
+        self,
         tenant: str,
         namespace: str,
         bundle: str,
         topics: Annotated[list[str] | None, Query()] = None,
     ) -> TopicHashPositions:
         """Where the topics of a bundle lie in its range: all of them, or the given ones."""
-        whole = await context.bundle(tenant, namespace, bundle)
-        names = topics or await context.topics.names(whole.namespace)
+        whole = await self._context.bundle(tenant, namespace, bundle)
+        names = topics or await self._context.topics.names(whole.namespace)
         places = {str(name): hash_of(name) for name in map(parse_topic_name, names)}
         return TopicHashPositions(
             namespace=whole.namespace,
@@ -110,29 +113,27 @@ def namespaces_router(context: HttpContext) -> APIRouter:
             hashPositions={name: at for name, at in places.items() if at in whole.bundle},
         )
 
-    @router.get("/admin/namespaces/{cluster}/antiAffinity/{group}")
-    async def in_anti_affinity_group(cluster: str, group: str, tenant: str = "") -> list[str]:
+    async def in_anti_affinity_group(self, cluster: str, group: str, tenant: str = "") -> list[str]:
         """The namespaces of a group, of one tenant or all; where pulsar-admin asks for them."""
-        await context.tenants.cluster(cluster)
+        await self._context.tenants.cluster(cluster)
         found: list[str] = []
-        for each in [tenant] if tenant else await context.tenants.tenants():
-            for name in await context.tenants.namespaces(each):
-                if (await context.tenants.namespace(name)).anti_affinity_group == group:
+        for each in [tenant] if tenant else await self._context.tenants.tenants():
+            for name in await self._context.tenants.namespaces(each):
+                if (await self._context.tenants.namespace(name)).anti_affinity_group == group:
                     found.append(name)
         return found
 
-    @router.put(prefix + "/{bundle}/unload", status_code=204)
     async def unload_bundle(
-        tenant: str, namespace: str, bundle: str, destination: DestinationQuery = ""
+        self, tenant: str, namespace: str, bundle: str, destination: DestinationQuery = ""
     ) -> Response:
         """Have the owner give up a bundle; nothing happens if nobody has it. 307: not the owner."""
-        await context.admin.unload_bundle(
-            await context.bundle(tenant, namespace, bundle), destination
+        await self._context.admin.unload_bundle(
+            await self._context.bundle(tenant, namespace, bundle), destination
         )
         return Response(status_code=204)
 
-    @router.put(prefix + "/{bundle}/split", status_code=204)
     async def split_bundle(
+        self,
         tenant: str,
         namespace: str,
         bundle: str,
@@ -145,22 +146,21 @@ def namespaces_router(context: HttpContext) -> APIRouter:
 
         No client notices; with `unload` the parts are given up afterwards. 307: not the owner.
         """
-        whole = await context.bundle(tenant, namespace, bundle)
-        parts = await context.admin.split(
+        whole = await self._context.bundle(tenant, namespace, bundle)
+        parts = await self._context.admin.split(
             whole, positions or (), algorithm, is_authoritative=authoritative
         )
         if unload:
             for part in parts:
-                await context.admin.unload_bundle(BundleId(whole.namespace, part), "")
+                await self._context.admin.unload_bundle(BundleId(whole.namespace, part), "")
         return Response(status_code=204)
 
-    @router.get("/magnetar/v1/namespaces/{tenant}/{namespace}/bundles")
-    async def owned_bundles(tenant: str, namespace: str) -> list[OwnedBundle]:
+    async def owned_bundles(self, tenant: str, namespace: str) -> list[OwnedBundle]:
         """Bundles of a namespace with their owners and loads. Reads one lease per bundle."""
-        name = await context.namespace(tenant, namespace)
-        layout = await context.admin.layouts.layout_of(name)
+        name = await self._context.namespace(tenant, namespace)
+        layout = await self._context.admin.layouts.layout_of(name)
         loads: dict[tuple[str, str], BundleLoad] = {}
-        for known in context.admin.brokers():
+        for known in self._context.admin.brokers():
             if known.report is not None:
                 for bundle, load in known.report.bundles.items():
                     loads[known.record.name, bundle] = load
@@ -168,13 +168,27 @@ def namespaces_router(context: HttpContext) -> APIRouter:
 
         async def describe(bundle: BundleId) -> OwnedBundle:
             async with at_once:
-                owner = await context.admin.find_owner(bundle)
+                owner = await self._context.admin.find_owner(bundle)
             load = loads.get((owner, str(bundle))) if owner is not None else None
             return OwnedBundle(bundle=bundle.bundle.name, broker=owner, load=load)
 
         every = [BundleId(name, bundle) for bundle in layout.bundles]
         return list(await asyncio.gather(*map(describe, every)))
 
+
+def namespaces_router(context: HttpContext) -> APIRouter:
+    """The routes below /admin/v2/namespaces and /magnetar/v1/namespaces."""
+    router = late_router(tags=["namespaces"])
+    prefix = "/admin/v2/namespaces/{tenant}/{namespace}"
+    routes = _Namespaces(context)
+    router.get(prefix + "/bundles")(routes.bundles)
+    router.get(prefix + "/topics")(routes.topics)
+    router.put(prefix + "/unload", status_code=204)(routes.unload)
+    router.get(prefix + "/{bundle}/topicHashPositions")(routes.hash_positions)
+    router.get("/admin/namespaces/{cluster}/antiAffinity/{group}")(routes.in_anti_affinity_group)
+    router.put(prefix + "/{bundle}/unload", status_code=204)(routes.unload_bundle)
+    router.put(prefix + "/{bundle}/split", status_code=204)(routes.split_bundle)
+    router.get("/magnetar/v1/namespaces/{tenant}/{namespace}/bundles")(routes.owned_bundles)
     return router
 
 
@@ -339,91 +353,101 @@ def _add_resource_group(router: APIRouter, context: HttpContext) -> None:
         return done()
 
 
-def backlogs_router(context: HttpContext, keeping: Keeping) -> APIRouter:
-    """The routes about the backlogs of many topics."""
-    router = late_router(tags=["backlogs"])
+class _Backlogs:
+    """Routes of the backlogs of many topics."""
 
-    async def topics_of(tenant: str, namespace: str) -> list[TopicName]:
-        name = await context.namespace(tenant, namespace)
-        return [parse_topic_name(each) for each in await context.topics.names(name)]
+    def __init__(self, context: HttpContext, keeping: Keeping) -> None:
+        self._context = context
+        self._keeping = keeping
 
-    async def topics_in(tenant: str, namespace: str, bundle: str) -> list[TopicName]:
-        held = await context.bundle(tenant, namespace, bundle)
-        return [each for each in await topics_of(tenant, namespace) if held.holds(each)]
+    async def _topics_of(self, tenant: str, namespace: str) -> list[TopicName]:
+        name = await self._context.namespace(tenant, namespace)
+        return [parse_topic_name(each) for each in await self._context.topics.names(name)]
 
-    async def durable(topic: TopicName) -> list[Subscription]:
-        there = await context.served(topic)
+    async def _topics_in(self, tenant: str, namespace: str, bundle: str) -> list[TopicName]:
+        held = await self._context.bundle(tenant, namespace, bundle)
+        return [each for each in await self._topics_of(tenant, namespace) if held.holds(each)]
+
+    async def _durable(self, topic: TopicName) -> list[Subscription]:
+        there = await self._context.served(topic)
         return [each for each in there.subscriptions.values() if each.is_durable and each.is_open]
 
-    async def clear(topics: Sequence[TopicName], wanted: str | None) -> None:
+    async def _clear(self, topics: Sequence[TopicName], wanted: str | None) -> None:
         async def names(topic: TopicName) -> list[str]:
-            return [each.name for each in await durable(topic)]
+            return [each.name for each in await self._durable(topic)]
 
         found = await on_each(
-            context.admin, topics, names, "GET", "subscriptions", may_be_missing=True
+            self._context.admin, topics, names, "GET", "subscriptions", may_be_missing=True
         )
         for topic, subscriptions in zip(topics, found, strict=True):
             for name in subscriptions if isinstance(subscriptions, list) else ():
                 if wanted in (None, name):
-                    await clear_one(topic, str(name))
+                    await self._clear_one(topic, str(name))
 
-    async def clear_one(topic: TopicName, name: str) -> None:
+    async def _clear_one(self, topic: TopicName, name: str) -> None:
         async def skip_all(of: TopicName) -> None:
-            for each in await durable(of):
+            for each in await self._durable(of):
                 if each.name == name:
                     await operating.skip_all(each)
 
         action = f"subscription/{quote(name, safe='')}/skip_all"
-        await on_each(context.admin, [topic], skip_all, "POST", action, may_be_missing=True)
+        await on_each(self._context.admin, [topic], skip_all, "POST", action, may_be_missing=True)
 
-    @router.post(_NAMESPACE + "/clearBacklog", status_code=204)
-    async def clear_all(tenant: str, namespace: str) -> Response:
+    async def clear_all(self, tenant: str, namespace: str) -> Response:
         """Forget the backlogs of all subscriptions of a namespace."""
-        await clear(await topics_of(tenant, namespace), None)
+        await self._clear(await self._topics_of(tenant, namespace), None)
         return Response(status_code=204)
 
-    @router.post(_NAMESPACE + "/clearBacklog/{sub:path}", status_code=204)
-    async def clear_subscription(tenant: str, namespace: str, sub: str) -> Response:
+    async def clear_subscription(self, tenant: str, namespace: str, sub: str) -> Response:
         """Forget the backlogs of one subscription on all topics of a namespace."""
-        await clear(await topics_of(tenant, namespace), sub)
+        await self._clear(await self._topics_of(tenant, namespace), sub)
         return Response(status_code=204)
 
-    @router.post(_NAMESPACE + "/{bundle}/clearBacklog", status_code=204)
-    async def clear_bundle(tenant: str, namespace: str, bundle: str) -> Response:
+    async def clear_bundle(self, tenant: str, namespace: str, bundle: str) -> Response:
         """Forget the backlogs of all subscriptions of one bundle."""
-        await clear(await topics_in(tenant, namespace, bundle), None)
+        await self._clear(await self._topics_in(tenant, namespace, bundle), None)
         return Response(status_code=204)
 
-    @router.post(_NAMESPACE + "/{bundle}/clearBacklog/{sub:path}", status_code=204)
     async def clear_subscription_of_bundle(
-        tenant: str, namespace: str, bundle: str, sub: str
+        self, tenant: str, namespace: str, bundle: str, sub: str
     ) -> Response:
         """Forget the backlogs of one subscription on all topics of one bundle."""
-        await clear(await topics_in(tenant, namespace, bundle), sub)
+        await self._clear(await self._topics_in(tenant, namespace, bundle), sub)
         return Response(status_code=204)
 
-    @router.post(_NAMESPACE + "/unsubscribe/{sub:path}", status_code=204)
-    async def unsubscribe(tenant: str, namespace: str, sub: str) -> Response:
+    async def unsubscribe(self, tenant: str, namespace: str, sub: str) -> Response:
         """Delete a subscription on all topics of a namespace. 412: it has consumers somewhere."""
 
         async def delete(topic: TopicName) -> None:
-            there = await context.served(topic)
-            for each in await durable(topic):
+            there = await self._context.served(topic)
+            for each in await self._durable(topic):
                 if each.name == sub:
                     await there.subscriptions.delete(each, is_forced=False)
 
         action = f"subscription/{quote(sub, safe='')}"
-        topics = await topics_of(tenant, namespace)
-        await on_each(context.admin, topics, delete, "DELETE", action, may_be_missing=True)
+        topics = await self._topics_of(tenant, namespace)
+        await on_each(self._context.admin, topics, delete, "DELETE", action, may_be_missing=True)
         return Response(status_code=204)
 
-    @router.get("/admin/v2/brokers/backlog-quota-check", status_code=204)
-    async def check_quotas() -> Response:
+    async def check_quotas(self) -> Response:
         """Check the quotas of the topics of this broker now."""
-        for topic in context.topics.loaded:
-            work = keeping.quotas.look_at(topic)
+        for topic in self._context.topics.loaded:
+            work = self._keeping.quotas.look_at(topic)
             if work is not None and topic.tenure.holds():
                 await work
         return Response(status_code=204)
 
+
+def backlogs_router(context: HttpContext, keeping: Keeping) -> APIRouter:
+    """The routes about the backlogs of many topics."""
+    router = late_router(tags=["backlogs"])
+    routes = _Backlogs(context, keeping)
+    router.post(_NAMESPACE + "/clearBacklog", status_code=204)(routes.clear_all)
+    router.post(_NAMESPACE + "/clearBacklog/{sub:path}", status_code=204)(routes.clear_subscription)
+    router.post(_NAMESPACE + "/{bundle}/clearBacklog", status_code=204)(routes.clear_bundle)
+    router.post(_NAMESPACE + "/{bundle}/clearBacklog/{sub:path}", status_code=204)(
+        routes.clear_subscription_of_bundle
+    )
+    router.post(_NAMESPACE + "/unsubscribe/{sub:path}", status_code=204)(routes.unsubscribe)
+    router.get("/admin/v2/brokers/backlog-quota-check", status_code=204)(routes.check_quotas)
     return router

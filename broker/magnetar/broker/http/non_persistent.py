@@ -19,101 +19,120 @@ _NAMESPACE = "/admin/v2/non-persistent/{tenant}/{namespace}"
 _TOPIC = _NAMESPACE + "/{topic}"
 
 
-def non_persistent_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/non-persistent; `bundle_lists_router` comes behind all others."""
-    router = late_router(tags=["non-persistent topics"])
-    topics = context.topics
-    work_on = TopicWork(context)
+class _NonPersistent:
+    """Routes of non-persistent topics."""
 
-    async def named(tenant: str, namespace: str, topic: str) -> TopicName:
-        return await context.topic("non-persistent", tenant, namespace, topic)
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._topics = context.topics
+        self._work_on = TopicWork(context)
 
-    @router.get(_NAMESPACE, summary="The non-persistent topics of a namespace")
-    async def listed(tenant: str, namespace: str) -> list[str]:
+    async def _named(self, tenant: str, namespace: str, topic: str) -> TopicName:
+        return await self._context.topic("non-persistent", tenant, namespace, topic)
+
+    async def listed(self, tenant: str, namespace: str) -> list[str]:
         """Return the topics in use, on whichever broker they are."""
-        return await non_persistent_names(context, await context.namespace(tenant, namespace))
+        return await non_persistent_names(
+            self._context, await self._context.namespace(tenant, namespace)
+        )
 
-    @router.put(_TOPIC, status_code=204, summary="Have a non-persistent topic")
-    async def create(tenant: str, namespace: str, topic: str) -> Response:
+    async def create(self, tenant: str, namespace: str, topic: str) -> Response:
         """Create the topic; it ends when nobody uses it. 409: the name is taken."""
-        name = await named(tenant, namespace, topic)
+        name = await self._named(tenant, namespace, topic)
         if name.partition_index >= 0:
             raise HttpRefusal(412, f"{name} has the name of a partition: create the whole topic")
-        await check_whole(name, 409)
-        await topics.creation.check_room(name.namespace_name, 1)
-        await context.check_owner(name)
-        if await topics.exists(name):
+        await self._check_whole(name, 409)
+        await self._topics.creation.check_room(name.namespace_name, 1)
+        await self._context.check_owner(name)
+        if await self._topics.exists(name):
             raise TopicConflictError(f"This topic already exists: {name}")
-        await topics.get(name)
+        await self._topics.get(name)
         return done()
 
-    async def check_whole(name: TopicName, status: int) -> None:
-        if await topics.partitioned.find(name, is_sure=True) is not None:
+    async def _check_whole(self, name: TopicName, status: int) -> None:
+        if await self._topics.partitioned.find(name, is_sure=True) is not None:
             raise HttpRefusal(status, f"{name} is a partitioned topic")
 
-    @router.delete(_TOPIC, status_code=204, summary="Delete a non-persistent topic")
-    async def delete(tenant: str, namespace: str, topic: str, force: bool = False) -> Response:
+    async def delete(
+        self, tenant: str, namespace: str, topic: str, force: bool = False
+    ) -> Response:
         """Send its clients away and forget it. 412: somebody uses it."""
-        name = await named(tenant, namespace, topic)
-        await check_whole(name, 409)
-        await context.admin.here(name)
-        await topics.removal.delete(name, is_forced=force)
+        name = await self._named(tenant, namespace, topic)
+        await self._check_whole(name, 409)
+        await self._context.admin.here(name)
+        await self._topics.removal.delete(name, is_forced=force)
         return done()
 
-    @router.delete(
-        _TOPIC + "/partitions",
-        status_code=204,
-        summary="Delete a partitioned topic that keeps nothing",
-    )
     async def delete_partitioned(
-        tenant: str, namespace: str, topic: str, force: bool = False
+        self, tenant: str, namespace: str, topic: str, force: bool = False
     ) -> Response:
         """412: somebody uses one of its partitions."""
-        name = await named(tenant, namespace, topic)
-        await topics.partitioned.get(name)
+        name = await self._named(tenant, namespace, topic)
+        await self._topics.partitioned.get(name)
 
         async def delete_one(partition: TopicName) -> None:
-            await context.admin.here(partition)
-            await topics.removal.delete(partition, is_forced=force)
+            await self._context.admin.here(partition)
+            await self._topics.removal.delete(partition, is_forced=force)
 
-        every = await work_on.partitions(name) or []
+        every = await self._work_on.partitions(name) or []
         query = "?force=true" if force else ""
-        await on_each(context.admin, every, delete_one, "DELETE", query, may_be_missing=True)
-        await topics.partitioned.mark_deleted(name)
-        await topics.removal.forget(name)
-        await topics.partitioned.forget(name)
+        await on_each(self._context.admin, every, delete_one, "DELETE", query, may_be_missing=True)
+        await self._topics.partitioned.mark_deleted(name)
+        await self._topics.removal.forget(name)
+        await self._topics.partitioned.forget(name)
         return done()
 
-    @router.put(_TOPIC + "/unload", status_code=204, summary="Unload a non-persistent topic")
-    async def unload(tenant: str, namespace: str, topic: str) -> Response:
+    async def unload(self, tenant: str, namespace: str, topic: str) -> Response:
         """Send its clients away; they come back."""
-        name = await named(tenant, namespace, topic)
-        unload_one = context.admin.unload_topic
-        every = await work_on.partitions(name)
+        name = await self._named(tenant, namespace, topic)
+        unload_one = self._context.admin.unload_topic
+        every = await self._work_on.partitions(name)
         if every is not None:
-            await on_each(context.admin, every, unload_one, "PUT", "unload", may_be_missing=True)
+            await on_each(
+                self._context.admin, every, unload_one, "PUT", "unload", may_be_missing=True
+            )
             return done()
-        if not await topics.exists(name):
-            await context.admin.here(name)
+        if not await self._topics.exists(name):
+            await self._context.admin.here(name)
             raise TopicNotFoundError(f"Topic {name} not found")
         await unload_one(name)
         return done()
 
-    @router.get(_TOPIC + "/subscriptions", summary="The subscriptions of a non-persistent topic")
-    async def subscriptions(tenant: str, namespace: str, topic: str) -> list[str]:
+    async def subscriptions(self, tenant: str, namespace: str, topic: str) -> list[str]:
         """Return the subscriptions that have consumers now."""
 
         async def names(there: Topic) -> list[str]:
             return [name for name, each in there.subscriptions.items() if each.is_open]
 
-        name = await named(tenant, namespace, topic)
-        found = await work_on.each(name, "GET", "subscriptions", names)
+        name = await self._named(tenant, namespace, topic)
+        found = await self._work_on.each(name, "GET", "subscriptions", names)
         return sorted({str(one) for some in found if isinstance(some, list) for one in some})
 
-    @router.delete(_TOPIC + "/truncate", status_code=204, summary="412: it keeps no data")
-    async def truncate(tenant: str, namespace: str, topic: str) -> Response:
-        raise HttpRefusal(412, f"{await named(tenant, namespace, topic)} keeps no data")
+    async def truncate(self, tenant: str, namespace: str, topic: str) -> Response:
+        raise HttpRefusal(412, f"{await self._named(tenant, namespace, topic)} keeps no data")
 
+
+def non_persistent_router(context: HttpContext) -> APIRouter:
+    """The routes below /admin/v2/non-persistent; `bundle_lists_router` comes behind all others."""
+    router = late_router(tags=["non-persistent topics"])
+    routes = _NonPersistent(context)
+    router.get(_NAMESPACE, summary="The non-persistent topics of a namespace")(routes.listed)
+    router.put(_TOPIC, status_code=204, summary="Have a non-persistent topic")(routes.create)
+    router.delete(_TOPIC, status_code=204, summary="Delete a non-persistent topic")(routes.delete)
+    router.delete(
+        _TOPIC + "/partitions",
+        status_code=204,
+        summary="Delete a partitioned topic that keeps nothing",
+    )(routes.delete_partitioned)
+    router.put(_TOPIC + "/unload", status_code=204, summary="Unload a non-persistent topic")(
+        routes.unload
+    )
+    router.get(_TOPIC + "/subscriptions", summary="The subscriptions of a non-persistent topic")(
+        routes.subscriptions
+    )
+    router.delete(_TOPIC + "/truncate", status_code=204, summary="412: it keeps no data")(
+        routes.truncate
+    )
     for action in ("terminate", "terminate/partitions", "trim"):
         _refuse(router, context, "POST", action)
     for action in ("compaction", "offload"):

@@ -34,90 +34,97 @@ class PostSchemaPayload(BaseModel):
     properties: dict[str, str] | None = None
 
 
-def schemas_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/schemas."""
-    router = late_router(tags=["schemas"])
-    schemas = context.schemas
+class _Schemas:
+    """Routes of schemas."""
 
-    async def named(tenant: str, namespace: str, topic: str) -> TopicName:
-        return (await context.topic("persistent", tenant, namespace, topic)).partitioned
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._schemas = context.schemas
 
-    async def policies_of(name: TopicName) -> Policies:
-        return await context.policies.of(name)
+    async def _named(self, tenant: str, namespace: str, topic: str) -> TopicName:
+        return (await self._context.topic("persistent", tenant, namespace, topic)).partitioned
 
-    @router.get(_PREFIX + "/schema")
-    async def latest(tenant: str, namespace: str, topic: str) -> JSONResponse:
+    async def _policies_of(self, name: TopicName) -> Policies:
+        return await self._context.policies.of(name)
+
+    async def latest(self, tenant: str, namespace: str, topic: str) -> JSONResponse:
         """The schema of a topic. 404: it has none, or it was deleted."""
         return JSONResponse(
-            shown_schema(await schemas.latest(await named(tenant, namespace, topic)))
+            shown_schema(await self._schemas.latest(await self._named(tenant, namespace, topic)))
         )
 
-    @router.get(_PREFIX + "/schema/{version}")
-    async def numbered(tenant: str, namespace: str, topic: str, version: int) -> JSONResponse:
+    async def numbered(self, tenant: str, namespace: str, topic: str, version: int) -> JSONResponse:
         """A version of the schema, also one that was deleted."""
-        name = await named(tenant, namespace, topic)
-        return JSONResponse(shown_schema(await schemas.get(name, version)))
+        name = await self._named(tenant, namespace, topic)
+        return JSONResponse(shown_schema(await self._schemas.get(name, version)))
 
-    @router.get(_PREFIX + "/schemas")
-    async def versions(tenant: str, namespace: str, topic: str) -> JSONResponse:
+    async def versions(self, tenant: str, namespace: str, topic: str) -> JSONResponse:
         """All versions of the schema, oldest first."""
-        found = await schemas.versions(await named(tenant, namespace, topic))
+        found = await self._schemas.versions(await self._named(tenant, namespace, topic))
         return JSONResponse({"getSchemaResponses": [shown_schema(each) for each in found]})
 
-    @router.get(_PREFIX + "/metadata")
-    async def metadata(tenant: str, namespace: str, topic: str) -> JSONResponse:
+    async def metadata(self, tenant: str, namespace: str, topic: str) -> JSONResponse:
         """Where the versions are stored."""
-        index = await schemas.index(await named(tenant, namespace, topic))
+        index = await self._schemas.index(await self._named(tenant, namespace, topic))
         places = [_place(each) for each in index]
         return JSONResponse({"info": places[-1], "index": places})
 
-    @router.post(_PREFIX + "/schema")
     async def register(
-        tenant: str, namespace: str, topic: str, payload: PostSchemaPayload
+        self, tenant: str, namespace: str, topic: str, payload: PostSchemaPayload
     ) -> dict[str, Any]:
         """Give the topic a schema. 409: it does not fit. 422: it is no definition of its type."""
-        name = await named(tenant, namespace, topic)
-        version = await schemas.put(name, _schema_of(payload), await policies_of(name))
+        name = await self._named(tenant, namespace, topic)
+        version = await self._schemas.put(name, _schema_of(payload), await self._policies_of(name))
         return {"version": {"version": version}}
 
-    @router.delete(_PREFIX + "/schema")
     async def delete(
-        tenant: str, namespace: str, topic: str, force: bool = False
+        self, tenant: str, namespace: str, topic: str, force: bool = False
     ) -> dict[str, int]:
         """Have the topic have no schema. With force, old versions cannot be read any more."""
-        name = await named(tenant, namespace, topic)
+        name = await self._named(tenant, namespace, topic)
         if not force:
-            return {"version": await schemas.delete(name)}
-        version = await schemas.remove(name)
+            return {"version": await self._schemas.delete(name)}
+        version = await self._schemas.remove(name)
         if version is None:
             raise HttpRefusal(404, f"Schema not found: {schema_id(name)} has none")
         return {"version": version}
 
-    @router.post(_PREFIX + "/compatibility", status_code=202)
     async def compatibility(
-        tenant: str, namespace: str, topic: str, payload: PostSchemaPayload
+        self, tenant: str, namespace: str, topic: str, payload: PostSchemaPayload
     ) -> dict[str, Any]:
         """Whether a schema could be registered, and by which strategy."""
-        name = await named(tenant, namespace, topic)
-        strategy = (await policies_of(name)).schema_compatibility
+        name = await self._named(tenant, namespace, topic)
+        strategy = (await self._policies_of(name)).schema_compatibility
         schema = _schema_of(payload)
         fits = True
         try:
-            await schemas.check(name, schema, strategy)
+            await self._schemas.check(name, schema, strategy)
         except InvalidSchemaError:
             raise
         except IncompatibleSchemaError:
             fits = False
         return {"compatibility": fits, "schemaCompatibilityStrategy": strategy.value}
 
-    @router.post(_PREFIX + "/version")
     async def version_of(
-        tenant: str, namespace: str, topic: str, payload: PostSchemaPayload
+        self, tenant: str, namespace: str, topic: str, payload: PostSchemaPayload
     ) -> dict[str, int]:
         """The version of a schema. 404: it is none of the topic's."""
-        name = await named(tenant, namespace, topic)
-        return {"version": await schemas.find(name, _schema_of(payload))}
+        name = await self._named(tenant, namespace, topic)
+        return {"version": await self._schemas.find(name, _schema_of(payload))}
 
+
+def schemas_router(context: HttpContext) -> APIRouter:
+    """The routes below /admin/v2/schemas."""
+    router = late_router(tags=["schemas"])
+    routes = _Schemas(context)
+    router.get(_PREFIX + "/schema")(routes.latest)
+    router.get(_PREFIX + "/schema/{version}")(routes.numbered)
+    router.get(_PREFIX + "/schemas")(routes.versions)
+    router.get(_PREFIX + "/metadata")(routes.metadata)
+    router.post(_PREFIX + "/schema")(routes.register)
+    router.delete(_PREFIX + "/schema")(routes.delete)
+    router.post(_PREFIX + "/compatibility", status_code=202)(routes.compatibility)
+    router.post(_PREFIX + "/version")(routes.version_of)
     return router
 
 

@@ -204,6 +204,14 @@ class _Routes:
             total = summed(parts.values())
             return {**total, "metadata": metadata, "partitions": parts if parted else {}}
 
+        self._add_internal()
+        if self._domain == "persistent":
+            self._add_stored()
+
+    def _add_internal(self) -> None:
+        router, prefix = self._router, self._prefix
+        of = f"of a {self._domain} topic"
+
         @router.get(
             prefix + "/internalStats", summary=f"How it is stored: ledgers and cursors {of}"
         )
@@ -221,9 +229,6 @@ class _Routes:
 
             metadata, parts = await self._parts(name, "internalStats", self._internal_stats)
             return {"metadata": metadata, "partitions": parts}
-
-        if self._domain == "persistent":
-            self._add_stored()
 
     def _add_stored(self) -> None:
         router, prefix = self._router, self._prefix

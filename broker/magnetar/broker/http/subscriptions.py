@@ -83,93 +83,93 @@ class BacklogAnalysis(BaseModel):
 Place = Annotated[ResetCursorData | None, Body()]
 
 
-def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
-    """The routes below a topic that are about its subscriptions and its data."""
-    router = late_router(tags=["subscriptions"])
+class _Subscriptions:
+    """Routes of the subscriptions and the data of a topic."""
 
-    work_on = TopicWork(context)
-    each, single = work_on.each, work_on.single
+    def __init__(self, context: HttpContext, keeping: Keeping) -> None:
+        self._context = context
+        self._keeping = keeping
+        work_on = TopicWork(context)
+        self._each, self._single = work_on.each, work_on.single
 
-    async def persistent(tenant: str, namespace: str, topic: str) -> TopicName:
-        return await context.topic("persistent", tenant, namespace, topic)
+    async def _persistent(self, tenant: str, namespace: str, topic: str) -> TopicName:
+        return await self._context.topic("persistent", tenant, namespace, topic)
 
-    @router.get(_PERSISTENT + "/subscriptions")
-    async def subscriptions(tenant: str, namespace: str, topic: str) -> list[str]:
+    async def subscriptions(self, tenant: str, namespace: str, topic: str) -> list[str]:
         """Names of the subscriptions, readers included."""
 
         async def names(there: Topic) -> list[str]:
             return [name for name, each in there.subscriptions.items() if each.is_open]
 
-        name = await persistent(tenant, namespace, topic)
-        found = await each(name, "GET", "subscriptions", names)
+        name = await self._persistent(tenant, namespace, topic)
+        found = await self._each(name, "GET", "subscriptions", names)
         return sorted({str(one) for some in found if isinstance(some, list) for one in some})
 
-    @router.post(_PERSISTENT + _SUBSCRIPTION + "/skip_all", status_code=204)
-    async def skip_all(tenant: str, namespace: str, topic: str, sub: str) -> Response:
+    async def skip_all(self, tenant: str, namespace: str, topic: str, sub: str) -> Response:
         """Forget the whole backlog; consumers are disconnected, and come back."""
 
         async def work(there: Topic) -> None:
             await operating.skip_all(operating.subscription_of(there, sub))
 
-        name = await persistent(tenant, namespace, topic)
-        await each(name, "POST", _action(sub, "skip_all"), work)
+        name = await self._persistent(tenant, namespace, topic)
+        await self._each(name, "POST", _action(sub, "skip_all"), work)
         return _done()
 
-    @router.post(_PERSISTENT + _SUBSCRIPTION + "/skip/{count}", status_code=204)
-    async def skip(tenant: str, namespace: str, topic: str, sub: str, count: int) -> Response:
+    async def skip(self, tenant: str, namespace: str, topic: str, sub: str, count: int) -> Response:
         """Forget the oldest entries of the backlog."""
         if count < 0:
             raise HttpRefusal(412, f"{count} messages cannot be skipped")
-        there = await single(tenant, namespace, topic, "skipping so many messages")
+        there = await self._single(tenant, namespace, topic, "skipping so many messages")
         await operating.skip(there, operating.subscription_of(there, sub), count)
         return _done()
 
-    @router.post(_PERSISTENT + _SUBSCRIPTION + "/skipUnreadable")
-    async def skip_unreadable(tenant: str, namespace: str, topic: str, sub: str) -> dict[str, int]:
+    async def skip_unreadable(
+        self, tenant: str, namespace: str, topic: str, sub: str
+    ) -> dict[str, int]:
         """Forget exactly the entries that no bookie can serve, at which the subscription stands."""
-        there = await single(tenant, namespace, topic, "skipping what cannot be read")
+        there = await self._single(tenant, namespace, topic, "skipping what cannot be read")
         found = operating.subscription_of(there, sub)
         return {"skipped": await operating.skip_unreadable(there, found)}
 
-    @router.post(_PERSISTENT + _SUBSCRIPTION + "/expireMessages/{seconds}", status_code=204)
-    async def expire(tenant: str, namespace: str, topic: str, sub: str, seconds: int) -> Response:
+    async def expire(
+        self, tenant: str, namespace: str, topic: str, sub: str, seconds: int
+    ) -> Response:
         """Forget what is older. 409: that is being done already."""
 
         async def work(there: Topic) -> None:
-            await _expire(keeping, there, [operating.subscription_of(there, sub)], seconds)
+            await _expire(self._keeping, there, [operating.subscription_of(there, sub)], seconds)
 
-        name = await persistent(tenant, namespace, topic)
-        await each(name, "POST", _action(sub, f"expireMessages/{seconds}"), work)
+        name = await self._persistent(tenant, namespace, topic)
+        await self._each(name, "POST", _action(sub, f"expireMessages/{seconds}"), work)
         return _done()
 
-    @router.post(_PERSISTENT + "/all_subscription/expireMessages/{seconds}", status_code=204)
-    async def expire_all(tenant: str, namespace: str, topic: str, seconds: int) -> Response:
+    async def expire_all(self, tenant: str, namespace: str, topic: str, seconds: int) -> Response:
         """Expire messages of all durable subscriptions of a topic."""
 
         async def work(there: Topic) -> None:
             known = there.subscriptions.values()
             durable = [each for each in known if each.is_durable and each.is_open]
-            await _expire(keeping, there, durable, seconds)
+            await _expire(self._keeping, there, durable, seconds)
 
-        name = await persistent(tenant, namespace, topic)
-        await each(name, "POST", f"all_subscription/expireMessages/{seconds}", work)
+        name = await self._persistent(tenant, namespace, topic)
+        await self._each(name, "POST", f"all_subscription/expireMessages/{seconds}", work)
         return _done()
 
-    @router.post(_PERSISTENT + _SUBSCRIPTION + "/expireMessages", status_code=204)
     async def expire_through(
-        tenant: str, namespace: str, topic: str, sub: str, place: ResetCursorData
+        self, tenant: str, namespace: str, topic: str, sub: str, place: ResetCursorData
     ) -> Response:
         """Forget everything through a message, or before it if it is excluded."""
-        there = await single(tenant, namespace, topic, "expiring up to a message")
+        there = await self._single(tenant, namespace, topic, "expiring up to a message")
         subscription = operating.subscription_of(there, sub)
         through = Position(place.ledger_id, place.entry_id - place.is_excluded)
-        keeping.expiry.expire_through(there, [subscription], min(through, there.log.last_confirmed))
+        self._keeping.expiry.expire_through(
+            there, [subscription], min(through, there.log.last_confirmed)
+        )
         await operating.persist(subscription)
         return _done()
 
-    @router.post(_PERSISTENT + _SUBSCRIPTION + "/resetcursor/{timestamp}", status_code=204)
     async def reset_to_time(
-        tenant: str, namespace: str, topic: str, sub: str, timestamp: int
+        self, tenant: str, namespace: str, topic: str, sub: str, timestamp: int
     ) -> Response:
         """Go on at what was published at or after a time, ms since 1970."""
 
@@ -177,47 +177,43 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
             subscription = operating.subscription_of(there, sub)
             await operating.reset_to_time(there, subscription, timestamp)
 
-        name = await persistent(tenant, namespace, topic)
-        await each(name, "POST", _action(sub, f"resetcursor/{timestamp}"), work)
+        name = await self._persistent(tenant, namespace, topic)
+        await self._each(name, "POST", _action(sub, f"resetcursor/{timestamp}"), work)
         return _done()
 
-    @router.post(_PERSISTENT + _SUBSCRIPTION + "/resetcursor", status_code=204)
     async def reset(
-        tenant: str, namespace: str, topic: str, sub: str, place: ResetCursorData
+        self, tenant: str, namespace: str, topic: str, sub: str, place: ResetCursorData
     ) -> Response:
         """Go on at a message, or behind it if it is excluded."""
-        there = await single(tenant, namespace, topic, "a reset to a message")
+        there = await self._single(tenant, namespace, topic, "a reset to a message")
         subscription = operating.subscription_of(there, sub)
         await operating.reset(subscription, *await first_of(there, place))
         return _done()
 
-    @router.get(_PERSISTENT + _SUBSCRIPTION + "/properties")
-    async def properties(tenant: str, namespace: str, topic: str, sub: str) -> JsonValue:
+    async def properties(self, tenant: str, namespace: str, topic: str, sub: str) -> JsonValue:
         """The subscription's properties; of a partitioned topic, those of its first partition."""
 
         async def work(there: Topic) -> JsonValue:
             cursor = operating.subscription_of(there, sub).cursor
             return dict(cursor.properties) if isinstance(cursor, Cursor) else {}
 
-        name = await persistent(tenant, namespace, topic)
-        return (await each(name, "GET", _action(sub, "properties"), work))[0]
+        name = await self._persistent(tenant, namespace, topic)
+        return (await self._each(name, "GET", _action(sub, "properties"), work))[0]
 
-    @router.put(_PERSISTENT + _SUBSCRIPTION + "/properties", status_code=204)
     async def set_properties(
-        tenant: str, namespace: str, topic: str, sub: str, values: dict[str, str]
+        self, tenant: str, namespace: str, topic: str, sub: str, values: dict[str, str]
     ) -> Response:
         """Replace the subscription's properties."""
 
         async def work(there: Topic) -> None:
             await operating.set_properties(operating.subscription_of(there, sub), values)
 
-        name = await persistent(tenant, namespace, topic)
-        await each(name, "PUT", _action(sub, "properties"), work, dict(values))
+        name = await self._persistent(tenant, namespace, topic)
+        await self._each(name, "PUT", _action(sub, "properties"), work, dict(values))
         return _done()
 
-    @router.put(_PERSISTENT + _SUBSCRIPTION, status_code=204)
     async def create(
-        tenant: str, namespace: str, topic: str, sub: str, place: Place = None
+        self, tenant: str, namespace: str, topic: str, sub: str, place: Place = None
     ) -> Response:
         """Make a subscription, at the end if nothing else is said. 409: it exists, and in every
         partition: where it is missing in some, an earlier attempt is completed."""
@@ -227,16 +223,17 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
                 raise HttpRefusal(409, f"Subscription {sub} of {there.name} already exists")
             first, words = (LATEST, ()) if place is None else await first_of(there, place)
             values = (place.properties if place is not None else None) or {}
-            await operating.create_subscription(context.topics, there, sub, first, values, words)
+            await operating.create_subscription(
+                self._context.topics, there, sub, first, values, words
+            )
 
-        name = await persistent(tenant, namespace, topic)
+        name = await self._persistent(tenant, namespace, topic)
         body = place.model_dump(by_alias=True) if place is not None else None
-        await each(name, "PUT", _action(sub), work, body, creates=True)
+        await self._each(name, "PUT", _action(sub), work, body, creates=True)
         return _done()
 
-    @router.delete(_PERSISTENT + _SUBSCRIPTION, status_code=204)
     async def delete(
-        tenant: str, namespace: str, topic: str, sub: str, force: bool = False
+        self, tenant: str, namespace: str, topic: str, sub: str, force: bool = False
     ) -> Response:
         """Delete a subscription. 412: it has consumers, and is not to be deleted by force."""
 
@@ -244,50 +241,48 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
             subscription = operating.subscription_of(there, sub)
             await there.subscriptions.delete(subscription, is_forced=force)
 
-        name = await persistent(tenant, namespace, topic)
+        name = await self._persistent(tenant, namespace, topic)
         action = _action(sub) + ("?force=true" if force else "")
-        await each(name, "DELETE", action, work)
+        await self._each(name, "DELETE", action, work)
         return _done()
 
-    @router.post(_PERSISTENT + "/trim", status_code=204)
-    async def trim(tenant: str, namespace: str, topic: str) -> Response:
+    async def trim(self, tenant: str, namespace: str, topic: str) -> Response:
         """Have what is consumed and not to be retained go at once."""
-        name = await persistent(tenant, namespace, topic)
-        await each(name, "POST", "trim", operating.trim)
+        name = await self._persistent(tenant, namespace, topic)
+        await self._each(name, "POST", "trim", operating.trim)
         return _done()
 
-    @router.delete(_PERSISTENT + "/truncate", status_code=204)
-    async def truncate(tenant: str, namespace: str, topic: str) -> Response:
+    async def truncate(self, tenant: str, namespace: str, topic: str) -> Response:
         """Forget all backlogs, and delete the data."""
-        name = await persistent(tenant, namespace, topic)
-        await each(name, "DELETE", "truncate", operating.truncate)
+        name = await self._persistent(tenant, namespace, topic)
+        await self._each(name, "DELETE", "truncate", operating.truncate)
         return _done()
 
-    @router.post(_PERSISTENT + _SUBSCRIPTION + "/analyzeBacklog")
     async def analyze(
-        tenant: str, namespace: str, topic: str, sub: str, place: Place = None
+        self, tenant: str, namespace: str, topic: str, sub: str, place: Place = None
     ) -> BacklogAnalysis:
         """Read what a subscription has not acknowledged, and count it; from a message on, if given.
 
         It stops after `backlog_analysis_entries_max` entries, and says so.
         """
-        there = await single(tenant, namespace, topic, "the analysis of a backlog")
+        there = await self._single(tenant, namespace, topic, "the analysis of a backlog")
         subscription = operating.subscription_of(there, sub)
         first = Position(place.ledger_id, place.entry_id + place.is_excluded) if place else None
-        limit = context.settings.backlog_analysis_entries_max
+        limit = self._context.settings.backlog_analysis_entries_max
         return BacklogAnalysis.of(await count_backlog(there, subscription, first, limit), there)
 
-    @router.get(_PERSISTENT + _SUBSCRIPTION + "/replicatedSubscriptionStatus")
-    async def replicated(tenant: str, namespace: str, topic: str, sub: str) -> dict[str, bool]:
+    async def replicated(
+        self, tenant: str, namespace: str, topic: str, sub: str
+    ) -> dict[str, bool]:
         """Whether a subscription is replicated, by topic or partition: none is."""
 
         async def work(there: Topic) -> dict[str, bool]:
             operating.subscription_of(there, sub)
             return {str(there.name): False}
 
-        name = await persistent(tenant, namespace, topic)
+        name = await self._persistent(tenant, namespace, topic)
         action = _action(sub, "replicatedSubscriptionStatus")
-        found = await each(name, "GET", action, work)
+        found = await self._each(name, "GET", action, work)
         return {
             str(key): bool(value)
             for one in found
@@ -295,8 +290,8 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
             for key, value in one.items()
         }
 
-    @router.post(_PERSISTENT + _SUBSCRIPTION + "/replicatedSubscriptionStatus", status_code=204)
     async def set_replicated(
+        self,
         tenant: str,
         namespace: str,
         topic: str,
@@ -308,12 +303,45 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
         async def work(there: Topic) -> None:
             operating.subscription_of(there, sub)
 
-        name = await persistent(tenant, namespace, topic)
-        await each(name, "GET", _action(sub, "replicatedSubscriptionStatus"), work)
+        name = await self._persistent(tenant, namespace, topic)
+        await self._each(name, "GET", _action(sub, "replicatedSubscriptionStatus"), work)
         if enabled:
             raise HttpRefusal(412, "nothing is replicated to other clusters")
         return _done()
 
+
+def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
+    """The routes below a topic that are about its subscriptions and its data."""
+    router = late_router(tags=["subscriptions"])
+    routes = _Subscriptions(context, keeping)
+    router.get(_PERSISTENT + "/subscriptions")(routes.subscriptions)
+    router.post(_PERSISTENT + _SUBSCRIPTION + "/skip_all", status_code=204)(routes.skip_all)
+    router.post(_PERSISTENT + _SUBSCRIPTION + "/skip/{count}", status_code=204)(routes.skip)
+    router.post(_PERSISTENT + _SUBSCRIPTION + "/skipUnreadable")(routes.skip_unreadable)
+    router.post(_PERSISTENT + _SUBSCRIPTION + "/expireMessages/{seconds}", status_code=204)(
+        routes.expire
+    )
+    router.post(_PERSISTENT + "/all_subscription/expireMessages/{seconds}", status_code=204)(
+        routes.expire_all
+    )
+    router.post(_PERSISTENT + _SUBSCRIPTION + "/expireMessages", status_code=204)(
+        routes.expire_through
+    )
+    router.post(_PERSISTENT + _SUBSCRIPTION + "/resetcursor/{timestamp}", status_code=204)(
+        routes.reset_to_time
+    )
+    router.post(_PERSISTENT + _SUBSCRIPTION + "/resetcursor", status_code=204)(routes.reset)
+    router.get(_PERSISTENT + _SUBSCRIPTION + "/properties")(routes.properties)
+    router.put(_PERSISTENT + _SUBSCRIPTION + "/properties", status_code=204)(routes.set_properties)
+    router.put(_PERSISTENT + _SUBSCRIPTION, status_code=204)(routes.create)
+    router.delete(_PERSISTENT + _SUBSCRIPTION, status_code=204)(routes.delete)
+    router.post(_PERSISTENT + "/trim", status_code=204)(routes.trim)
+    router.delete(_PERSISTENT + "/truncate", status_code=204)(routes.truncate)
+    router.post(_PERSISTENT + _SUBSCRIPTION + "/analyzeBacklog")(routes.analyze)
+    router.get(_PERSISTENT + _SUBSCRIPTION + "/replicatedSubscriptionStatus")(routes.replicated)
+    router.post(_PERSISTENT + _SUBSCRIPTION + "/replicatedSubscriptionStatus", status_code=204)(
+        routes.set_replicated
+    )
     return router
 
 

@@ -205,152 +205,166 @@ async def _load(context: HttpContext, name: TopicName) -> None:
         _log.info("topic_not_loaded_yet", topic=str(name), error=str(error))
 
 
-def life_router(context: HttpContext) -> APIRouter:
-    """Routes below /admin/v2/persistent."""
-    router = late_router(tags=["topics"])
-    topics = context.topics
-    partitioned = topics.partitioned
+class _Life:
+    """Routes of the life of a topic."""
 
-    async def named(tenant: str, namespace: str, topic: str) -> TopicName:
-        return await context.topic("persistent", tenant, namespace, topic)
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._topics = context.topics
+        self._partitioned = self._topics.partitioned
 
-    async def check_plain(name: TopicName, status: int) -> None:
-        if await partitioned.find(name, is_sure=True) is not None:
+    async def _named(self, tenant: str, namespace: str, topic: str) -> TopicName:
+        return await self._context.topic("persistent", tenant, namespace, topic)
+
+    async def _check_plain(self, name: TopicName, status: int) -> None:
+        if await self._partitioned.find(name, is_sure=True) is not None:
             raise HttpRefusal(status, f"{name} is a partitioned topic")
 
-    async def partitions_of(name: TopicName) -> list[TopicName]:
-        record = await partitioned.find(name, is_sure=True)
+    async def _partitions_of(self, name: TopicName) -> list[TopicName]:
+        record = await self._partitioned.find(name, is_sure=True)
         return [name.partition(index) for index in range(record.partitions)] if record else []
 
-    @router.put(_PREFIX, status_code=204)
     async def create(
+        self,
         tenant: str,
         namespace: str,
         topic: str,
         properties: Annotated[dict[str, str] | None, Body()] = None,
     ) -> Response:
         """Create a topic without partitions. 409: the name is taken. 412: that of a partition."""
-        name = await named(tenant, namespace, topic)
+        name = await self._named(tenant, namespace, topic)
         if name.partition_index >= 0:
             raise HttpRefusal(412, f"{name} has the name of a partition: create the whole topic")
-        await check_plain(name, 409)
-        async with topics.creation.turn(name.namespace_name):
-            await topics.creation.check_room(name.namespace_name, 1)
-            await partitioned.create_plain(name, as_stored(properties or {}))
-        await _load(context, name)
+        await self._check_plain(name, 409)
+        async with self._topics.creation.turn(name.namespace_name):
+            await self._topics.creation.check_room(name.namespace_name, 1)
+            await self._partitioned.create_plain(name, as_stored(properties or {}))
+        await _load(self._context, name)
         return Response(status_code=204)
 
-    @router.delete(_PREFIX, status_code=204)
-    async def delete(tenant: str, namespace: str, topic: str, force: bool = False) -> Response:
+    async def delete(
+        self, tenant: str, namespace: str, topic: str, force: bool = False
+    ) -> Response:
         """Delete a topic. 412: somebody uses it. 409: it is a partitioned one."""
-        name = await named(tenant, namespace, topic)
-        await check_plain(name, 409)
-        await context.admin.here(name)
-        await topics.removal.delete(name, is_forced=force)
+        name = await self._named(tenant, namespace, topic)
+        await self._check_plain(name, 409)
+        await self._context.admin.here(name)
+        await self._topics.removal.delete(name, is_forced=force)
         return Response(status_code=204)
 
-    @router.delete(_PREFIX + "/partitions", status_code=204)
     async def delete_partitioned(
-        tenant: str, namespace: str, topic: str, force: bool = False
+        self, tenant: str, namespace: str, topic: str, force: bool = False
     ) -> Response:
         """Delete a partitioned topic with its partitions. 412: somebody uses one of them.
 
         A deletion that was interrupted goes on when it is asked for again.
         """
-        name = await named(tenant, namespace, topic)
-        await partitioned.get(name)
+        name = await self._named(tenant, namespace, topic)
+        await self._partitioned.get(name)
         if not force:
-            for partition in await partitions_of(name):
-                await topics.removal.check_unused(partition)
+            for partition in await self._partitions_of(name):
+                await self._topics.removal.check_unused(partition)
         # As many as there are now: it may have grown since it was looked at.
-        every = [name.partition(index) for index in range(await partitioned.mark_deleted(name))]
+        every = [
+            name.partition(index) for index in range(await self._partitioned.mark_deleted(name))
+        ]
 
         async def delete_one(partition: TopicName) -> None:
-            await context.admin.here(partition)
-            await topics.removal.delete(partition, is_forced=force)
+            await self._context.admin.here(partition)
+            await self._topics.removal.delete(partition, is_forced=force)
 
         query = "?force=true" if force else ""
         try:
-            await on_each(context.admin, every, delete_one, "DELETE", query, may_be_missing=True)
+            await on_each(
+                self._context.admin, every, delete_one, "DELETE", query, may_be_missing=True
+            )
         except (NotAllowedError, HttpRefusal):
             if not force:
-                await partitioned.mark_deleted(name, is_deleted=False)
-                await partitioned.create_missed(name)
+                await self._partitioned.mark_deleted(name, is_deleted=False)
+                await self._partitioned.create_missed(name)
             raise
-        await topics.removal.forget(name)
-        await partitioned.forget(name)
+        await self._topics.removal.forget(name)
+        await self._partitioned.forget(name)
         return Response(status_code=204)
 
-    async def end(name: TopicName) -> MessageId:
-        last = await terminate(await context.served(name))
+    async def _end(self, name: TopicName) -> MessageId:
+        last = await terminate(await self._context.served(name))
         return MessageId(
             ledgerId=last.ledger_id, entryId=last.entry_id, partitionIndex=name.partition_index
         )
 
-    @router.post(_PREFIX + "/terminate")
-    async def terminate_topic(tenant: str, namespace: str, topic: str) -> MessageId:
+    async def terminate_topic(self, tenant: str, namespace: str, topic: str) -> MessageId:
         """End a topic for good; its last message. 405: it is a partitioned one."""
-        name = await named(tenant, namespace, topic)
-        await check_plain(name, 405)
-        return await end(name)
+        name = await self._named(tenant, namespace, topic)
+        await self._check_plain(name, 405)
+        return await self._end(name)
 
-    @router.post(_PREFIX + "/terminate/partitions")
     async def terminate_partitions(
-        tenant: str, namespace: str, topic: str
+        self, tenant: str, namespace: str, topic: str
     ) -> dict[int, MessageId | None]:
         """End all partitions; the last message of each. 405: it is not a partitioned topic."""
-        name = await named(tenant, namespace, topic)
-        every = await partitions_of(name)
+        name = await self._named(tenant, namespace, topic)
+        every = await self._partitions_of(name)
         if not every:
             raise HttpRefusal(405, f"Termination of {name}: it is not a partitioned topic")
 
         async def end_one(partition: TopicName) -> MessageId:
-            await topics.creation.check(partition, may_create=False)
-            return await end(partition)
+            await self._topics.creation.check(partition, may_create=False)
+            return await self._end(partition)
 
-        found = await on_each(context.admin, every, end_one, "POST", "terminate")
+        found = await on_each(self._context.admin, every, end_one, "POST", "terminate")
         return {
             index: each if isinstance(each, MessageId) else MessageId.model_validate(each)
             for index, each in enumerate(found)
         }
 
-    @router.get(_PREFIX + "/properties")
-    async def properties_of(tenant: str, namespace: str, topic: str) -> dict[str, str]:
+    async def properties_of(self, tenant: str, namespace: str, topic: str) -> dict[str, str]:
         """What was written down about a topic."""
-        name = await named(tenant, namespace, topic)
-        record = await partitioned.find(name)
+        name = await self._named(tenant, namespace, topic)
+        record = await self._partitioned.find(name)
         if record is not None:
             return record.properties
-        return as_told((await context.served(name)).log.properties)
+        return as_told((await self._context.served(name)).log.properties)
 
-    @router.put(_PREFIX + "/properties", status_code=204)
     async def set_properties(
-        tenant: str, namespace: str, topic: str, properties: dict[str, str]
+        self, tenant: str, namespace: str, topic: str, properties: dict[str, str]
     ) -> Response:
         """Add to that, or change it."""
-        name = await named(tenant, namespace, topic)
-        if await partitioned.find(name) is not None:
-            await partitioned.update_properties(name, lambda known: {**known, **properties})
+        name = await self._named(tenant, namespace, topic)
+        if await self._partitioned.find(name) is not None:
+            await self._partitioned.update_properties(name, lambda known: {**known, **properties})
         else:
-            log = (await context.served(name)).log
+            log = (await self._context.served(name)).log
             await log.update_properties(as_stored(properties))
         return Response(status_code=204)
 
-    @router.delete(_PREFIX + "/properties", status_code=204)
-    async def remove_property(tenant: str, namespace: str, topic: str, key: str) -> Response:
+    async def remove_property(self, tenant: str, namespace: str, topic: str, key: str) -> Response:
         """Remove one entry."""
-        name = await named(tenant, namespace, topic)
-        if await partitioned.find(name) is not None:
+        name = await self._named(tenant, namespace, topic)
+        if await self._partitioned.find(name) is not None:
 
             def without(known: dict[str, str]) -> dict[str, str]:
                 return {each: value for each, value in known.items() if each != key}
 
-            await partitioned.update_properties(name, without)
+            await self._partitioned.update_properties(name, without)
         else:
-            log = (await context.served(name)).log
+            log = (await self._context.served(name)).log
             await log.update_properties(dict.fromkeys(as_stored({key: ""})))
         return Response(status_code=204)
 
+
+def life_router(context: HttpContext) -> APIRouter:
+    """Routes below /admin/v2/persistent."""
+    router = late_router(tags=["topics"])
+    routes = _Life(context)
+    router.put(_PREFIX, status_code=204)(routes.create)
+    router.delete(_PREFIX, status_code=204)(routes.delete)
+    router.delete(_PREFIX + "/partitions", status_code=204)(routes.delete_partitioned)
+    router.post(_PREFIX + "/terminate")(routes.terminate_topic)
+    router.post(_PREFIX + "/terminate/partitions")(routes.terminate_partitions)
+    router.get(_PREFIX + "/properties")(routes.properties_of)
+    router.put(_PREFIX + "/properties", status_code=204)(routes.set_properties)
+    router.delete(_PREFIX + "/properties", status_code=204)(routes.remove_property)
     return router
 
 
@@ -373,18 +387,23 @@ def partitions_router(context: HttpContext) -> APIRouter:
     return router
 
 
-def _add_partitions(router: APIRouter, context: HttpContext, domain: str) -> None:
-    prefix = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}"
-    partitioned = context.topics.partitioned
+class _Partitions:
+    """Routes of partitioned topics of one domain."""
 
-    @router.get(prefix + "/partitioned")
-    async def partitioned_topics(tenant: str, namespace: str) -> list[str]:
+    def __init__(self, context: HttpContext, domain: str) -> None:
+        self._context = context
+        self._domain = domain
+        self._partitioned = context.topics.partitioned
+
+    async def partitioned_topics(self, tenant: str, namespace: str) -> list[str]:
         """Full names of the partitioned topics of a namespace."""
-        names = await partitioned.names(await context.namespace(tenant, namespace), domain)
+        names = await self._partitioned.names(
+            await self._context.namespace(tenant, namespace), self._domain
+        )
         return [str(name) for name in names]
 
-    @router.put(prefix + "/{topic}/partitions", status_code=204)
     async def create(
+        self,
         tenant: str,
         namespace: str,
         topic: str,
@@ -394,30 +413,30 @@ def _add_partitions(router: APIRouter, context: HttpContext, domain: str) -> Non
 
         409: the name is taken. 406: no such number. 412: the name is that of a partition.
         """
-        name = await context.topic(domain, tenant, namespace, topic)
+        name = await self._context.topic(self._domain, tenant, namespace, topic)
         if isinstance(wanted, int):
             wanted = PartitionedTopicMetadata(partitions=wanted)
-        partitioned.check_count(wanted.partitions)
-        async with context.topics.creation.turn(name.namespace_name):
-            await context.topics.creation.check_room(name.namespace_name, wanted.partitions)
-            await partitioned.create(name, wanted.partitions, wanted.properties)
+        self._partitioned.check_count(wanted.partitions)
+        async with self._context.topics.creation.turn(name.namespace_name):
+            await self._context.topics.creation.check_room(name.namespace_name, wanted.partitions)
+            await self._partitioned.create(name, wanted.partitions, wanted.properties)
         return Response(status_code=204)
 
-    @router.get(prefix + "/{topic}/partitions", response_model_exclude_none=True)
     async def partitions(
+        self,
         tenant: str,
         namespace: str,
         topic: str,
         may_create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
     ) -> PartitionedTopicMetadata:
         """How many partitions. 404: it does not exist, and was not to be."""
-        name = naming.topic_of(f"{domain}://{tenant}/{namespace}/{topic}")
-        if name == COORDINATORS and context.coordinators.is_enabled:
-            return PartitionedTopicMetadata(partitions=await context.coordinators.prepare())
-        name = await context.topic(domain, tenant, namespace, topic)
-        record = await partitioned.find(name)
+        name = naming.topic_of(f"{self._domain}://{tenant}/{namespace}/{topic}")
+        if name == COORDINATORS and self._context.coordinators.is_enabled:
+            return PartitionedTopicMetadata(partitions=await self._context.coordinators.prepare())
+        name = await self._context.topic(self._domain, tenant, namespace, topic)
+        record = await self._partitioned.find(name)
         if record is None:
-            count = await context.topics.creation.partitions_of(name, may_create=may_create)
+            count = await self._context.topics.creation.partitions_of(name, may_create=may_create)
             return PartitionedTopicMetadata(partitions=count)
         return PartitionedTopicMetadata(
             partitions=record.partitions,
@@ -425,8 +444,8 @@ def _add_partitions(router: APIRouter, context: HttpContext, domain: str) -> Non
             properties=record.properties or None,
         )
 
-    @router.post(prefix + "/{topic}/partitions", status_code=204)
     async def grow(
+        self,
         tenant: str,
         namespace: str,
         topic: str,
@@ -437,23 +456,32 @@ def _add_partitions(router: APIRouter, context: HttpContext, domain: str) -> Non
 
         422: fewer than now, or too many. 409: not partitioned, or a new name is taken.
         """
-        name = await context.topic(domain, tenant, namespace, topic)
+        name = await self._context.topic(self._domain, tenant, namespace, topic)
         try:
-            async with context.topics.creation.turn(name.namespace_name):
-                before = await partitioned.get(name)
+            async with self._context.topics.creation.turn(name.namespace_name):
+                before = await self._partitioned.get(name)
                 more = max(0, wanted - before.partitions)
-                await context.topics.creation.check_room(name.namespace_name, more)
-                await partitioned.grow(name, wanted, is_forced=force)
+                await self._context.topics.creation.check_room(name.namespace_name, more)
+                await self._partitioned.grow(name, wanted, is_forced=force)
         except PartitionCountError as error:
             raise HttpRefusal(422, str(error)) from error
         return Response(status_code=204)
 
-    @router.post(prefix + "/{topic}/createMissedPartitions", status_code=204)
-    async def create_missed(tenant: str, namespace: str, topic: str) -> Response:
+    async def create_missed(self, tenant: str, namespace: str, topic: str) -> Response:
         """Have all partitions of a topic whose creation was interrupted."""
-        name = await context.topic(domain, tenant, namespace, topic)
-        await partitioned.create_missed(name)
+        name = await self._context.topic(self._domain, tenant, namespace, topic)
+        await self._partitioned.create_missed(name)
         return Response(status_code=204)
+
+
+def _add_partitions(router: APIRouter, context: HttpContext, domain: str) -> None:
+    prefix = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}"
+    routes = _Partitions(context, domain)
+    router.get(prefix + "/partitioned")(routes.partitioned_topics)
+    router.put(prefix + "/{topic}/partitions", status_code=204)(routes.create)
+    router.get(prefix + "/{topic}/partitions", response_model_exclude_none=True)(routes.partitions)
+    router.post(prefix + "/{topic}/partitions", status_code=204)(routes.grow)
+    router.post(prefix + "/{topic}/createMissedPartitions", status_code=204)(routes.create_missed)
 
 
 _COMPACTION = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/compaction"

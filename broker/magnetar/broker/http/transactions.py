@@ -39,95 +39,94 @@ from magnetar.ledger.position import Position
 _PREFIX = "/admin/v3/transactions"
 
 
-def transactions_router(context: HttpContext) -> APIRouter:
-    """The routes of transactions. Nearly all are for super users (`rights.py`); 503: transactions
-    are off."""
-    router = late_router(tags=["transactions"], prefix=_PREFIX)
-    coordinators = context.coordinators
+class _Transactions:
+    """Routes of transactions."""
 
-    def check_on() -> None:
-        if not coordinators.is_enabled:
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._coordinators = context.coordinators
+
+    def _check_on(self) -> None:
+        if not self._coordinators.is_enabled:
             raise HttpRefusal(
                 503, "This Broker is not configured with transactionCoordinatorEnabled=true."
             )
 
-    async def coordinator(number: int) -> Coordinator:
-        check_on()
-        if not 0 <= number < await coordinators.prepare():
+    async def _coordinator(self, number: int) -> Coordinator:
+        self._check_on()
+        if not 0 <= number < await self._coordinators.prepare():
             raise HttpRefusal(404, f"there is no coordinator {number}")
-        await context.check_owner(coordinator_topic(number))
+        await self._context.check_owner(coordinator_topic(number))
         try:
-            return await coordinators.get(number)
+            return await self._coordinators.get(number)
         except CoordinatorNotFoundError as error:
             raise HttpRefusal(503, str(error)) from error
 
-    async def of_all(path: str) -> list[tuple[int, JsonValue]]:
+    async def _of_all(self, path: str) -> list[tuple[int, JsonValue]]:
         """What the owners of all coordinators say, each to `path`, which has its number."""
 
         async def one(number: int) -> tuple[int, JsonValue]:
             where = path.format(number=number)
             try:
-                found = await coordinator(number)
+                found = await self._coordinator(number)
             except ElsewhereError as elsewhere:
-                answer = await ask_elsewhere(context.admin, elsewhere, "GET", f"{_PREFIX}/{where}")
+                answer = await ask_elsewhere(
+                    self._context.admin, elsewhere, "GET", f"{_PREFIX}/{where}"
+                )
                 if answer.status != 200:
                     raise HttpRefusal(
                         503, f"coordinator {number}: its broker said {answer.status}"
                     ) from None
                 return number, json.loads(answer.body)
             if where.startswith("slow"):
-                return number, _slow(found, int(where.split("/")[1].split("?")[0]))
+                return number, self._slow(found, int(where.split("/")[1].split("?")[0]))
             return number, _stats(found)
 
-        check_on()
-        return list(await asyncio.gather(*map(one, range(await coordinators.prepare()))))
+        self._check_on()
+        return list(await asyncio.gather(*map(one, range(await self._coordinators.prepare()))))
 
-    def _slow(found: Coordinator, timeout_ms: int) -> dict[str, Any]:
-        now_ms = context.wall_ms()
+    def _slow(self, found: Coordinator, timeout_ms: int) -> dict[str, Any]:
+        now_ms = self._context.wall_ms()
         return {
             str(each.id): _metadata(each)
             for each in found.state.transactions.values()
             if now_ms - each.begun_ms >= timeout_ms
         }
 
-    @router.get("/coordinators")
-    async def list_coordinators() -> list[dict[str, Any]]:
+    async def list_coordinators(self) -> list[dict[str, Any]]:
         """The coordinators, and the addresses of their brokers."""
-        check_on()
+        self._check_on()
         found: list[dict[str, Any]] = []
-        for number in range(await coordinators.prepare()):
-            owner = await context.admin.owner_of(
+        for number in range(await self._coordinators.prepare()):
+            owner = await self._context.admin.owner_of(
                 coordinator_topic(number), is_authoritative=False, listener=""
             )
             found.append({"id": number, "brokerServiceUrl": owner.service_url})
         return found
 
-    @router.get("/coordinatorStats")
-    async def coordinator_stats(coordinatorId: int | None = None) -> dict[str, Any]:
+    async def coordinator_stats(self, coordinatorId: int | None = None) -> dict[str, Any]:
         """What a coordinator is at; without a number, of each."""
         if coordinatorId is not None:
-            return _stats(await coordinator(coordinatorId))
-        stats = await of_all("coordinatorStats?coordinatorId={number}")
+            return _stats(await self._coordinator(coordinatorId))
+        stats = await self._of_all("coordinatorStats?coordinatorId={number}")
         return {str(number): each for number, each in stats}
 
-    @router.post("/transactionCoordinator/replicas", status_code=204)
-    async def scale(replicas: Annotated[WholeNumber, Body()]) -> Response:
+    async def scale(self, replicas: Annotated[WholeNumber, Body()]) -> Response:
         """Have more coordinators; there are never fewer. 406: no more than there are."""
-        check_on()
-        before = await coordinators.prepare()
+        self._check_on()
+        before = await self._coordinators.prepare()
         if replicas <= before:
             raise HttpRefusal(
                 406, f"there are {before} coordinators already: give a larger number than {before}"
             )
-        await context.topics.partitioned.grow(COORDINATORS, replicas, is_forced=True)
+        await self._context.topics.partitioned.grow(COORDINATORS, replicas, is_forced=True)
         return Response(status_code=204)
 
-    @router.get("/coordinatorInternalStats/{number}")
-    async def coordinator_internal_stats(number: int) -> dict[str, Any]:
+    async def coordinator_internal_stats(self, number: int) -> dict[str, Any]:
         """How the log of a coordinator is stored."""
-        await coordinator(number)
+        await self._coordinator(number)
         name = coordinator_topic(number)
-        stored = topic_internal_stats(await context.served(name))
+        stored = topic_internal_stats(await self._context.served(name))
         log = f"{name.namespace_name}/{name.domain}/{quote_plus(name.local_name)}"
         return {
             "transactionLogStats": {
@@ -136,18 +135,17 @@ def transactions_router(context: HttpContext) -> APIRouter:
             }
         }
 
-    @router.get("/transactionMetadata/{most}/{least}")
-    async def transaction_metadata(most: int, least: int, request: Request) -> dict[str, Any]:
+    async def transaction_metadata(self, most: int, least: int, request: Request) -> dict[str, Any]:
         """A transaction that has not ended everywhere. Anybody may ask; the owner and the topics
         are told to those who may look these topics up."""
         txn = TransactionId(most, least)
-        found = (await coordinator(most)).state.transactions.get(least)
+        found = (await self._coordinator(most)).state.transactions.get(least)
         if found is None:
             raise NotThereError(f"there is no transaction {txn}, or it has ended")
-        return await _seen(found, request)
+        return await self._seen(found, request)
 
-    async def _seen(found: Transaction, request: Request) -> dict[str, Any]:
-        identity, authorizer = request.state.identity, context.authorizer
+    async def _seen(self, found: Transaction, request: Request) -> dict[str, Any]:
+        identity, authorizer = request.state.identity, self._context.authorizer
         whole = _metadata(found)
         if authorizer.is_super_user(identity) or found.owner == identity.role:
             return whole
@@ -161,23 +159,23 @@ def transactions_router(context: HttpContext) -> APIRouter:
             }
         return whole | {"owner": ""}
 
-    @router.get("/slowTransactions/{timeout}")
-    async def slow_transactions(timeout: int, coordinatorId: int | None = None) -> dict[str, Any]:
+    async def slow_transactions(
+        self, timeout: int, coordinatorId: int | None = None
+    ) -> dict[str, Any]:
         """Transactions that are open for so many ms, or longer."""
         if coordinatorId is not None:
-            return _slow(await coordinator(coordinatorId), timeout)
+            return self._slow(await self._coordinator(coordinatorId), timeout)
         slow: dict[str, Any] = {}
         path = f"slowTransactions/{timeout}?coordinatorId={{number}}"
-        for _, each in await of_all(path):
+        for _, each in await self._of_all(path):
             if isinstance(each, Mapping):
                 slow.update(each)
         return slow
 
-    @router.post("/abortTransaction/{most}/{least}", status_code=204)
-    async def abort(most: int, least: int) -> Response:
+    async def abort(self, most: int, least: int) -> Response:
         """Abort a transaction. 404: there is none; 409: it ends already."""
         try:
-            await (await coordinator(most)).end(TransactionId(most, least), commits=False)
+            await (await self._coordinator(most)).end(TransactionId(most, least), commits=False)
         except TransactionNotFoundError as error:
             raise HttpRefusal(404, str(error)) from error
         except InvalidTransactionStatusError as error:
@@ -186,11 +184,12 @@ def transactions_router(context: HttpContext) -> APIRouter:
             raise HttpRefusal(503, str(error)) from error
         return Response(status_code=204)
 
-    @router.get("/transactionBufferStats/{tenant}/{namespace}/{topic}")
-    async def buffer_stats(tenant: str, namespace: str, topic: str) -> dict[str, Any]:
+    async def buffer_stats(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
         """What transactions do on a topic."""
-        check_on()
-        there = await context.served(await context.topic("persistent", tenant, namespace, topic))
+        self._check_on()
+        there = await self._context.served(
+            await self._context.topic("persistent", tenant, namespace, topic)
+        )
         buffer, visible = state_of(there), there.visibility.last
         return {
             "state": "Ready" if buffer is not None else "NoSnapshot",
@@ -204,53 +203,50 @@ def transactions_router(context: HttpContext) -> APIRouter:
             ],
         }
 
-    async def pending_of(
-        tenant: str, namespace: str, topic: str, subscription: str
+    async def _pending_of(
+        self, tenant: str, namespace: str, topic: str, subscription: str
     ) -> tuple[Subscription, PendingAckState | None]:
         """A subscription, and what transactions have acknowledged of it."""
-        check_on()
-        there = await context.served(await context.topic("persistent", tenant, namespace, topic))
+        self._check_on()
+        there = await self._context.served(
+            await self._context.topic("persistent", tenant, namespace, topic)
+        )
         found = operating.subscription_of(there, subscription)
         transactions = there.find(TopicTransactions)
         if transactions is None:
             return found, None
         return found, transactions.acks.pending.get(subscription)
 
-    @router.get("/transactionInBufferStats/{tenant}/{namespace}/{topic}/{most}/{least}")
     async def in_buffer_stats(
-        tenant: str, namespace: str, topic: str, most: int, least: int
+        self, tenant: str, namespace: str, topic: str, most: int, least: int
     ) -> dict[str, Any]:
         """Where the messages of a transaction begin in a topic; null: it has none there, or has
         ended."""
-        check_on()
-        there = await context.served(await context.topic("persistent", tenant, namespace, topic))
+        self._check_on()
+        there = await self._context.served(
+            await self._context.topic("persistent", tenant, namespace, topic)
+        )
         buffer, txn = state_of(there), TransactionId(most, least)
         found = buffer.open.get(txn) if buffer is not None else None
         first = f"{found.first.ledger_id}:{found.first.entry_id}" if found is not None else None
         is_aborted = buffer is not None and buffer.ended.was_committed(txn) is False
         return {"startPosition": first, "aborted": is_aborted}
 
-    @router.get(
-        "/transactionInPendingAckStats/{tenant}/{namespace}/{topic}/{subscription}/{most}/{least}"
-    )
     async def in_pending_ack_stats(
-        tenant: str, namespace: str, topic: str, subscription: str, most: int, least: int
+        self, tenant: str, namespace: str, topic: str, subscription: str, most: int, least: int
     ) -> dict[str, Any]:
         """Through what a transaction has acknowledged a subscription; null: through nothing."""
-        _, pending = await pending_of(tenant, namespace, topic, subscription)
+        _, pending = await self._pending_of(tenant, namespace, topic, subscription)
         acks = pending.transactions.get(TransactionId(most, least)) if pending is not None else None
         through = acks.cumulative.position if acks is not None and acks.cumulative else None
         text = f"{through.ledger_id}:{through.entry_id}" if through is not None else None
         return {"cumulativeAckPosition": text}
 
-    @router.get(
-        "/positionStatsInPendingAck/{tenant}/{namespace}/{topic}/{subscription}/{ledger}/{entry}"
-    )
     async def position_in_pending_ack(
-        tenant: str, namespace: str, topic: str, subscription: str, ledger: int, entry: int
+        self, tenant: str, namespace: str, topic: str, subscription: str, ledger: int, entry: int
     ) -> dict[str, str]:
         """Whether a message is acknowledged, and whether only in a transaction that is open."""
-        found, pending = await pending_of(tenant, namespace, topic, subscription)
+        found, pending = await self._pending_of(tenant, namespace, topic, subscription)
         position = Position(ledger, entry)
         if found.cursor.is_acked(position):
             return {"state": "MarkDelete"}
@@ -261,39 +257,38 @@ def transactions_router(context: HttpContext) -> APIRouter:
         )
         return {"state": "PendingAck" if held else "NotInPendingAck"}
 
-    @router.get("/transactionBufferInternalStats/{tenant}/{namespace}/{topic}")
-    async def buffer_internal_stats(tenant: str, namespace: str, topic: str) -> None:
+    async def buffer_internal_stats(self, tenant: str, namespace: str, topic: str) -> None:
         """404: what a topic knows of transactions is in no ledgers of its own."""
-        check_on()
-        name = await context.topic("persistent", tenant, namespace, topic)
-        await context.served(name)
+        self._check_on()
+        name = await self._context.topic("persistent", tenant, namespace, topic)
+        await self._context.served(name)
         raise HttpRefusal(
             404,
             f"{name} keeps no snapshots of transactions in ledgers: their messages are in the "
             "topic, and transactionBufferStats tells of them",
         )
 
-    @router.get("/pendingAckInternalStats/{tenant}/{namespace}/{topic}/{subscription}")
     async def pending_ack_internal_stats(
-        tenant: str, namespace: str, topic: str, subscription: str
+        self, tenant: str, namespace: str, topic: str, subscription: str
     ) -> None:
         """404: no subscription has a log of its own for acknowledgements in transactions."""
-        check_on()
-        name = await context.topic("persistent", tenant, namespace, topic)
-        operating.subscription_of(await context.served(name), subscription)
+        self._check_on()
+        name = await self._context.topic("persistent", tenant, namespace, topic)
+        operating.subscription_of(await self._context.served(name), subscription)
         raise HttpRefusal(
             404,
             f"subscription {subscription} of {name} has no log of its own for acknowledgements in "
             "transactions: one log beside the topic has them, and pendingAckStats tells of them",
         )
 
-    @router.get("/pendingAckStats/{tenant}/{namespace}/{topic}/{subscription}")
     async def pending_ack_stats(
-        tenant: str, namespace: str, topic: str, subscription: str
+        self, tenant: str, namespace: str, topic: str, subscription: str
     ) -> dict[str, Any]:
         """The transactions whose acknowledgements a subscription holds back."""
-        check_on()
-        there = await context.served(await context.topic("persistent", tenant, namespace, topic))
+        self._check_on()
+        there = await self._context.served(
+            await self._context.topic("persistent", tenant, namespace, topic)
+        )
         if subscription not in there.subscriptions:
             raise NotThereError(f"{there.name} has no subscription {subscription}")
         transactions = there.find(TopicTransactions)
@@ -304,6 +299,38 @@ def transactions_router(context: HttpContext) -> APIRouter:
             "pendingAcks": len(pending) if pending is not None else 0,
         }
 
+
+def transactions_router(context: HttpContext) -> APIRouter:
+    """The routes of transactions. Nearly all are for super users (`rights.py`); 503: transactions
+    are off."""
+    router = late_router(tags=["transactions"], prefix=_PREFIX)
+    routes = _Transactions(context)
+    router.get("/coordinators")(routes.list_coordinators)
+    router.get("/coordinatorStats")(routes.coordinator_stats)
+    router.post("/transactionCoordinator/replicas", status_code=204)(routes.scale)
+    router.get("/coordinatorInternalStats/{number}")(routes.coordinator_internal_stats)
+    router.get("/transactionMetadata/{most}/{least}")(routes.transaction_metadata)
+    router.get("/slowTransactions/{timeout}")(routes.slow_transactions)
+    router.post("/abortTransaction/{most}/{least}", status_code=204)(routes.abort)
+    router.get("/transactionBufferStats/{tenant}/{namespace}/{topic}")(routes.buffer_stats)
+    router.get("/transactionInBufferStats/{tenant}/{namespace}/{topic}/{most}/{least}")(
+        routes.in_buffer_stats
+    )
+    router.get(
+        "/transactionInPendingAckStats/{tenant}/{namespace}/{topic}/{subscription}/{most}/{least}"
+    )(routes.in_pending_ack_stats)
+    router.get(
+        "/positionStatsInPendingAck/{tenant}/{namespace}/{topic}/{subscription}/{ledger}/{entry}"
+    )(routes.position_in_pending_ack)
+    router.get("/transactionBufferInternalStats/{tenant}/{namespace}/{topic}")(
+        routes.buffer_internal_stats
+    )
+    router.get("/pendingAckInternalStats/{tenant}/{namespace}/{topic}/{subscription}")(
+        routes.pending_ack_internal_stats
+    )
+    router.get("/pendingAckStats/{tenant}/{namespace}/{topic}/{subscription}")(
+        routes.pending_ack_stats
+    )
     return router
 
 

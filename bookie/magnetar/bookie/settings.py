@@ -1,4 +1,4 @@
-"""Settings of a bookie. Plain values reach the parts inside; this class stays at the edge."""
+"""Settings of a bookie. They are frozen, and are handed on whole to the parts that read several."""
 
 from pathlib import Path
 from typing import Literal

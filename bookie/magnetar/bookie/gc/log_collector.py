@@ -43,7 +43,7 @@ class LogCollectorOptions:
     log_bytes_max: int
     rules: dict[CompactionKind, CompactionRule]
     copied_bytes_per_s: float = 0
-    """What compaction writes; 0: as fast as it goes."""
+    """Write rate of compaction; 0: no bound."""
     moves_max: int = MOVES_MAX
     usage_bytes_max: int = 64 << 20
     """Memory for what is known of the logs; what does not fit is read in each round."""

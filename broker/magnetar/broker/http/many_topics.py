@@ -173,7 +173,7 @@ class _ManyTopics:
 
 
 def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
-    """The routes below /magnetar/v1/topics. `check` refuses whoever may not do something."""
+    """The routes below /magnetar/v1/topics. `check` refuses a role without the right."""
     router = late_router(tags=["many topics"])
     routes = _ManyTopics(context, check)
     router.post("/magnetar/v1/topics/internalStats", summary="How many topics are stored")(

@@ -44,7 +44,7 @@ _FORMER_STRATEGIES = {
     "ForwardTransitive": SchemaCompatibility.FORWARD_TRANSITIVE,
     "FullTransitive": SchemaCompatibility.FULL_TRANSITIVE,
 }
-"""What strategies were called once. They count for namespaces that have none by its new name."""
+"""Former names of strategies. They count for namespaces that set no strategy by its new name."""
 
 
 def _own(_below: Any, own: Any) -> Any:
@@ -70,17 +70,17 @@ class Policy:
     broker: Callable[[PolicySettings], Any] | None = None
     """A broker's own value, by its settings; None: the default of the field."""
     over: Callable[[Any, Any], Any] = _own
-    """What counts, by the value of the level below and by that of this level."""
+    """Combines the value of the level below with that of this level into the one that counts."""
     least: int = 0
-    """Of a number."""
+    """The smallest number that is taken."""
     words: str = ""
-    """What Pulsar says of a number below that."""
+    """Pulsar's error text for a smaller number."""
     namespace_verb: str = "POST"
     can_remove: bool = True
     topic_query: str = ""
     """The value comes in this part of the query, not in a body, for topics."""
     unset: Any = None
-    """What a namespace answers that has none, as JSON; None: nothing, 204."""
+    """The answer for a namespace that does not set it, as JSON; None: 204 without a body."""
     note: str = ""
     """Why it has no effect; it is kept and shown all the same."""
 

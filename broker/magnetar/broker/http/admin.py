@@ -9,9 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
 from pydantic import JsonValue
 
-from magnetar.broker.base.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    NotAllowedError,
+    ServiceNotReadyError,
+)
 from magnetar.broker.base.http_client import Answer
 from magnetar.broker.cluster.balance.bundles import Bundle, BundleError, BundleId
 from magnetar.broker.cluster.balance.layouts import Layouts
@@ -27,6 +32,8 @@ from magnetar.broker.topics import Topics
 from magnetar.ledger.errors import NoNodeError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
 
 _ORDERS_AT_ONCE = 8
 
@@ -98,6 +105,8 @@ class Admin(Protocol):
 
     async def unload_bundle(self, bundle: BundleId, destination: str) -> None:
         """Have this broker give up a bundle, to a broker of that name or id; "": to any.
+
+        A bundle that nobody has is taken by that broker.
 
         Raises:
             RequestError, ElsewhereError
@@ -185,8 +194,26 @@ class ClusterAdmin:
 
     async def unload_bundle(self, bundle: BundleId, destination: str) -> None:
         await self._check(bundle)
+        name = self._name_of(destination)
         if await self._here_or_elsewhere(bundle):
-            await self._ownership.unload_bundle(bundle, self._name_of(destination))
+            await self._ownership.unload_bundle(bundle, name)
+        elif name == self._ownership.name:
+            await self._ownership.owner_of_bundle(bundle, is_authoritative=True)
+            return
+        if name is not None:
+            await self._have_taken(bundle, name)
+
+    async def _have_taken(self, bundle: BundleId, destination: str) -> None:
+        """Have the destination of an unload take the bundle, unless clients made it do so already:
+        without any, the next lookup would have the leader choose, who knows of no destination."""
+        record = self._leader.broker(destination)
+        if record is None or await self._lease_of(bundle) is not None:
+            return
+        try:
+            await self._orders.unload(record, bundle, destination)
+        except BrokerMetadataError as error:
+            # It was unloaded, which is what was asked; whoever is chosen takes it.
+            _log.warning("bundle_not_taken", bundle=str(bundle), error=str(error))
 
     async def unload_namespace(self, namespace: str) -> None:
         layout = await self.layouts.layout_of(namespace)

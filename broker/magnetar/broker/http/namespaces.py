@@ -126,7 +126,10 @@ class _Namespaces:
     async def unload_bundle(
         self, tenant: str, namespace: str, bundle: str, destination: DestinationQuery = ""
     ) -> Response:
-        """Have the owner give up a bundle; nothing happens if nobody has it. 307: not the owner."""
+        """Have the owner give up a bundle, to `destinationBroker` if one is named.
+
+        If nobody has it, that broker takes it; without one nothing happens. 307: not the owner.
+        """
         await self._context.admin.unload_bundle(
             await self._context.bundle(tenant, namespace, bundle), destination
         )

@@ -227,6 +227,20 @@ def test_an_unloaded_bundle_is_where_it_was_sent_and_its_clients_follow(
     client.close()
 
 
+def test_a_bundle_without_clients_goes_where_it_is_sent(cluster: RealCluster) -> None:
+    """Nobody connects there, and whoever leads the brokers does not choose another."""
+    (topic, *_) = topics_in_each_bundle("without")
+    bundle = bundle_of(cluster, topic)
+    path = f"{NAMESPACE}/{bundle}/unload"
+    lookup(cluster, "broker-1", topic)
+    for destination in 2 * brokers_of(cluster):
+        if owners(cluster)[bundle] != destination:
+            answer = follow(cluster, "broker-1", "PUT", f"{path}?destinationBroker={destination}")
+            assert answer.status == 204
+        assert owners(cluster)[bundle] == destination
+        assert lookup(cluster, "broker-1", topic) == destination
+
+
 def test_an_unload_to_nowhere_is_refused_and_moves_nothing(cluster: RealCluster) -> None:
     (topic, *_) = topics_in_each_bundle("nowhere")
     owner = lookup(cluster, "broker-1", topic)

@@ -109,7 +109,7 @@ class _Story:
 
     async def join(self, member: _Member) -> None:
         member.held.clear()
-        member.client = self.harness.client()
+        member.client = await self.harness.connected()
         answer = await member.client.subscribe(
             subType=member.sub_type, subscription=member.name, consumer_name="c"
         )

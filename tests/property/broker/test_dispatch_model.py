@@ -77,7 +77,7 @@ class _Story:
             member.client.redeliver()
 
     async def _join(self) -> None:
-        client = self.harness.client()
+        client = await self.harness.connected()
         answer = await client.subscribe(subType=pb.CommandSubscribe.Shared)
         assert answer.type == BaseCommand.SUCCESS
         self.members.append(_Member(client))

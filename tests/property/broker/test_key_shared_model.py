@@ -93,7 +93,7 @@ class _Story:
             member.client.redeliver()
 
     async def _join(self, which: int) -> None:
-        client = self.harness.client()
+        client = await self.harness.connected()
         answer = await client.subscribe(
             subType=pb.CommandSubscribe.Key_Shared,
             consumer_name=f"c{which % 3}",

@@ -156,6 +156,14 @@ class Harness:
             client.connect(version=version)
         return client
 
+    async def connected(self) -> "Client":
+        """A client that has connected: in a later turn, if so much was done in this one."""
+        client = self.client(connect=False)
+        hello = pb.CommandConnect(client_version="test", protocol_version=20)
+        client.send(BaseCommand.CONNECT, connect=hello)
+        await client.next(BaseCommand.CONNECTED)
+        return client
+
 
 class Client:
     """One connection's other end."""

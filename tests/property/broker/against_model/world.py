@@ -15,7 +15,6 @@ from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.cursors.ack_state import AckSnapshot, AckState
 from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire import PONG_FRAME, BaseCommand, TopicName
-from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.property.broker.against_model.model import (
     UNACKED_PER_CONSUMER_MAX,
     UNACKED_PER_SUBSCRIPTION_MAX,
@@ -130,20 +129,12 @@ class World:
         for topic in self.harness.topics.loaded:
             topic.disconnect_all()
             self._forget(topic)
-        self.clients = [await self._client() for _ in clients]
+        self.clients = [await self.harness.connected() for _ in clients]
 
     async def reconnect(self, index: int) -> None:
         """The connection breaks, and the client makes another one."""
         self.clients[index].connection.lost()
-        self.clients[index] = await self._client()
-
-    async def _client(self) -> Client:
-        """A client that has connected, in a later turn if so much was done in this one."""
-        client = self.harness.client(connect=False)
-        hello = pb.CommandConnect(client_version="test", protocol_version=20)
-        client.send(BaseCommand.CONNECT, connect=hello)
-        await client.next(BaseCommand.CONNECTED)
-        return client
+        self.clients[index] = await self.harness.connected()
 
     def _forget(self, topic: Topic) -> None:
         del self.harness.topics._topics[topic.name]

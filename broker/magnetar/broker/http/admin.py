@@ -198,7 +198,7 @@ class ClusterAdmin:
         if await self._here_or_elsewhere(bundle):
             await self._ownership.unload_bundle(bundle, name)
         elif name == self._ownership.name:
-            await self._ownership.owner_of_bundle(bundle, is_authoritative=True)
+            await self._ownership.take_bundle(bundle)
             return
         if name is not None:
             await self._have_taken(bundle, name)
@@ -241,6 +241,7 @@ class ClusterAdmin:
             owner = await self._ownership.owner_of_bundle(bundle, is_authoritative=is_authoritative)
             if not owner.is_self:
                 raise ElsewhereError.at(owner)
+            await self._ownership.take_bundle(bundle)
         await split_at(self._ownership.split_lease, self.reporter, bundle, at, algorithm)
         return (await self.layouts.verified(bundle.namespace)).covering(bundle.bundle)
 

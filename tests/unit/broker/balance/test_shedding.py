@@ -62,6 +62,13 @@ def test_a_bundle_that_is_too_large_to_be_moved_is_split_and_not_moved() -> None
     assert plan.split == ("a", BUNDLES[0])
 
 
+def test_nothing_is_split_while_the_cost_of_a_moved_bundle_is_not_known_yet() -> None:
+    brokers = {"a": load(0, 1.0, divisible=True), "b": load(1, 0.1)}
+    assert plan_moves(brokers, POLICY).split == ("a", BUNDLES[0])
+    assert plan_moves(brokers, POLICY, staying=[BUNDLES[1]]).split is None
+    assert plan_moves(brokers, POLICY, under_way={BUNDLES[1]: "b"}).split is None
+
+
 def test_a_bundle_of_one_topic_is_not_split() -> None:
     brokers = {"a": load(0, 3.0, divisible=False), "b": load(4, 0.1)}
     assert plan_moves(brokers, POLICY).split is None

@@ -126,7 +126,7 @@ def plan_moves(
         moves.append(move)
     if moves:
         return Plan(moves)
-    return Plan(split=_too_large(sides, policy, fixed))
+    return Plan(split=_too_large(sides, policy, fixed, unsettled={*staying, *under_way}))
 
 
 def is_balanced(brokers: Mapping[str, BrokerLoad], policy: SheddingPolicy) -> bool:
@@ -177,11 +177,21 @@ def _evening(
 
 
 def _too_large(
-    sides: list[_Side], policy: SheddingPolicy, fixed: Collection[BundleId]
+    sides: list[_Side],
+    policy: SheddingPolicy,
+    fixed: Collection[BundleId],
+    *,
+    unsettled: Collection[BundleId],
 ) -> tuple[str, BundleId] | None:
-    """A bundle whose size is what keeps the costs uneven."""
-    source, _, gap = _widest(sides, policy)
+    """A bundle whose size is what keeps the costs uneven.
+
+    None while either of the two brokers has a bundle that was moved just now: what that costs there
+    is not known yet, and a split is for good.
+    """
+    source, destination, gap = _widest(sides, policy)
     if gap == 0.0:
+        return None
+    if any(bundle in unsettled for side in (source, destination) for bundle in side.costs):
         return None
     too_large = [
         bundle

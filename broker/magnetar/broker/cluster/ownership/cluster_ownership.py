@@ -240,6 +240,18 @@ class ClusterOwnership:
             if deadline_s <= self._clock.monotonic_s():
                 raise ServiceNotReadyError(f"{topic} cannot be served here now: {found}")
 
+    async def take_bundle(self, bundle: BundleId) -> None:
+        """Own a bundle that nobody has, by a look at the store: what is remembered of its former
+        owner may be older than the end of its lease.
+
+        Raises:
+            ServiceNotReadyError: another broker has it, or it cannot be taken now.
+            BrokerMetadataError
+        """
+        found = await self._acquisitions.get(bundle, timeout_s=self._settings.lookup_wait_ms / 1000)
+        if not isinstance(found, TermTenure):
+            raise ServiceNotReadyError(f"{bundle} cannot be taken now: {found or 'it was split'}")
+
     async def _try_acquire(self, bundle: BundleId) -> TermTenure | NotYet | None:
         """The right to load topics of a bundle, or why that has to wait; None: it has been split.
 

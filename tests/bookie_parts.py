@@ -13,13 +13,16 @@ from magnetar.bookie.errors import (
     NoSuchLedgerInStorageError,
     StorageFullError,
 )
+from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.entry_list import IdSource, page_of
+from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.replies import Batch
 from magnetar.bookie.requests.request_handler import RequestHandler
-from magnetar.bookie.storage import LedgerState
+from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.digest import packet_codec
-from magnetar.ledger.ports import Buffer, File
-from magnetar.ledger.system import SystemDisk, SystemFile, SystemNetwork
+from magnetar.ledger.ports import Buffer, Clock, File
+from magnetar.ledger.system import SystemClock, SystemDisk, SystemFile, SystemNetwork
 from magnetar.ledger.wire import (
     EntryBlock,
     Flag,
@@ -100,6 +103,41 @@ def packets_in(reply: Frame) -> list[bytes]:
     """The packets of an OK reply to READ."""
     assert reply.status == Status.OK, reply
     return decode_block(reply.body[8:]).packets()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def bookie_settings(**values: int) -> BookieSettings:
+    """Settings for a part of a bookie that opens no directory."""
+    few = {"data_directory": "nowhere", "read_reply_bytes_max": 1 << 20}
+    return BookieSettings.model_validate(few | values)
+
+
+def make_handler(
+    storage: LedgerStorage,
+    ledgers: LedgerTable,
+    *,
+    clock: Clock | None = None,
+    metrics: BookieMetrics | None = None,
+    instance_id: str = "",
+    on_bug: Callable[[BaseException], None] = _raise,
+    settings: BookieSettings | None = None,
+) -> RequestHandler:
+    """The handler of bookie b1; a bug is raised where it shows."""
+    return RequestHandler(
+        storage,
+        ledgers,
+        settings or bookie_settings(),
+        clock=clock or SystemClock(),
+        metrics=metrics or BookieMetrics(),
+        bookie_id="b1",
+        instance_id=instance_id,
+        version="1",
+        free_bytes=lambda: 1000,
+        on_bug=on_bug,
+    )
 
 
 class MemoryStorage:

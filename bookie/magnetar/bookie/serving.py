@@ -27,7 +27,6 @@ from magnetar.bookie.journaling.journal_format import LastMark, Marks
 from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
-from magnetar.bookie.requests.long_polls import LongPollLimits
 from magnetar.bookie.requests.past_ledgers import Tombstones
 from magnetar.bookie.requests.replies import Batch, BatchContext
 from magnetar.bookie.requests.request_handler import RequestHandler
@@ -123,20 +122,14 @@ class Serving:
         self.handler = RequestHandler(
             storage,
             self.ledgers,
+            settings,
             clock=self._clock,
             metrics=self._metrics,
             bookie_id=self._bookie_id,
             instance_id=self._instance_id,
             version=VERSION,
             free_bytes=lambda: min(usage.free for usage in self._disks.usages),
-            full_wait_ms_max=settings.write_cache_full_wait_ms_max,
-            read_reply_bytes_max=settings.read_reply_bytes_max,
             on_bug=self._on_fatal,
-            long_poll_limits=LongPollLimits(
-                long_poll_ms_max=settings.long_poll_ms_max,
-                long_polls_max=settings.long_polls_max,
-                connection_long_polls_max=settings.connection_long_polls_max,
-            ),
             gate=self._gate,
         )
         storage.on_flush_failure = self._end_if_broken

@@ -37,6 +37,7 @@ from magnetar.deploy.errors import DataDirectoryError, DeployError, SettingsErro
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Quorum, default_quorum
 from magnetar.deploy.shared_secret import secret_variables
+from magnetar.ledger.backoff import backoff
 from magnetar.ledger.metadata.url import parse_zookeeper_url
 
 _log = structlog.get_logger(__name__)
@@ -323,36 +324,36 @@ class Cluster:
 
     async def _look_after(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
-        name, delay_s = child.plan.name, _RESTART_DELAY_S
+        name, failures = child.plan.name, 1
         if child in self._left_out:
             if self._settings.restart is Restart.NEVER:
                 return
-            delay_s = await self._restart(child, delay_s)
+            failures = await self._restart(child, failures)
         while True:
             started_s = loop.time()
             status = await child.wait_exit()
             if self._is_stopping:
                 return
             if loop.time() - started_s >= _STABLE_S:
-                delay_s = _RESTART_DELAY_S
+                failures = 1
             will_restart = status != 0 and self._settings.restart is Restart.ON_FAILURE
             _log.error(
                 "server_ended",
                 server=name,
                 status=describe_status(status),
                 said=last_words(child.log_path) if status > 0 else "",
-                restart_in_s=delay_s if will_restart else None,
+                restart_in_s=_restart_delay_s(failures) if will_restart else None,
             )
             self._tell_who_runs()
             if not will_restart:
                 return
-            delay_s = await self._restart(child, delay_s)
+            failures = await self._restart(child, failures)
 
-    async def _restart(self, child: Child, delay_s: float) -> float:
-        """Try until it runs; returns the delay for the next time."""
-        while not await self._restarted(child, delay_s):
-            delay_s = min(delay_s * 2, _RESTART_DELAY_S_MAX)
-        return min(delay_s * 2, _RESTART_DELAY_S_MAX)
+    async def _restart(self, child: Child, failures: int) -> int:
+        """Try until it runs; returns the failures in a row if it ends again soon."""
+        while not await self._restarted(child, _restart_delay_s(failures)):
+            failures += 1
+        return failures + 1
 
     async def _rotate_logs(self) -> None:
         settings = self._settings
@@ -380,6 +381,10 @@ class Cluster:
         _log.warning("server_restarted", server=child.plan.name, pid=child.pid)
         self._tell_who_runs()
         return True
+
+
+def _restart_delay_s(failures: int) -> float:
+    return backoff(_RESTART_DELAY_S, failures, _RESTART_DELAY_S_MAX)
 
 
 def needed_servers(shape: ClusterShape, quorum: Quorum) -> dict[Kind, int]:

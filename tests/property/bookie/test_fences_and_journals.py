@@ -6,11 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.bookie.journaling.journal_format import RecordType
-from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.replies import Batch
 from magnetar.bookie.requests.request_handler import RequestHandler
-from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import PACKET_HEADER, Flag, Frame, Op, Status, decode_block
 from tests.bookie_parts import (
     KEY,
@@ -18,6 +16,7 @@ from tests.bookie_parts import (
     ManualJournal,
     MemoryStorage,
     add_request,
+    make_handler,
     read_lac_request,
     read_request,
 )
@@ -43,18 +42,7 @@ class Bookie:
         self.storage = MemoryStorage()
         self.ledgers = LedgerTable(self.storage, descriptors_max=descriptors_max)
         self.connection = ManualConnection()
-        self.handler = RequestHandler(
-            self.storage,
-            self.ledgers,
-            clock=SystemClock(),
-            metrics=BookieMetrics(),
-            bookie_id="b1",
-            version="1",
-            free_bytes=lambda: 1000,
-            full_wait_ms_max=4000,
-            read_reply_bytes_max=1 << 20,
-            on_bug=_raise,
-        )
+        self.handler = make_handler(self.storage, self.ledgers)
         self.journals = [WatchedJournal(self.handler) for _ in range(JOURNALS)]
         self.handler.use_journal(*self.journals)
         self._next_entry = dict.fromkeys(LEDGERS, 0)
@@ -120,10 +108,6 @@ class WatchedJournal(ManualJournal):
                     first = PACKET_HEADER.unpack_from(block.data, block.packets_offset)[1]
                     entries[record.ledger_id].append(first)
         return entries, fenced
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 @settings(max_examples=200, deadline=None)

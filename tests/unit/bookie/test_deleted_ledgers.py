@@ -2,12 +2,9 @@
 
 import pytest
 
-from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.past_ledgers import Tombstones
-from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.digest import packet_codec
-from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Flag, Frame, Op, Status
 from magnetar.ledger.wire_bodies import LongPoll, encode_long_poll
 from tests.bookie_parts import (
@@ -16,6 +13,7 @@ from tests.bookie_parts import (
     ManualJournal,
     MemoryStorage,
     add_request,
+    make_handler,
     packets_in,
     packets_of,
     read_lac_request,
@@ -28,23 +26,9 @@ NOW_S = 1000.0
 
 class Parts:
     def __init__(self) -> None:
-        def on_bug(error: BaseException) -> None:
-            raise error
-
         self.storage = MemoryStorage()
         self.ledgers = LedgerTable(self.storage, Tombstones(keep_s=10, count_max=2))
-        self.handler = RequestHandler(
-            self.storage,
-            self.ledgers,
-            clock=SystemClock(),
-            metrics=BookieMetrics(),
-            bookie_id="b1",
-            version="1",
-            free_bytes=lambda: 1000,
-            full_wait_ms_max=4000,
-            read_reply_bytes_max=1 << 20,
-            on_bug=on_bug,
-        )
+        self.handler = make_handler(self.storage, self.ledgers)
         self.journal = ManualJournal(self.handler)
         self.handler.use_journal(self.journal)
         self.connection = ManualConnection()

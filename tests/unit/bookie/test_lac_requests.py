@@ -8,11 +8,8 @@ import pytest
 from magnetar.bookie.journaling.journal_format import RecordType
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
-from magnetar.bookie.requests.long_polls import LongPollLimits
-from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.errors import BookieProtocolError
-from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Flag, Frame, Op, Status
 from magnetar.ledger.wire_bodies import (
     LacReply,
@@ -29,13 +26,15 @@ from tests.bookie_parts import (
     ManualJournal,
     MemoryStorage,
     add_request,
+    bookie_settings,
+    make_handler,
     packets_of,
     read_lac_request,
     read_request,
 )
 
 LEDGER = 7
-LIMITS = LongPollLimits(long_poll_ms_max=60_000, long_polls_max=3, connection_long_polls_max=2)
+LIMITS = bookie_settings(long_poll_ms_max=60_000, long_polls_max=3, connection_long_polls_max=2)
 
 
 def lac_packet(last_add_confirmed: int, ledger_id: int = LEDGER) -> bytes:
@@ -64,25 +63,10 @@ def long_poll(
 
 class Parts:
     def __init__(self, storage: MemoryStorage) -> None:
-        def on_bug(error: BaseException) -> None:
-            raise error
-
         self.storage = storage
         self.ledgers = LedgerTable(storage)
         self.metrics = BookieMetrics()
-        self.handler = RequestHandler(
-            storage,
-            self.ledgers,
-            clock=SystemClock(),
-            metrics=self.metrics,
-            bookie_id="b1",
-            version="1",
-            free_bytes=lambda: 1000,
-            full_wait_ms_max=4000,
-            read_reply_bytes_max=1 << 20,
-            on_bug=on_bug,
-            long_poll_limits=LIMITS,
-        )
+        self.handler = make_handler(storage, self.ledgers, metrics=self.metrics, settings=LIMITS)
         self.journal = ManualJournal(self.handler)
         self.handler.use_journal(self.journal)
         self.connection = ManualConnection()

@@ -2,13 +2,10 @@
 
 import pytest
 
-from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.past_ledgers import LossHorizon
-from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.digest import packet_codec
-from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Flag, Frame, Op, Status
 from magnetar.ledger.wire_bodies import (
     LongPoll,
@@ -24,6 +21,7 @@ from tests.bookie_parts import (
     ManualJournal,
     MemoryStorage,
     add_request,
+    make_handler,
     packets_in,
     packets_of,
     read_lac_request,
@@ -37,24 +35,10 @@ class Parts:
     """A handler whose ledger 7 is in limbo, fenced or not, as a pre-boot pass leaves it."""
 
     def __init__(self, *, fenced: bool = True, horizon: LossHorizon | None = None) -> None:
-        def on_bug(error: BaseException) -> None:
-            raise error
-
         self.storage = MemoryStorage()
         self.storage.put_state(LEDGER, LedgerState(b"", fenced, -1, limbo=True))
         self.ledgers = LedgerTable(self.storage, horizon=horizon)
-        self.handler = RequestHandler(
-            self.storage,
-            self.ledgers,
-            clock=SystemClock(),
-            metrics=BookieMetrics(),
-            bookie_id="b1",
-            version="1",
-            free_bytes=lambda: 1000,
-            full_wait_ms_max=4000,
-            read_reply_bytes_max=1 << 20,
-            on_bug=on_bug,
-        )
+        self.handler = make_handler(self.storage, self.ledgers)
         self.journal = ManualJournal(self.handler)
         self.handler.use_journal(self.journal)
         self.connection = ManualConnection()

@@ -1,9 +1,9 @@
-from magnetar.bookie.requests.long_polls import LongPollLimits, LongPolls, WaitingPoll
+from magnetar.bookie.requests.long_polls import LongPolls, WaitingPoll
 from magnetar.ledger.wire import Flag, Frame, Op
 from magnetar.ledger.wire_bodies import LongPoll
-from tests.bookie_parts import ManualConnection
+from tests.bookie_parts import ManualConnection, bookie_settings
 
-LIMITS = LongPollLimits(long_poll_ms_max=1000, long_polls_max=5, connection_long_polls_max=3)
+LIMITS = bookie_settings(long_poll_ms_max=1000, long_polls_max=5, connection_long_polls_max=3)
 
 
 def waiting(

@@ -4,12 +4,8 @@ import asyncio
 
 import pytest
 
-from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
-from magnetar.bookie.requests.long_polls import LongPollLimits
-from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.digest import packet_codec
-from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Flag, Frame, Op, Status
 from magnetar.ledger.wire_bodies import LongPoll, encode_long_poll
 from tests.bookie_parts import (
@@ -18,6 +14,7 @@ from tests.bookie_parts import (
     ManualJournal,
     MemoryStorage,
     add_request,
+    make_handler,
     read_request,
 )
 
@@ -55,19 +52,7 @@ class Parts:
     def __init__(self) -> None:
         self.bugs: list[BaseException] = []
         storage = MemoryStorage()
-        self.handler = RequestHandler(
-            storage,
-            LedgerTable(storage),
-            clock=SystemClock(),
-            metrics=BookieMetrics(),
-            bookie_id="b1",
-            version="1",
-            free_bytes=lambda: 1000,
-            full_wait_ms_max=4000,
-            read_reply_bytes_max=1 << 20,
-            on_bug=self.bugs.append,
-            long_poll_limits=LongPollLimits(),
-        )
+        self.handler = make_handler(storage, LedgerTable(storage), on_bug=self.bugs.append)
         self.journal = ManualJournal(self.handler)
         self.handler.use_journal(self.journal)
         self.writer, self.slow = ManualConnection(), SlowClient()

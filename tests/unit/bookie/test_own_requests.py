@@ -6,34 +6,29 @@ import pytest
 
 from magnetar.bookie.errors import OwnAddError
 from magnetar.bookie.integrity.own_requests import OwnRequests
-from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
-from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.storage import LedgerState
-from magnetar.ledger.system import SystemClock
-from tests.bookie_parts import KEY, OTHER_KEY, ManualJournal, MemoryStorage, packets_of
+from tests.bookie_parts import (
+    KEY,
+    OTHER_KEY,
+    ManualJournal,
+    MemoryStorage,
+    bookie_settings,
+    make_handler,
+    packets_of,
+)
 
 LEDGER = 7
 
 
 class Parts:
     def __init__(self, *, full_wait_ms_max: int = 4000) -> None:
-        def on_bug(error: BaseException) -> None:
-            raise error
-
         self.storage = MemoryStorage()
         self.storage.put_state(LEDGER, LedgerState(KEY, True, -1))
-        self.handler = RequestHandler(
+        self.handler = make_handler(
             self.storage,
             LedgerTable(self.storage),
-            clock=SystemClock(),
-            metrics=BookieMetrics(),
-            bookie_id="b1",
-            version="1",
-            free_bytes=lambda: 1000,
-            full_wait_ms_max=full_wait_ms_max,
-            read_reply_bytes_max=1 << 20,
-            on_bug=on_bug,
+            settings=bookie_settings(write_cache_full_wait_ms_max=full_wait_ms_max),
         )
         self.journal = ManualJournal(self.handler)
         self.handler.use_journal(self.journal)

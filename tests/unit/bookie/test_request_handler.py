@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 
 from magnetar.bookie.journaling.journal_format import RecordType
-from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.errors import BookieProtocolError, WrongBookieError
@@ -17,6 +16,7 @@ from tests.bookie_parts import (
     ManualJournal,
     MemoryStorage,
     add_request,
+    make_handler,
     packets_in,
     packets_of,
     read_lac_request,
@@ -67,24 +67,9 @@ async def parts() -> Parts:
 
 
 def make_parts(storage: MemoryStorage) -> Parts:
-    def on_bug(error: BaseException) -> None:
-        raise error
-
     clock = ManualClock()
     ledgers = LedgerTable(storage)
-    handler = RequestHandler(
-        storage,
-        ledgers,
-        clock=clock,
-        metrics=BookieMetrics(),
-        bookie_id="b1",
-        instance_id="c1",
-        version="1",
-        free_bytes=lambda: 1000,
-        full_wait_ms_max=4000,
-        read_reply_bytes_max=1 << 20,
-        on_bug=on_bug,
-    )
+    handler = make_handler(storage, ledgers, clock=clock, instance_id="c1")
     journal = ManualJournal(handler)
     handler.use_journal(journal)
     return Parts(storage, handler, journal, ManualConnection(), clock, ledgers)

@@ -6,11 +6,9 @@ from struct import unpack
 import pytest
 
 from magnetar.bookie.journaling.journal_format import RecordType
-from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.ledger.errors import BookieProtocolError
-from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Frame, FrameDecoder, Op, Status, encode_block
 from magnetar.ledger.wire_adds import ADD_HEAD, ADDS_MAX, NO_ID, decode_outcome, encode_count
 from tests.bookie_parts import (
@@ -20,6 +18,7 @@ from tests.bookie_parts import (
     ManualJournal,
     MemoryStorage,
     add_request,
+    make_handler,
     packets_of,
     read_request,
 )
@@ -67,22 +66,8 @@ class Parts:
 def make_parts(journals: int = 1) -> Parts:
     storage = MemoryStorage()
 
-    def on_bug(error: BaseException) -> None:
-        raise error
-
     ledgers = LedgerTable(storage)
-    handler = RequestHandler(
-        storage,
-        ledgers,
-        clock=SystemClock(),
-        metrics=BookieMetrics(),
-        bookie_id="b1",
-        version="1",
-        free_bytes=lambda: 1000,
-        full_wait_ms_max=4000,
-        read_reply_bytes_max=1 << 20,
-        on_bug=on_bug,
-    )
+    handler = make_handler(storage, ledgers)
     made = [ManualJournal(handler) for _ in range(journals)]
     handler.use_journal(*made)
     return Parts(storage, handler, made, Answers(), ledgers)

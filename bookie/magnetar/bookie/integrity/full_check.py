@@ -23,6 +23,7 @@ from magnetar.bookie.errors import (
     StorageClosedError,
     StorageError,
 )
+from magnetar.bookie.integrity.healer import RETRY_S_MAX
 from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
 from magnetar.bookie.integrity.loss_mark import remove_marks
 from magnetar.bookie.integrity.own_entries import confirmed_end, own_ranges, without
@@ -32,6 +33,7 @@ from magnetar.bookie.integrity.restoring import restore
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.backoff import backoff
 from magnetar.ledger.digest import master_key
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
@@ -42,8 +44,6 @@ _log = structlog.get_logger(__name__)
 
 _LIST_BITMAP_BYTES = 4096
 _LEDGERS_PER_TURN = 1000
-_RETRY_FACTOR = 2
-_RETRY_S_MAX = 600.0
 
 
 class FullCheck:
@@ -78,11 +78,11 @@ class FullCheck:
 
     async def run(self) -> None:
         """Until nothing is left to do."""
-        delay_s = self._settings.heal_retry_s
+        failures = 0
         try:
             while not await self.run_round():
-                await asyncio.sleep(delay_s)
-                delay_s = min(_RETRY_S_MAX, delay_s * _RETRY_FACTOR)
+                failures += 1
+                await asyncio.sleep(backoff(self._settings.heal_retry_s, failures, RETRY_S_MAX))
         except StorageClosedError:
             return  # the bookie stops
         self._metrics.check_needed = 0

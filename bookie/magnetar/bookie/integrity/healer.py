@@ -24,6 +24,7 @@ from magnetar.bookie.integrity.own_requests import OwnRequests
 from magnetar.bookie.integrity.peers import Peers
 from magnetar.bookie.integrity.restoring import restore
 from magnetar.bookie.settings import BookieSettings
+from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.ports import Clock
@@ -35,7 +36,7 @@ _LEDGER_RANGES_MAX = 1000
 """Damaged ranges of one ledger; more are joined into one that covers them all."""
 _BATCH_LEDGERS_MAX = 64
 """Ledgers healed with one flush."""
-_RETRY_S_MAX = 600.0
+RETRY_S_MAX = 600.0
 
 CheckRange = Callable[[int, int, int], Awaitable[list[Damage]]]
 """Ledger id, first and last entry id: what is damaged there on the disk now.
@@ -229,7 +230,7 @@ class Healer:
         wound.ranges = merge_ranges(left, ranges_max=_LEDGER_RANGES_MAX)
         wound.attempts += 1
         settings = self._settings
-        delay_s = min(_RETRY_S_MAX, settings.heal_retry_s * 2 ** min(wound.attempts - 1, 30))
+        delay_s = backoff(settings.heal_retry_s, wound.attempts, RETRY_S_MAX)
         wound.not_before_s = self._clock.monotonic_s() + delay_s
         if not wound.is_listed and (result.lost or wound.attempts >= settings.heal_attempts_max):
             await self._list_for_repair(ledger_id, wound, result)

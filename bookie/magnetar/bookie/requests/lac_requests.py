@@ -17,9 +17,10 @@ from magnetar.bookie.journaling.journal_format import NewRecord, RecordType
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fence_requests import FenceRequests
 from magnetar.bookie.requests.fencing import FenceState, LedgerDescriptor, LedgerTable
-from magnetar.bookie.requests.long_polls import LongPollLimits, LongPolls, WaitingPoll
+from magnetar.bookie.requests.long_polls import LongPolls, WaitingPoll
 from magnetar.bookie.requests.read_requests import ReadRequests
 from magnetar.bookie.requests.replies import Batch, Connection, Replies, journal_key
+from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.wire import FRAME_BYTES_MAX, Flag, Frame, Status, encode_block
@@ -49,8 +50,7 @@ class LacRequests:
         *,
         clock: Clock,
         metrics: BookieMetrics,
-        limits: LongPollLimits,
-        reply_bytes_max: int,
+        settings: BookieSettings,
     ) -> None:
         self._storage = storage
         self._ledgers = ledgers
@@ -59,8 +59,8 @@ class LacRequests:
         self._replies = replies
         self._clock = clock
         self._metrics = metrics
-        self._reply_bytes_max = reply_bytes_max
-        self.polls = LongPolls(limits)
+        self._reply_bytes_max = settings.read_reply_bytes_max
+        self.polls = LongPolls(settings)
         """The requests that wait for news. Adds look at their number before they tell of a LAC."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0

@@ -6,22 +6,13 @@ exceeds what it knows (`take`), its time is up (`expire`), or its connection is 
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from magnetar.bookie.requests.replies import Connection
+from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.wire import Frame
 from magnetar.ledger.wire_bodies import LongPoll
 
 _REBUILD_MIN = 64
-
-
-@dataclass(frozen=True, slots=True)
-class LongPollLimits:
-    """See the settings of the same names."""
-
-    long_poll_ms_max: int = 30_000
-    long_polls_max: int = 100_000
-    connection_long_polls_max: int = 10_000
 
 
 class WaitingPoll:
@@ -39,8 +30,8 @@ class WaitingPoll:
 class LongPolls:
     """All requests of a bookie that wait, by ledger and by deadline."""
 
-    def __init__(self, limits: LongPollLimits) -> None:
-        self._limits = limits
+    def __init__(self, settings: BookieSettings) -> None:
+        self._settings = settings
         # Dicts for sets that keep their order: the older request is answered first.
         self._by_ledger: dict[int, dict[WaitingPoll, None]] = {}
         self._by_connection: dict[Connection, dict[WaitingPoll, None]] = {}
@@ -53,14 +44,17 @@ class LongPolls:
     def add(self, waiting: WaitingPoll, now_s: float) -> bool:
         """Let a request wait; False if there are too many."""
         connection = waiting.connection
-        limits = self._limits
+        settings = self._settings
         of_connection = len(self._by_connection.get(connection, ()))
-        if self.count >= limits.long_polls_max or of_connection >= limits.connection_long_polls_max:
+        if (
+            self.count >= settings.long_polls_max
+            or of_connection >= settings.connection_long_polls_max
+        ):
             return False
         self.count += 1
         self._by_ledger.setdefault(waiting.frame.ledger_id, {})[waiting] = None
         self._by_connection.setdefault(connection, {})[waiting] = None
-        wait_ms = min(waiting.poll.wait_ms, limits.long_poll_ms_max)
+        wait_ms = min(waiting.poll.wait_ms, settings.long_poll_ms_max)
         self._added += 1  # of two deadlines that are equal, the older request comes first
         heapq.heappush(self._deadlines, (now_s + wait_ms / 1000, self._added, waiting))
         return True

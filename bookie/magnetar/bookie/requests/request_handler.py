@@ -26,7 +26,6 @@ from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fence_requests import FenceRequests
 from magnetar.bookie.requests.fencing import FenceState, LedgerTable
 from magnetar.bookie.requests.lac_requests import LacRequests
-from magnetar.bookie.requests.long_polls import LongPollLimits
 from magnetar.bookie.requests.read_requests import ReadRequests
 from magnetar.bookie.requests.replies import (
     Batch,
@@ -38,6 +37,7 @@ from magnetar.bookie.requests.replies import (
     journal_key,
 )
 from magnetar.bookie.requests.write_gate import WriteGate
+from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import BookieProtocolError, WrongBookieError
 from magnetar.ledger.hello import READS_TAKE_KEYS, BookieIdentity, decode_identity
@@ -48,9 +48,6 @@ from magnetar.ledger.wire_adds import ADD_HEAD, ADDS_MAX, COUNT_BYTES, count_of
 _RECOVERY = int(Flag.RECOVERY)
 
 
-_DEFAULT_LONG_POLL_LIMITS = LongPollLimits()
-
-
 class RequestHandler:
     """The requests of all connections of one bookie."""
 
@@ -58,6 +55,7 @@ class RequestHandler:
         self,
         storage: LedgerStorage,
         ledgers: LedgerTable,
+        settings: BookieSettings,
         *,
         clock: Clock,
         metrics: BookieMetrics,
@@ -65,10 +63,7 @@ class RequestHandler:
         instance_id: str = "",
         version: str,
         free_bytes: Callable[[], int],
-        full_wait_ms_max: int,
-        read_reply_bytes_max: int,
         on_bug: Callable[[BaseException], None],
-        long_poll_limits: LongPollLimits = _DEFAULT_LONG_POLL_LIMITS,
         gate: WriteGate | None = None,
     ) -> None:
         self._identity = BookieIdentity(bookie_id, instance_id)
@@ -84,7 +79,7 @@ class RequestHandler:
             fences,
             replies,
             metrics=metrics,
-            reply_bytes_max=read_reply_bytes_max,
+            reply_bytes_max=settings.read_reply_bytes_max,
             on_bug=on_bug,
         )
         self._lacs = LacRequests(
@@ -95,8 +90,7 @@ class RequestHandler:
             replies,
             clock=clock,
             metrics=metrics,
-            limits=long_poll_limits,
-            reply_bytes_max=read_reply_bytes_max,
+            settings=settings,
         )
         self._adds = AddRequests(
             storage,
@@ -106,7 +100,7 @@ class RequestHandler:
             replies,
             clock=clock,
             metrics=metrics,
-            full_wait_s_max=full_wait_ms_max / 1000,
+            full_wait_s_max=settings.write_cache_full_wait_ms_max / 1000,
             gate=gate,
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
+from magnetar.ledger.backoff import backoff
 from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchEvent
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.replication_lock import ReplicationLock
@@ -139,7 +140,7 @@ class PostponedItems:
         settings = self._settings
         if is_lost or failures > settings.retry_doublings_max + 1:
             return settings.retry_delay_s_max
-        return min(settings.retry_delay_s_max, settings.retry_delay_s * (1 << (failures - 1)))
+        return backoff(settings.retry_delay_s, failures, settings.retry_delay_s_max)
 
     def _on_item(self, ledger_id: int, event: WatchEvent) -> None:
         if (postponed := self._waiting.get(ledger_id)) is not None:

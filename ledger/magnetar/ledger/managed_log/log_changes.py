@@ -20,6 +20,7 @@ import asyncio
 
 import structlog
 
+from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import (
     LedgerError,
     LedgerFencedError,
@@ -118,8 +119,7 @@ class LedgerChanges:
             self._wake.set()  # nothing drains any more
             return
         if self._failures > 1:
-            delay_s = _LEDGER_DELAY_S * 2 ** min(self._failures - 2, 10)
-            self._delay_s = min(delay_s, _RETRY_DELAY_MAX_S)
+            self._delay_s = backoff(_LEDGER_DELAY_S, self._failures - 1, _RETRY_DELAY_MAX_S)
         self._start_repair()
 
     def on_retry(self) -> None:
@@ -152,7 +152,7 @@ class LedgerChanges:
     # The task
 
     async def _run(self) -> None:
-        delay_s = _RETRY_DELAY_S
+        failures = 0
         while True:
             try:
                 if not await self._step():
@@ -176,8 +176,8 @@ class LedgerChanges:
                     return
                 else:
                     delay_max_s = _RETRY_DELAY_MAX_S
-                await self._wait(delay_s)
-                delay_s = min(delay_s * 2, delay_max_s)
+                failures += 1
+                await self._wait(backoff(_RETRY_DELAY_S, failures, delay_max_s))
             except Exception as bug:  # appends would wait for ever
                 log.exception("ledger_change_broke", path=self._path)
                 broke = LogUnavailableError(f"{self._path}: a change of ledgers broke: {bug!r}")
@@ -188,7 +188,7 @@ class LedgerChanges:
                     return
                 await self._wait(self._config.unavailable_retry_s)
             else:
-                delay_s = _RETRY_DELAY_S
+                failures = 0
 
     async def _step(self) -> bool:
         """The next change that is due; False when there is none."""

@@ -26,6 +26,7 @@ from magnetar.broker.features.transactions.ids import TransactionId, coordinator
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.topics import Topics
 from magnetar.cursors import CursorError
+from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError
 from magnetar.sdk.errors import SdkError, service_error
 from magnetar.sdk.wire import BaseCommand, TopicName
@@ -131,10 +132,10 @@ class Messenger:
         here: Callable[[TopicTransactions], Awaitable[None]],
         command: Callable[[int], BaseCommand],
     ) -> None:
-        pause_ms = self._settings.transaction_retry_ms
+        settings, failures = self._settings, 0
         at_once_here = self._at_once_on.get(topic)
         if at_once_here is None:
-            at_once_here = asyncio.Semaphore(max(1, self._settings.transaction_ends_at_once // 4))
+            at_once_here = asyncio.Semaphore(max(1, settings.transaction_ends_at_once // 4))
             self._at_once_on[topic] = at_once_here
         while True:
             try:
@@ -143,7 +144,7 @@ class Messenger:
                 async with (
                     at_once_here,
                     self._at_once,
-                    asyncio.timeout(self._settings.transaction_end_timeout_ms / 1000),
+                    asyncio.timeout(settings.transaction_end_timeout_ms / 1000),
                 ):
                     served = self._topics.served(name)
                     found = served.find(TopicTransactions) if served is not None else None
@@ -157,9 +158,12 @@ class Messenger:
                 return
             except (RequestError, SdkError, LedgerError, CursorError, TimeoutError) as error:
                 self.attempts_failed += 1
+                failures += 1
                 _log.info("transaction_end_not_told", topic=topic, error=str(error))
+            pause_ms = backoff(
+                settings.transaction_retry_ms, failures, settings.transaction_retry_ms_max
+            )
             await asyncio.sleep(pause_ms / 1000)
-            pause_ms = min(2 * pause_ms, self._settings.transaction_retry_ms_max)
 
     async def _ask(self, name: TopicName, command: Callable[[int], BaseCommand]) -> None:
         connection = await self._find(name)

@@ -17,6 +17,7 @@ from magnetar.broker.base.entry import messages_of
 from magnetar.broker.base.settings.topics import TopicSettings
 from magnetar.broker.topic.dispatch.range_reads import ReadableLog
 from magnetar.broker.topic.tail_cache import TailCache
+from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.position import Position
 
@@ -182,11 +183,9 @@ class ReplayReader:
         self._on_ready()
 
     def _retry_later(self, position: Position, error: LedgerError) -> None:
-        delay_ms = min(
-            self._settings.read_retry_ms << min(self._failures, 16),
-            self._settings.read_retry_ms_max,
-        )
         self._failures += 1
+        settings = self._settings
+        delay_ms = backoff(settings.read_retry_ms, self._failures, settings.read_retry_ms_max)
         self.unreadable = position, str(error)
         _log.warning(
             "redelivery_read_failed",
@@ -194,7 +193,7 @@ class ReplayReader:
             ledger_id=position.ledger_id,
             entry_id=position.entry_id,
             error=str(error),
-            retry_ms=delay_ms,
+            retry_ms=round(delay_ms),
         )
         self._retry = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_retry)
 

@@ -19,6 +19,7 @@ from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadableLog
 from magnetar.broker.topic.dispatch.visibility import Visibility, VisibleRuns
 from magnetar.broker.topic.run import Run
 from magnetar.cursors import SubscriptionCursor
+from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.position import Position
 
@@ -217,11 +218,9 @@ class EntrySource:
         self._on_ready()
 
     def _retry_later(self, start: Position, error: Exception) -> None:
-        delay_ms = min(
-            self._settings.read_retry_ms << min(self._failures, 16),
-            self._settings.read_retry_ms_max,
-        )
         self._failures += 1
+        settings = self._settings
+        delay_ms = backoff(settings.read_retry_ms, self._failures, settings.read_retry_ms_max)
         self.unreadable = start, str(error)
         _log.warning(
             "read_failed",
@@ -229,7 +228,7 @@ class EntrySource:
             ledger_id=start.ledger_id,
             entry_id=start.entry_id,
             error=str(error),
-            retry_ms=delay_ms,
+            retry_ms=round(delay_ms),
         )
         self._retry = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_retry)
 

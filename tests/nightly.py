@@ -3,8 +3,9 @@
     python -m tests.nightly [--again] [--list]
 
 A stage that has passed is not run again while no code changes, so that a night that was broken off
-goes on where it stopped. What counts as code is everything that git knows but words and records of
-runs; while something is not committed, nothing is remembered.
+goes on where it stopped: on another machine, too, if `tests/nightly.json` was committed. What
+counts as code is everything that git knows but words and records of runs; while something is not
+committed, nothing is remembered.
 """
 
 import argparse
@@ -19,8 +20,8 @@ from pathlib import Path
 
 from tests.processes import ROOT
 
-_MEMORY = ROOT / ".venv" / "nightly.json"
-_RECORDS = frozenset({"tests/proven.json", "tests/durations.json"})
+_MEMORY = ROOT / "tests" / "nightly.json"
+_RECORDS = frozenset({"tests/proven.json", "tests/durations.json", "tests/nightly.json"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,6 @@ def archive(
     """Archive topics to partitioned Parquet files, each message once; merge small files."""
     brokers = _brokers(url, admin_url, metadata_url)
     from magnetar.sdk.spark.pipeline import archive as job
-    from magnetar.sdk.spark.pipeline.archive import CompactionSettings
     from magnetar.sdk.spark.pipeline.job import Chosen, run_job
 
     settings = job.ArchiveSettings(
@@ -91,7 +90,8 @@ def archive(
         entries_max=entries_max,
         mode=mode,
         checkpoint=checkpoint,
-        compaction=CompactionSettings(file_bytes=file_bytes, files_min=files_min),
+        file_bytes=file_bytes,
+        files_min=files_min,
     )
     run_job("archive", Chosen(settings, master), job.run)
 

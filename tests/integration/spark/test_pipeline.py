@@ -17,13 +17,12 @@ from magnetar.sdk.errors import SdkError
 from magnetar.sdk.spark.errors import ArchiveBusyError, PipelineError
 from magnetar.sdk.spark.pipeline.archive import (
     ArchiveSettings,
-    CompactionSettings,
     archive,
     show_archive,
 )
 from magnetar.sdk.spark.pipeline.archive_log import Commit
 from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
-from magnetar.sdk.spark.pipeline.job import BrokerSettings
+from magnetar.sdk.spark.pipeline.job import ClusterAddress
 from magnetar.sdk.spark.pipeline.replay import ReplaySettings, replay, show_replayed
 from magnetar.sdk.spark.pipeline.rollup import (
     RollupSettings,
@@ -55,7 +54,7 @@ _WEATHER = "persistent://public/default/pipeline-weather"
 class Stage:
     """What the tests of the module share; each goes on where the one before has ended."""
 
-    brokers: BrokerSettings
+    brokers: ClusterAddress
     rows: list[Row]
     directory: Path
     log_path: str
@@ -71,7 +70,7 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage(server: Standalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     directory = tmp_path_factory.mktemp("pipeline")
-    brokers = BrokerSettings(
+    brokers = ClusterAddress(
         service_url=server.url,
         admin_url=server.http_url,
         metadata_url=f"embedded:{server.directory.resolve() / 'metadata.db'}",
@@ -93,7 +92,7 @@ def first(spark: SparkSession, stage: Stage) -> Path:
         _TOPIC,
         "first",
         entries_max=12,
-        compaction=CompactionSettings(files_min=3),
+        files_min=3,
     )
     store = archive(spark, settings)
     show_archive(store)

@@ -12,7 +12,7 @@ from magnetar.broker.base.listeners import parse_listeners
 from magnetar.broker.base.settings.observing import ObservingSettings
 from magnetar.broker.base.settings.policies import PolicySettings
 from magnetar.broker.base.settings.security import SecuritySettings
-from magnetar.broker.base.settings.transactions import TransactionSettings
+from magnetar.broker.base.settings.topics import TopicSettings
 from magnetar.broker.base.settings.websocket import WebSocketSettings
 
 _MIB = 1 << 20
@@ -22,7 +22,7 @@ class BrokerSettings(
     ObservingSettings,
     PolicySettings,
     SecuritySettings,
-    TransactionSettings,
+    TopicSettings,
     WebSocketSettings,
     BaseSettings,
 ):

@@ -14,7 +14,7 @@ import hashlib
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +39,7 @@ from magnetar.sdk.spark.pipeline.archive_store import (
     ArchiveStore,
 )
 from magnetar.sdk.spark.pipeline.job import (
-    BrokerSettings,
+    ClusterAddress,
     Chosen,
     brokers_of,
     job_parser,
@@ -60,22 +60,15 @@ _ID_PARTS = (StructField(LEDGER, LongType()), StructField(ENTRY, LongType()))
 _ID_FIELDS = (*_ID_PARTS, StructField(INDEX, IntegerType()))
 _BEFORE_ALL = (-1, -1, -1)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionSettings:
-    """What is small, and how much of it is too much."""
-
-    file_bytes: int = 128 * 1024 * 1024
-    """A file of this size is left alone, and the sum of those put together is not above it."""
-    files_min: int = 8
-    """So many small files of a topic and day are put together; at the end of the job, two."""
+FILE_BYTES = 128 << 20
+FILES_MIN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
     """One run of the job."""
 
-    brokers: BrokerSettings
+    brokers: ClusterAddress
     output: str
     topics: str = ""
     """With commas between; or"""
@@ -91,7 +84,10 @@ class ArchiveSettings:
     without their values, of PERMISSIVE, are no archive."""
     checkpoint: str = ""
     """Empty: in the archive's directory."""
-    compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    file_bytes: int = FILE_BYTES
+    """A file of this size is left alone, and the sum of those put together is not above it."""
+    files_min: int = FILES_MIN
+    """So many small files of a topic and day are put together; at the end of the job, two."""
 
     def __post_init__(self) -> None:
         if bool(self.topics) == bool(self.topics_pattern):
@@ -114,7 +110,7 @@ def archive(spark: SparkSession, settings: ArchiveSettings) -> ArchiveStore:
         while not query.awaitTermination(LOOK_S):
             state = store.state
             bar.show(state.rows - before, f"{len(state.files)} files, commit {state.next_commit}")
-    compact(spark, store, settings.compaction)
+    compact(spark, store, settings)
     return store
 
 
@@ -156,7 +152,7 @@ def _start(spark: SparkSession, settings: ArchiveSettings, store: ArchiveStore) 
     schema = archived_schema(options)
     rows = spark.readStream.format("magnetar").options(**options).schema(schema).load()
     _check_columns(rows.columns)
-    writer = _BatchWriter(spark, store, settings.compaction)
+    writer = _BatchWriter(spark, store, settings)
     stream = rows.writeStream.foreachBatch(writer).option(
         "checkpointLocation", settings.checkpoint or store.storage.at(CHECKPOINT)
     )
@@ -179,9 +175,9 @@ class _BatchWriter:
     """Called by Spark with each micro-batch."""
 
     def __init__(
-        self, spark: SparkSession, store: ArchiveStore, compaction: CompactionSettings
+        self, spark: SparkSession, store: ArchiveStore, settings: ArchiveSettings
     ) -> None:
-        self._spark, self._store, self._compaction = spark, store, compaction
+        self._spark, self._store, self._settings = spark, store, settings
         self._query = ""
         self._is_known = threading.Event()
 
@@ -209,7 +205,7 @@ class _BatchWriter:
         store.commit(
             Commit(add=written.files, query=name, batch_id=batch_id, watermarks=written.watermarks)
         )
-        compact(self._spark, store, self._compaction, only_full_groups=True)
+        compact(self._spark, store, self._settings, only_full_groups=True)
 
 
 def archive_rows(rows: DataFrame, watermarks: Mapping[str, Watermark]) -> DataFrame:
@@ -269,8 +265,8 @@ def archive_arguments(arguments: list[str] | None = None) -> Chosen[ArchiveSetti
     parser.add_argument("--entries-max", type=int, default=0, help="of a micro-batch")
     parser.add_argument("--mode", default=FAILFAST, help="of messages that cannot be read")
     parser.add_argument("--checkpoint", default="")
-    parser.add_argument("--file-bytes", type=int, default=CompactionSettings().file_bytes)
-    parser.add_argument("--files-min", type=int, default=CompactionSettings().files_min)
+    parser.add_argument("--file-bytes", type=int, default=FILE_BYTES)
+    parser.add_argument("--files-min", type=int, default=FILES_MIN)
     found = parser.parse_args(arguments)
     settings = ArchiveSettings(
         brokers=brokers_of(found),
@@ -282,7 +278,8 @@ def archive_arguments(arguments: list[str] | None = None) -> Chosen[ArchiveSetti
         entries_max=found.entries_max,
         mode=found.mode,
         checkpoint=found.checkpoint,
-        compaction=CompactionSettings(file_bytes=found.file_bytes, files_min=found.files_min),
+        file_bytes=found.file_bytes,
+        files_min=found.files_min,
     )
     return Chosen(settings, found.master)
 
@@ -303,7 +300,7 @@ if __name__ == "__main__":
 def compact(
     spark: SparkSession,
     store: ArchiveStore,
-    settings: CompactionSettings,
+    settings: ArchiveSettings,
     *,
     only_full_groups: bool = False,
 ) -> int:

@@ -34,7 +34,7 @@ EXIT_REFUSED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
+class ClusterAddress:
     """What every job has to know of the cluster."""
 
     service_url: str
@@ -116,9 +116,9 @@ def job_parser(name: str, about: str) -> argparse.ArgumentParser:
     return parser
 
 
-def brokers_of(found: argparse.Namespace) -> BrokerSettings:
+def brokers_of(found: argparse.Namespace) -> ClusterAddress:
     """How the cluster is reached, by these options."""
-    return BrokerSettings(
+    return ClusterAddress(
         service_url=found.service_url,
         admin_url=found.admin_url,
         authentication=found.authentication,

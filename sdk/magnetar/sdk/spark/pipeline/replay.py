@@ -17,7 +17,7 @@ from magnetar.sdk.spark.columns import EVENT_TIME, KEY, MESSAGE_ID, PROPERTIES, 
 from magnetar.sdk.spark.errors import PipelineError
 from magnetar.sdk.spark.pipeline.archive_store import DAY, ENTRY, INDEX, LEDGER, TOPIC, ArchiveStore
 from magnetar.sdk.spark.pipeline.job import (
-    BrokerSettings,
+    ClusterAddress,
     Chosen,
     brokers_of,
     job_parser,
@@ -33,7 +33,7 @@ LOOK_S = 0.5
 class ReplaySettings:
     """One replay."""
 
-    brokers: BrokerSettings
+    brokers: ClusterAddress
     archive: str
     to: str
     """The topic that gets everything."""

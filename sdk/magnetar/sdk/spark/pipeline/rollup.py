@@ -22,7 +22,7 @@ from pyspark.sql import functions as f
 from magnetar.sdk.spark.columns import VALUE
 from magnetar.sdk.spark.errors import PipelineError
 from magnetar.sdk.spark.pipeline.job import (
-    BrokerSettings,
+    ClusterAddress,
     Chosen,
     brokers_of,
     job_parser,
@@ -66,7 +66,7 @@ ROLLUP_COLUMNS = (
 class RollupSettings:
     """One run of the job."""
 
-    brokers: BrokerSettings
+    brokers: ClusterAddress
     flights: str
     weather: str
     output: str

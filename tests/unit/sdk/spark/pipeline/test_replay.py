@@ -1,9 +1,9 @@
 """The name of a replay, by which it is known again."""
 
-from magnetar.sdk.spark.pipeline.job import BrokerSettings
+from magnetar.sdk.spark.pipeline.job import ClusterAddress
 from magnetar.sdk.spark.pipeline.replay import ReplaySettings
 
-BROKERS = BrokerSettings(service_url="pulsar://b", admin_url="http://b")
+BROKERS = ClusterAddress(service_url="pulsar://b", admin_url="http://b")
 
 
 def name(*, topics: str = "", to: str = "t", by_key: int = 0, url: str = "file:/a") -> str:

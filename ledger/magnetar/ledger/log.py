@@ -189,6 +189,13 @@ class ManagedLog:
         """Append a batch. Its callback runs later, in the order of the calls."""
         self._appender.append(batch)
 
+    def prepare(self) -> None:
+        """Have a ledger by the time of the first append, if the log was opened without one.
+
+        In the background. A log to which nothing is appended gives the ledger back when it closes.
+        """
+        self._appender.prepare()
+
     def on_fenced(self, callback: Callable[[], None]) -> None:
         """Run `callback` once when another owner has taken the log over."""
         self._appender.on_fenced(callback)

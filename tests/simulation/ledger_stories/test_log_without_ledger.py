@@ -1,4 +1,4 @@
-"""A log that is opened without a ledger: its first append brings it one."""
+"""A log that is opened without a ledger: `prepare`, or the first append, brings it one."""
 
 import asyncio
 
@@ -42,6 +42,76 @@ async def test_the_first_appends_wait_for_their_ledger_and_keep_their_order(
     assert positions == [Position(0, number) for number in range(50)]
     assert await log.read_all() == [b"%d" % number for number in range(50)]
     await log.close()
+
+
+@scenario(bookies=3)
+async def test_the_first_append_of_a_prepared_log_writes_no_metadata(sim: Simulation) -> None:
+    log = await open_log(sim, config=IDLE)
+    log.log.prepare()
+    log.log.prepare()
+    await sim.settle()
+    assert len(ledger_ids(sim)) == 1
+    sim.store.records_nodes = True
+    assert await log.add(b"one") == Position(0, 0)
+    assert sim.history.of(NodeWrote) == []
+    await log.close()
+
+
+@scenario(bookies=3)
+async def test_appends_of_a_log_that_is_being_prepared_wait_for_the_same_ledger(
+    sim: Simulation,
+) -> None:
+    log = await open_log(sim, config=IDLE)
+    log.log.prepare()
+    positions = [await each.outcome for each in [log.append(b"one"), log.append(b"two")]]
+    assert positions == [Position(0, 0), Position(0, 1)]
+    assert len(ledger_ids(sim)) == 1
+    await log.close()
+
+
+@scenario(bookies=3)
+async def test_a_prepared_log_without_appends_gives_its_ledger_back(sim: Simulation) -> None:
+    for is_listed in (True, False):
+        log = await open_log(sim, config=IDLE)
+        log.log.prepare()
+        if is_listed:
+            await sim.settle()
+            assert len(ledger_ids(sim)) == 1
+        await log.close()
+        await sim.settle()
+        assert ledger_ids(sim) == []
+        assert await (await open_log(sim, "o", IDLE)).read_all() == []
+
+
+@scenario(bookies=3)
+async def test_a_log_that_could_not_be_prepared_has_its_append_wait_for_a_ledger(
+    sim: Simulation,
+) -> None:
+    log = await open_log(sim, config=IMPATIENT)
+    sim.store.refuse(client="w", kind="set", path=PATH, count=1 << 30)
+    log.log.prepare()
+    await asyncio.sleep(10 * IMPATIENT.repair_timeout_s)
+    appended = log.append(b"one")
+    await asyncio.sleep(IMPATIENT.repair_timeout_s / 2)
+    assert not appended.outcome.done()
+    sim.store.accidents.clear()
+    assert await appended.outcome == Position(0, 0)
+    await log.close()
+
+
+@scenario(bookies=3)
+async def test_m15_an_owner_that_opened_the_log_before_can_prepare_no_ledger(
+    sim: Simulation,
+) -> None:
+    first = await open_log(sim, config=IDLE)
+    second = await open_log(sim, "o", IDLE)
+    first.log.prepare()
+    await sim.settle()
+    assert first.fences == 1
+    assert (await second.add(b"mine")).entry_id == 0
+    await first.close()
+    await second.close()
+    assert len(ledger_ids(sim)) == 1
 
 
 @scenario(bookies=3)

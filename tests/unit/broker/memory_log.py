@@ -59,6 +59,9 @@ class MemoryLog:
         if self.is_immediate:
             asyncio.get_running_loop().call_soon(self.confirm)
 
+    def prepare(self) -> None:
+        """Its ledger is there."""
+
     @property
     def last_confirmed(self) -> Position:
         return self._shape.last_confirmed

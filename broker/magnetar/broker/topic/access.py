@@ -229,6 +229,7 @@ class ProducerAccess:
         self._check_number(producer.name)
         topic.producers[producer.name] = producer
         topic.use.joined += 1
+        topic.log.prepare()  # its first message waits for no metadata
         return producer
 
     async def _wait_for_name(

@@ -214,8 +214,8 @@ class LedgerEvents(Protocol):
         """The current ledger should be followed by the next."""
         ...
 
-    def on_first_append(self) -> None:
-        """There is something to append, and no ledger yet; appends wait for it."""
+    def on_first_needed(self) -> None:
+        """There is no ledger yet, and something to append, or soon will be: appends wait for it."""
         ...
 
     def on_drained(self) -> None:
@@ -311,11 +311,17 @@ class LogAppender:
         else:
             self._refuse(batch, self._unavailable())
 
+    def prepare(self) -> None:
+        """Have the first ledger, if there is none yet: an append is about to come. In the
+        background; should it fail, the append tries again."""
+        if self.state is AppendState.IDLE and self._refusal is None:
+            self.state = AppendState.WAITING
+            self.events.on_first_needed()
+
     def _is_time_to_begin(self) -> bool:
         """Whether the first ledger, or another one after a failure, is to be had now."""
         if self.state is AppendState.IDLE:
-            self.state = AppendState.WAITING
-            self.events.on_first_append()
+            self.prepare()
             return True
         if self._clock.monotonic_s() < self._retry_at_s:
             return False
@@ -614,6 +620,10 @@ class LogAppender:
         draining = self.draining
         if draining is not None and not self.is_drained and draining not in self._broken:
             self._broken.append(draining)  # what it still confirms was reported as failed
+        if self.writer is None and not len(self._order):
+            log.warning("ledger_not_prepared", path=self._path, error=str(cause))
+            self.state = AppendState.IDLE
+            return
         log.error("log_unavailable", path=self._path, error=str(cause))
         self.state = AppendState.UNAVAILABLE
         self._retry_at_s = self._clock.monotonic_s() + self._config.unavailable_retry_s

@@ -11,7 +11,8 @@ that failed while L2 took appends already, nothing of L2 was reported yet. L2 le
 before L1 is closed, since readers may go on behind L1 from then on, and its batches are written
 again behind those of L1.
 
-*Beginning*, in a log that was opened without a ledger: with the first append, which waits for it.
+*Beginning*, in a log that was opened without a ledger: when an append is expected (`prepare`), or
+with the first one, which waits for it.
 
 All of it happens in one task, one change at a time. It ends when there is nothing left to change.
 """
@@ -94,7 +95,7 @@ class LedgerChanges:
     def on_full(self) -> None:
         self.want_rotation()
 
-    def on_first_append(self) -> None:
+    def on_first_needed(self) -> None:
         self._start_repair()
 
     def on_drained(self) -> None:

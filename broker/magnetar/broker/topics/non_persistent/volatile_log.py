@@ -47,6 +47,9 @@ class VolatileLog:
     def last_confirmed(self) -> Position:
         return self._shape.last_confirmed
 
+    def prepare(self) -> None:
+        """There are no ledgers."""
+
     def first_position(self) -> Position:
         return self._shape.first_at_or_after(Position(-1, -1))
 

@@ -1,14 +1,20 @@
 """Compare Magnetar and its peers under one load, one after another in one run: `make bench-peers`.
 
-Four loads each: 1 KB messages unbatched with 1000 in flight; 100 B messages in batches of 1000 (for
-a client that has no batches: one by one, with 10 000 in flight); 1 KB with one in flight, for the
-latency of a single publish; and reading the first of them all back from the start. Every system
-starts empty; the rounds go round all systems, and each figure is the median of its rounds. All
-clients are Python ones on the same machine as the servers: `magnetar perf` for whatever speaks
+Loads at full speed: 1 KB messages unbatched with 1000 in flight; 100 B messages in batches of 1000
+(for a client that has no batches: one by one, with 10 000 in flight); 1 KB with one in flight, for
+the latency of a single publish; and reading the first of them all back from the start. Loads at a
+moderate rate, for the latency of a publish, counted from the moment at which its message was due:
+one topic at 5,000/s, and 1,000 fresh topics at 5/s each, from the first message on, each with a
+consumer that acknowledges.
+
+Every system starts empty; the rounds go round all systems, and each figure is the median of its
+rounds. A system whose program is compiled as it runs is warmed up first. All clients are Python
+ones on the same machine as the servers: `magnetar perf` and `rates_load.py` for whatever speaks
 Pulsar's protocol, nats-py for NATS.
 
 JSON goes to stdout, a Markdown table to stderr. A load that a system does not get through is
-shown as failed, with the reason below the table.
+shown as failed, with the reason below the table; a system that cannot be run here is left out, with
+a line that says why.
 
 usage: python -m tests.bench.peers [--quick] [--only WORD] [--dir DIR]
 """
@@ -22,16 +28,18 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import uvloop
 from nats.errors import Error as NatsError
 
-from tests.bench import ceiling, load, nats_peer
-from tests.bench.figures import Rate, describe_machine
+from tests.bench import ceiling, load, nats_peer, pulsar_peer
+from tests.bench.figures import Latency, Rate, describe_machine
 from tests.bench.nats_peer import NatsCluster
 from tests.bench.pulsar_lite_peer import PulsarLite
+from tests.bench.pulsar_peer import ApachePulsar
 from tests.cluster import ProcessCluster
 from tests.standalone import Standalone
 
@@ -39,6 +47,10 @@ _SECONDS_MAX = 20.0
 _IN_FLIGHT = 1000
 _IN_FLIGHT_SMALL = 10_000
 _BATCH = 1000
+_STEADY_MSGS_PER_S = 5_000
+_TOPICS = 1_000
+_TOPIC_MSGS_PER_S = 5
+_TOPIC_CLIENTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +59,23 @@ class Effort:
     messages: int
     small_messages: int
     single_messages: int
+    steady_s: float
+    """Of each load at a moderate rate."""
+    warm_share: float = 1.0
+    """Of the messages by which a system is warmed up that needs it."""
 
 
-FULL = Effort(rounds=3, messages=100_000, small_messages=2_000_000, single_messages=3000)
-QUICK = Effort(rounds=1, messages=10_000, small_messages=200_000, single_messages=300)
+FULL = Effort(
+    rounds=3, messages=100_000, small_messages=2_000_000, single_messages=3000, steady_s=10.0
+)
+QUICK = Effort(
+    rounds=1,
+    messages=10_000,
+    small_messages=200_000,
+    single_messages=300,
+    steady_s=2.0,
+    warm_share=0.1,
+)
 
 
 class System(Protocol):
@@ -64,6 +89,14 @@ class System(Protocol):
 
     def consume(self, topic: str, *, messages: int) -> Rate: ...
 
+    def steady(self, topic: str, *, seconds: float) -> Rate | None:
+        """One topic at a moderate rate; None: there is no such load for it."""
+        ...
+
+    def many_topics(self, topic: str, *, seconds: float) -> Rate | None:
+        """Many fresh topics at a moderate rate; None: there is no such load for it."""
+        ...
+
     def resident_bytes(self) -> int: ...
 
 
@@ -76,6 +109,10 @@ class Peer:
     synced: str
     open: Callable[[Path], AbstractContextManager[System]]
     small_load: str = "in batches of 1000"
+    warm_messages: int = 0
+    """What it is given before anything is measured."""
+    why_missing: Callable[[], str] = lambda: ""
+    """Why it cannot be run on this machine; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +123,8 @@ class Round:
     publish_small: Rate | None
     publish_single: Rate | None
     consume: Rate | None
+    steady: Rate | None
+    many_topics: Rate | None
     resident_mb: float
     failures: dict[str, str]
 
@@ -99,6 +138,7 @@ class PulsarSystem:
     """Whatever speaks Pulsar's binary protocol."""
 
     url: str
+    port: int
     resident: Callable[[], int]
 
     def publish(self, topic: str, *, messages: int) -> Rate:
@@ -132,6 +172,20 @@ class PulsarSystem:
             self.url, topic, messages=messages, receiver_queue=1000, ack="cumulative"
         )
 
+    def steady(self, topic: str, *, seconds: float) -> Rate:
+        return self._at_rate(topic, 1, _STEADY_MSGS_PER_S, 1, seconds)
+
+    def many_topics(self, topic: str, *, seconds: float) -> Rate:
+        return self._at_rate(topic, _TOPICS, _TOPIC_MSGS_PER_S, _TOPIC_CLIENTS, seconds)
+
+    def _at_rate(
+        self, topic: str, topics: int, msgs_per_s: int, clients: int, seconds: float
+    ) -> Rate:
+        found = load.run("rates_load", self.port, topics, clients, msgs_per_s, 0, seconds, topic)
+        per_s = found["published"] / found["seconds"]
+        latency = Latency(**found["latency_ms"])
+        return Rate(found["published"], found["seconds"], per_s, per_s * 1024 / 1e6, latency)
+
     def resident_bytes(self) -> int:
         return self.resident()
 
@@ -160,6 +214,12 @@ class NatsSystem:
     def consume(self, topic: str, *, messages: int) -> Rate:
         return uvloop.run(nats_peer.consume(self.cluster.urls, topic, messages=messages, size=1024))
 
+    def steady(self, topic: str, *, seconds: float) -> None:
+        return None
+
+    def many_topics(self, topic: str, *, seconds: float) -> None:
+        return None
+
     def resident_bytes(self) -> int:
         return self.cluster.resident_bytes()
 
@@ -181,13 +241,13 @@ class NatsSystem:
 @contextmanager
 def _standalone(directory: Path) -> Iterator[System]:
     with Standalone(directory) as server:
-        yield PulsarSystem(server.url, server.process.resident_bytes)
+        yield PulsarSystem(server.url, server.port, server.process.resident_bytes)
 
 
 @contextmanager
 def _replicated(directory: Path) -> Iterator[System]:
     with ProcessCluster(directory) as cluster:
-        yield PulsarSystem(cluster.url, cluster.resident_bytes)
+        yield PulsarSystem(cluster.url, cluster.port, cluster.resident_bytes)
 
 
 @contextmanager
@@ -195,7 +255,17 @@ def _pulsar_lite(directory: Path) -> Iterator[System]:
     server = PulsarLite(directory)
     try:
         server.wait_ready()
-        yield PulsarSystem(server.url, server.resident_bytes)
+        yield PulsarSystem(server.url, server.port, server.resident_bytes)
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _apache_pulsar(directory: Path, *, bookies: int) -> Iterator[System]:
+    server = ApachePulsar(directory, bookies=bookies)
+    try:
+        server.wait_ready()
+        yield PulsarSystem(server.url, server.port, server.resident_bytes)
     finally:
         server.stop()
 
@@ -218,6 +288,22 @@ PEERS = (
         synced="yes",
         open=_replicated,
     ),
+    Peer(
+        f"Apache Pulsar {pulsar_peer.VERSION}, 1 bookie",
+        copies="1",
+        synced="yes (`journalSyncData`)",
+        open=partial(_apache_pulsar, bookies=1),
+        warm_messages=pulsar_peer.WARM_MESSAGES,
+        why_missing=pulsar_peer.why_missing,
+    ),
+    Peer(
+        f"Apache Pulsar {pulsar_peer.VERSION}, 3 bookies, 3,3,2",
+        copies="3, 2 before the answer",
+        synced="yes (`journalSyncData`)",
+        open=partial(_apache_pulsar, bookies=3),
+        warm_messages=pulsar_peer.WARM_MESSAGES,
+        why_missing=pulsar_peer.why_missing,
+    ),
     Peer("pulsar-lite 0.2", copies="1", synced="no", open=_pulsar_lite),
     Peer(
         "NATS JetStream, 3 servers, R3",
@@ -232,7 +318,7 @@ PEERS = (
 def _run_round(peer: Peer, directory: Path, effort: Effort) -> Round:
     failures: dict[str, str] = {}
 
-    def attempt(name: str, run: Callable[[], Rate]) -> Rate | None:
+    def attempt(name: str, run: Callable[[], Rate | None]) -> Rate | None:
         try:
             return run()
         except (load.LoadFailedError, IncompleteError, TimeoutError, NatsError) as error:
@@ -240,6 +326,10 @@ def _run_round(peer: Peer, directory: Path, effort: Effort) -> Round:
             return None
 
     with peer.open(directory) as system:
+        warm_messages = round(peer.warm_messages * effort.warm_share)
+        while warm_messages > 0:
+            warmed = system.publish("warm", messages=min(warm_messages, effort.messages))
+            warm_messages -= max(1, warmed.messages)
         publish = attempt("publish", lambda: system.publish("large", messages=effort.messages))
         published = publish.messages if publish else 0
 
@@ -260,6 +350,10 @@ def _run_round(peer: Peer, directory: Path, effort: Effort) -> Round:
                 "publish_single",
                 lambda: system.publish_single("single", messages=effort.single_messages),
             ),
+            steady=attempt("steady", lambda: system.steady("steady", seconds=effort.steady_s)),
+            many_topics=attempt(
+                "many_topics", lambda: system.many_topics("many", seconds=effort.steady_s)
+            ),
             resident_mb=round(system.resident_bytes() / 1e6, 1),
             failures=failures,
         )
@@ -275,21 +369,24 @@ def _rate(rates: Sequence[Rate | None]) -> str:
     return "failed" if value is None else f"{value:,.0f}"
 
 
-def _latency(rates: Sequence[Rate | None]) -> str:
+def _latency(rates: Sequence[Rate | None], *, with_p999: bool = False) -> str:
     known = [rate.latency_ms for rate in rates if rate and rate.latency_ms]
     if not known:
         return "-"
     p50 = statistics.median(each.p50 for each in known)
     p99 = statistics.median(each.p99 for each in known)
-    return f"{p50:.2f} / {p99:.2f}"
+    if not with_p999:
+        return f"{p50:.2f} / {p99:.2f}"
+    return f"{p50:.2f} / {p99:.2f} / {statistics.median(each.p999 for each in known):.2f}"
 
 
 def table(results: Mapping[str, Sequence[Round]]) -> str:
     """One line per system, medians of its rounds."""
     lines = [
         "| | copies | synced | 1 KB, 1000 in flight, msg/s | p50 / p99 ms | 100 B batched, msg/s "
-        "| 1 KB, one in flight, p50 / p99 ms | catch-up read, msg/s | servers' memory, MB |",
-        "|---|---|---|--:|--:|--:|--:|--:|--:|",
+        "| 1 KB, one in flight, p50 / p99 ms | catch-up read, msg/s | 5,000/s, p50 / p99 / p99.9 ms "
+        "| 1,000 fresh topics at 5/s, p50 / p99 / p99.9 ms | servers' memory, MB |",
+        "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     notes = []
     for peer in PEERS:
@@ -306,6 +403,8 @@ def table(results: Mapping[str, Sequence[Round]]) -> str:
             f"| {_latency(publish)} | {small} "
             f"| {_latency([each.publish_single for each in rounds])} "
             f"| {_rate([each.consume for each in rounds])} "
+            f"| {_latency([each.steady for each in rounds], with_p999=True)} "
+            f"| {_latency([each.many_topics for each in rounds], with_p999=True)} "
             f"| {statistics.median(each.resident_mb for each in rounds):.0f} |"
         )
         for each in rounds:
@@ -325,15 +424,21 @@ def main() -> None:
     machine = describe_machine()
     results: dict[str, list[Round]] = {}
     ceilings: list[float] = []
+    chosen: list[Peer] = []
+    for peer in PEERS:
+        if arguments.only is None or arguments.only.lower() in peer.name.lower():
+            if reason := peer.why_missing():
+                sys.stderr.write(f"{peer.name} is left out: {reason}\n")
+            else:
+                chosen.append(peer)
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
         for number in range(effort.rounds):
             ceilings.append(ceiling.measure(directory=Path(folder)).entries_per_s)
-            for position, peer in enumerate(PEERS):
-                if arguments.only is None or arguments.only.lower() in peer.name.lower():
-                    sys.stderr.write(f"round {number + 1} of {effort.rounds}: {peer.name}\n")
-                    directory = Path(folder) / f"{number}-{position}"
-                    results.setdefault(peer.name, []).append(_run_round(peer, directory, effort))
-                    shutil.rmtree(directory)
+            for position, peer in enumerate(chosen):
+                sys.stderr.write(f"round {number + 1} of {effort.rounds}: {peer.name}\n")
+                directory = Path(folder) / f"{number}-{position}"
+                results.setdefault(peer.name, []).append(_run_round(peer, directory, effort))
+                shutil.rmtree(directory)
     sys.stderr.write(
         f"\n{machine.cpu}, {machine.cores} cores, {machine.memory_gb} GB, {machine.system}, Python "
         f"{machine.python}; the yardstick (three synced copies, the bare work, 1 KB, 1000 in "

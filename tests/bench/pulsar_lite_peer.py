@@ -43,6 +43,10 @@ class PulsarLite:
         )
 
     @property
+    def port(self) -> int:
+        return self._port
+
+    @property
     def url(self) -> str:
         return f"pulsar://{HOST}:{self._port}"
 

@@ -1,0 +1,138 @@
+"""Apache Pulsar as a peer: `pulsar standalone`, with bookies of its own, from Maven Central.
+
+Its journals are synced as ours are, which its `standalone.conf` does not do by itself, and topics
+keep their messages and are not deleted. Everything else is as shipped. Memory is the proportional
+set size (Pss): its garbage collector maps the heap three times, so the resident size lies.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+from magnetar.deploy.cluster_ports import is_free
+from tests.processes import HOST, ROOT, ServerProcess, descendants_of, free_ports
+
+VERSION = "4.0.8"
+WARM_MESSAGES = 600_000
+"""Before the Java machine has compiled what it needs, a message costs it twice as much."""
+
+_ARTIFACT = f"org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin"
+_HOME = ROOT / ".venv" / f"pulsar-{VERSION}"
+_FETCH_TIMEOUT_S = 900.0
+_READY_TIMEOUT_S = 120.0
+_PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
+
+
+def why_missing() -> str:
+    """Why it cannot be run here; empty: it can."""
+    missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
+    return f"{' and '.join(missing)} not found" if missing else ""
+
+
+def distribution() -> Path:
+    """The directory of the server, fetched and unpacked once.
+
+    Raises:
+        OSError, subprocess.SubprocessError: it cannot be fetched or unpacked.
+    """
+    if (_HOME / "bin" / "pulsar").exists():
+        return _HOME
+    fetched = _HOME.with_suffix(".fetched")
+    shutil.rmtree(fetched, ignore_errors=True)
+    fetched.mkdir(parents=True)
+    goal = ["dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={fetched}"]
+    subprocess.run(
+        ["mvn", "--quiet", "--batch-mode", *goal], check=True, cwd=fetched, timeout=_FETCH_TIMEOUT_S
+    )
+    (archive,) = fetched.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(fetched, filter="data")
+    archive.unlink()
+    (unpacked,) = fetched.iterdir()
+    unpacked.rename(_HOME)
+    fetched.rmdir()
+    return _HOME
+
+
+class ApachePulsar:
+    """One process: metadata store, bookies and broker; its data below `directory`."""
+
+    def __init__(self, directory: Path, *, bookies: int) -> None:
+        home = distribution()
+        directory.mkdir(parents=True)
+        (self._port, http_port), first = free_ports(2), _free_row(bookies)
+        changes = {
+            "brokerServicePort": self._port,
+            "webServicePort": http_port,
+            "bindAddress": HOST,
+            "advertisedAddress": HOST,
+            "journalSyncData": "true",
+            "brokerDeleteInactiveTopicsEnabled": "false",
+            "defaultRetentionTimeInMinutes": -1,
+            "defaultRetentionSizeInMB": -1,
+        }
+        if bookies >= 3:
+            changes |= {
+                "managedLedgerDefaultEnsembleSize": 3,
+                "managedLedgerDefaultWriteQuorum": 3,
+                "managedLedgerDefaultAckQuorum": 2,
+            }
+        configuration = directory / "standalone.conf"
+        shipped = (home / "conf" / "standalone.conf").read_text().splitlines()
+        kept = [line for line in shipped if line.partition("=")[0] not in changes]
+        configuration.write_text(
+            "\n".join([*kept, *(f"{name}={value}" for name, value in changes.items()), ""])
+        )
+        self._server = ServerProcess(
+            [
+                *(str(home / "bin" / "pulsar"), "standalone"),
+                *("--no-functions-worker", "--no-stream-storage"),
+                *("--config", str(configuration)),
+                *("--metadata-dir", str(directory / "metadata")),
+                *("--bookkeeper-dir", str(directory / "bookies")),
+                *("--bookkeeper-port", str(first)),
+                *("--num-bookies", str(bookies)),
+                *("--advertised-address", HOST),
+            ],
+            log_path=directory / "log",
+            is_ready=lambda line: "messaging service is ready" in line,
+            environment={
+                **os.environ,
+                "PULSAR_LOG_DIR": str(directory / "logs"),
+                "PULSAR_STANDALONE_CONF": str(configuration),
+            },
+        )
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://{HOST}:{self._port}"
+
+    def wait_ready(self) -> None:
+        self._server.wait_ready(_READY_TIMEOUT_S)
+
+    def resident_bytes(self) -> int:
+        """The proportional set size of all its processes."""
+        return sum(map(_pss_bytes, [self._server.pid, *descendants_of(self._server.pid)]))
+
+    def stop(self) -> None:
+        self._server.kill()
+
+
+def _free_row(count: int) -> int:
+    """The first of so many ports in a row that nobody listens on."""
+    while True:
+        first = free_ports(1)[0]
+        if all(is_free(HOST, first + offset) for offset in range(1, count)):
+            return first
+
+
+def _pss_bytes(pid: int) -> int:
+    found = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_text())
+    return int(found[1]) * 1024 if found else 0

@@ -239,9 +239,15 @@ class NatsSystem:
 
 
 @contextmanager
-def _standalone(directory: Path) -> Iterator[System]:
-    with Standalone(directory) as server:
+def _standalone(directory: Path, *arguments: str) -> Iterator[System]:
+    with Standalone(directory, arguments=arguments) as server:
         yield PulsarSystem(server.url, server.port, server.process.resident_bytes)
+
+
+@contextmanager
+def _three_in_one(directory: Path) -> Iterator[System]:
+    with _standalone(directory, "--bookies", "3", "--quorum", "3,3,2") as system:
+        yield system
 
 
 @contextmanager
@@ -283,7 +289,13 @@ def _nats(directory: Path) -> Iterator[System]:
 PEERS = (
     Peer("Magnetar standalone", copies="1", synced="yes", open=_standalone),
     Peer(
-        "Magnetar, 3 bookies, 3,3,2",
+        "Magnetar standalone, 3 bookies, 3,3,2",
+        copies="3, 2 before the answer",
+        synced="yes",
+        open=_three_in_one,
+    ),
+    Peer(
+        "Magnetar, processes, 3 bookies, 3,3,2",
         copies="3, 2 before the answer",
         synced="yes",
         open=_replicated,

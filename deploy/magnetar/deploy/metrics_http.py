@@ -1,4 +1,4 @@
-"""HTTP of a process without a broker: GET /metrics and GET /health, and POST /gc of a bookie.
+"""HTTP of a process without a broker: GET /metrics, /health, /magnetar/v1/slow; POST /gc of a bookie.
 
 Imported late: FastAPI takes its time.
 """
@@ -9,6 +9,8 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 from pydantic import BaseModel
+
+from magnetar.ledger.flight_recorder import RECORDER, SlowMoment
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -101,5 +103,10 @@ def _app(collectors: Sequence[Collector]) -> FastAPI:
     async def answer_metrics() -> Response:
         """Prometheus' text format."""
         return Response(generate_latest(registry), media_type=METRICS_TYPE)
+
+    @app.get("/magnetar/v1/slow")
+    async def answer_slow(kind: str = "", milliseconds_min: float = 0.0) -> list[SlowMoment]:
+        """What took long in this process lately, the newest first."""
+        return list(RECORDER.moments(kind=kind, milliseconds_min=milliseconds_min))
 
     return app

@@ -1,9 +1,14 @@
 """What every process shows of itself in its metrics."""
 
 import asyncio
+import gc
+import os
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from types import FrameType
 
 from prometheus_client import Metric, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
@@ -11,9 +16,13 @@ from prometheus_client.registry import Collector
 
 from magnetar.deploy.declared_metrics import buckets_of
 from magnetar.deploy.standard_error import lost_lines
+from magnetar.ledger.flight_recorder import COLLECTION, LOOP, RECORDER, FlightRecorder
 from magnetar.ledger.metric_fields import Histogram
 
 _STRIKE_INTERVAL_S = 0.1
+_LATE_S = 0.02
+"""A stroke that is so late is looked into."""
+_CALLS_MAX = 6
 
 
 def process_collectors(opened: AsyncExitStack) -> list[Collector]:
@@ -24,6 +33,8 @@ def process_collectors(opened: AsyncExitStack) -> list[Collector]:
     watch = LoopWatch()
     watch.start()
     opened.callback(watch.stop)
+    gc.callbacks.append(_COLLECTIONS)
+    opened.callback(gc.callbacks.remove, _COLLECTIONS)
     return [ProcessCollector(registry=None), watch, _LostLines()]
 
 
@@ -32,11 +43,16 @@ class LoopWatch(Collector):
 
     Everything in a process shares one loop, so a callback that takes long delays all others; the
     lateness of a callback that is due is what each of them feels. Watches the running loop, from
-    `start` to `stop`.
+    `start` to `stop`. A thread looks at what runs there while a stroke is late: that is the cause
+    in the flight recorder.
     """
 
-    def __init__(self, interval_s: float = _STRIKE_INTERVAL_S) -> None:
+    def __init__(
+        self, interval_s: float = _STRIKE_INTERVAL_S, recorder: FlightRecorder = RECORDER
+    ) -> None:
         self.lateness_s = Histogram()
+        self._recorder = recorder
+        self._witness = _Witness()
         self._interval_s = interval_s
         self._due_s = 0.0
         self._next: asyncio.TimerHandle | None = None
@@ -46,10 +62,13 @@ class LoopWatch(Collector):
         self._due_s = time.monotonic() + self._interval_s
         loop = asyncio.get_running_loop()
         self._next = loop.call_later(self._interval_s, self._strike, loop)
+        self._witness.expect(self._due_s)
+        self._witness.start()
 
     def stop(self) -> None:
         if self._next is not None:
             self._next.cancel()
+        self._witness.stop()
 
     def collect(self) -> Iterator[Metric]:
         family = HistogramMetricFamily(
@@ -61,9 +80,78 @@ class LoopWatch(Collector):
 
     def _strike(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = time.monotonic()
-        self.lateness_s.observe(max(0.0, now_s - self._due_s))
+        late_s = max(0.0, now_s - self._due_s)
+        self.lateness_s.observe(late_s)
         self._due_s = now_s + self._interval_s
+        self._recorder.note(LOOP, late_s, self._witness.seen)
+        self._witness.expect(self._due_s)
         self._next = loop.call_later(self._interval_s, self._strike, loop)
+
+
+class _Witness:
+    """A thread that notes what the thread of the loop does while a stroke is late."""
+
+    def __init__(self) -> None:
+        self._watched = threading.get_ident()
+        self._due_s = float("inf")
+        self._seen = ""
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="witness", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def expect(self, due_s: float) -> None:
+        """The next stroke is due then."""
+        self._seen = ""
+        self._due_s = due_s
+
+    def seen(self) -> str:
+        """Where the loop was when the last stroke was late."""
+        return self._seen
+
+    def _watch(self) -> None:
+        while True:
+            wait_s = self._due_s + _LATE_S - time.monotonic()
+            if self._is_over.wait(max(_LATE_S, min(wait_s, 1.0))):
+                return
+            if not self._seen and time.monotonic() >= self._due_s + _LATE_S:
+                self._seen = _innermost(sys._current_frames().get(self._watched))
+
+
+def _innermost(frame: FrameType | None) -> str:
+    """The calls that a thread is in, the innermost first."""
+    calls: list[str] = []
+    while frame is not None and len(calls) < _CALLS_MAX:
+        code = frame.f_code
+        calls.append(f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{frame.f_lineno})")
+        frame = frame.f_back
+    return " < ".join(calls)
+
+
+class _Collections:
+    """Notes rounds of Python's cycle collector that take long; `gc` calls it at both ends."""
+
+    def __init__(self, recorder: FlightRecorder) -> None:
+        self._recorder = recorder
+        self._started_s = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._started_s = time.perf_counter()
+        else:
+            self._recorder.note(
+                COLLECTION,
+                time.perf_counter() - self._started_s,
+                lambda: f"generation {info['generation']}, {info['collected']} collected",
+            )
+
+
+_COLLECTIONS = _Collections(RECORDER)
 
 
 class _LostLines(Collector):

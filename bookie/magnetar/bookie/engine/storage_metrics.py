@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from magnetar.ledger.flight_recorder import FLUSH, RECORDER
 from magnetar.ledger.metric_fields import (
     SIZE_BOUNDS_BYTES,
     Histogram,
@@ -62,6 +63,7 @@ class StorageMetrics:
         self.flush_bytes.observe(size_bytes)
         self.flush_log_s += times.log_s
         self.flush_index_s += times.index_s
+        RECORDER.note(FLUSH, seconds, lambda: f"{size_bytes} bytes, index {times.index_s:.3f} s")
 
     def refresh(self, sizes: Iterable[StorageSizes]) -> None:
         """Take over what the storages hold now."""

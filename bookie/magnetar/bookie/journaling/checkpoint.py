@@ -52,6 +52,7 @@ from magnetar.bookie.journaling.journal_format import (
 from magnetar.bookie.journaling.last_mark import LastMarks
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.flight_recorder import CHECKPOINT, RECORDER
 from magnetar.ledger.ports import Clock, Disk, Worker
 
 _log = structlog.get_logger(__name__)
@@ -147,7 +148,9 @@ class Checkpointer:
         self._marked_s = max(self._marked_s, started_s)
         self._marked_bytes = max(self._marked_bytes, started_bytes)
         self._metrics.checkpoints += 1
-        self._metrics.checkpoint_s.observe(self._clock.monotonic_s() - started_s)
+        took_s = self._clock.monotonic_s() - started_s
+        self._metrics.checkpoint_s.observe(took_s)
+        RECORDER.note(CHECKPOINT, took_s)
 
     async def _run(self) -> None:
         # What a failed flush left in memory is perhaps nothing that the journals have, if they are

@@ -52,6 +52,7 @@ from magnetar.bookie.errors import JournalFullError
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import RECORD_HEAD_BYTES, LastMark, Marks, NewRecord
 from magnetar.bookie.metrics import BookieMetrics
+from magnetar.ledger.flight_recorder import COMMIT, RECORDER
 from magnetar.ledger.ports import Clock
 
 T = TypeVar("T")
@@ -263,7 +264,13 @@ class Journal(Generic[T]):
             metrics.journal_file_begin_s.observe(times.begun_s - times.started_s)
         metrics.journal_append_s.observe(times.appended_s - times.begun_s)
         metrics.journal_sync_s.observe(times.synced_s - times.appended_s)
-        metrics.journal_commit_s.observe(times.synced_s - times.started_s)
+        commit_s = times.synced_s - times.started_s
+        metrics.journal_commit_s.observe(commit_s)
+        RECORDER.note(
+            COMMIT,
+            commit_s,
+            lambda: f"{size} bytes, sync {times.synced_s - times.appended_s:.3f} s",
+        )
         metrics.journal_add_s.observe(self._clock.monotonic_s() - queued_s)
 
     def _failed(self, error: Exception) -> None:

@@ -31,6 +31,7 @@ from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.broker.policies.dynamic import ALL_NAMES, under_both_names
 from magnetar.broker.topic import Topic
+from magnetar.ledger.flight_recorder import RECORDER, SlowMoment
 
 
 class LeaderBrokerInfo(BaseModel):
@@ -164,6 +165,11 @@ class _Brokers:
         """The registered brokers with their addresses and last load reports."""
         return [BrokerView.of(known) for known in self._context.admin.brokers()]
 
+    async def slow(self, kind: str = "", milliseconds_min: float = 0.0) -> list[SlowMoment]:
+        """What took long in this process lately, the newest first: turns of the event loop, journal
+        commits and flushes of bookies in it, calls to the metadata store, garbage collections."""
+        return list(RECORDER.moments(kind=kind, milliseconds_min=milliseconds_min))
+
     def _broker(self, broker_id: str) -> KnownBroker:
         for each in self._context.admin.brokers():
             if broker_id in (each.broker_id, each.record.name):
@@ -213,6 +219,7 @@ def brokers_router(
     router.get("/admin/v2/brokers/{cluster}/{broker_id}/ownedNamespaces")(routes.owned_namespaces)
     router.get("/admin/v2/broker-stats/load-report")(routes.load_report)
     router.get("/magnetar/v1/brokers")(routes.all_brokers)
+    router.get("/magnetar/v1/slow", summary="Slow moments of this process")(routes.slow)
     return router
 
 

@@ -43,6 +43,7 @@ from magnetar.ledger.errors import (
     NotEmptyError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.flight_recorder import METADATA, RECORDER
 from magnetar.ledger.metadata.host_addresses import HostAddresses
 from magnetar.ledger.metadata.kazoo_handler import BatchingHandler, CallsToLoop
 from magnetar.ledger.metadata.server_patience import ServerPatience
@@ -387,6 +388,7 @@ class ZooKeeperStore:
     async def _read(self, path: str, start: Callable[[], _Result[T]]) -> T:
         """Send a read, again after a lost connection, until there is an answer."""
         self._check_open()
+        started_s = self._loop.time()
         try:
             async with asyncio.timeout(self._settings.operation_timeout_s):
                 while True:
@@ -404,6 +406,8 @@ class ZooKeeperStore:
             raise MetadataUnavailableError(f"ZooKeeper did not answer in time: {path}") from exc
         except kazoo_errors.KazooException as exc:
             raise _translated(exc, path) from exc
+        finally:
+            RECORDER.note(METADATA, self._loop.time() - started_s, partial("read {}".format, path))
 
     async def _write(self, path: str, start: Callable[[], _Result[T]]) -> T:
         """Send a write once, while there is a connection."""
@@ -411,6 +415,7 @@ class ZooKeeperStore:
         if not self._connected.is_set():
             await self._wait_connected(self._settings.operation_timeout_s, path)
             self._check_open()
+        started_s = self._loop.time()
         try:
             async with asyncio.timeout(self._settings.operation_timeout_s):
                 return await self._send(start())
@@ -422,6 +427,8 @@ class ZooKeeperStore:
         except asyncio.CancelledError:
             self._is_sync_needed = True
             raise
+        finally:
+            RECORDER.note(METADATA, self._loop.time() - started_s, partial("write {}".format, path))
 
     def _send(self, result: _Result[T]) -> asyncio.Future[T]:
         """The result of a kazoo call as a future of the loop."""

@@ -1,0 +1,89 @@
+"""The slow moments of a process: what took long, when it ended, and what it was about.
+
+A ring of the last ones, always on. Metrics say how often something is slow; this says what else
+was slow at that moment, which is what a publish that took long has waited for. Whoever measures a
+piece of work notes it here; what stays below the threshold of its kind costs a comparison.
+
+There is one recorder per process (`RECORDER`), as there is one event loop, one garbage collector
+and one log. It belongs to the event loop.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+MOMENTS_MAX = 1_000
+"""Kept in the ring, some 200 bytes each; the oldest goes."""
+
+LOOP = "event loop"
+"""A callback ran so much later than it was due: everything in the process waited."""
+COLLECTION = "garbage collection"
+"""Of Python's cycle collector, which stops every thread."""
+COMMIT = "journal commit"
+"""One group: appended and synced."""
+FLUSH = "flush"
+"""Of a write buffer into an entry log and the index, both synced."""
+CHECKPOINT = "checkpoint"
+METADATA = "metadata call"
+
+THRESHOLDS_S: Mapping[str, float] = MappingProxyType(
+    {
+        LOOP: 0.02,
+        COLLECTION: 0.005,
+        COMMIT: 0.02,
+        FLUSH: 0.2,
+        CHECKPOINT: 1.0,
+        METADATA: 0.05,
+    }
+)
+"""By kind: what takes less is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowMoment:
+    """Something that took long."""
+
+    kind: str
+    ended_ms: int
+    """Wall clock, in milliseconds since 1970."""
+    milliseconds: float
+    cause: str
+    """What it was about, or what was running; empty: not known."""
+
+
+class FlightRecorder:
+    """The last slow moments."""
+
+    def __init__(
+        self,
+        *,
+        wall_s: Callable[[], float] = time.time,
+        thresholds_s: Mapping[str, float] = THRESHOLDS_S,
+        moments_max: int = MOMENTS_MAX,
+    ) -> None:
+        self._wall_s = wall_s
+        self._thresholds_s = thresholds_s
+        self._moments: deque[SlowMoment] = deque(maxlen=moments_max)
+
+    def note(self, kind: str, seconds: float, cause: str | Callable[[], str] = "") -> None:
+        """Keep it, if it took as long as the threshold of its kind. `cause`: made only then."""
+        if seconds < self._thresholds_s[kind]:
+            return
+        text = cause if isinstance(cause, str) else cause()
+        self._moments.append(
+            SlowMoment(kind, round(self._wall_s() * 1000), round(seconds * 1000, 3), text)
+        )
+
+    def moments(self, *, kind: str = "", milliseconds_min: float = 0.0) -> Sequence[SlowMoment]:
+        """Those of a kind, or of all, that took at least so long: the newest first."""
+        return [
+            each
+            for each in reversed(self._moments)
+            if kind in ("", each.kind) and each.milliseconds >= milliseconds_min
+        ]
+
+
+RECORDER = FlightRecorder()
+"""Of this process."""

@@ -32,6 +32,7 @@ from magnetar.cursors.node import (
     read_stored,
 )
 from magnetar.cursors.saver import CursorLedgers, CursorLog
+from magnetar.cursors.save_pace import SavePace
 from magnetar.cursors.settings import CursorSettings
 from magnetar.cursors.subscription_cursor import NonDurableCursor, SubscriptionCursor
 
@@ -64,6 +65,7 @@ __all__ = [
     "copy_cursor",
     "cursor_path",
     "delete_unopened",
+    "SavePace",
     "list_cursors",
     "read_stored",
     "words_from_bits",

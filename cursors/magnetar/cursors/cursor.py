@@ -33,6 +33,7 @@ from magnetar.cursors.saver import (
     get_or_create_node,
     recover_state,
 )
+from magnetar.cursors.save_pace import SavePace
 from magnetar.cursors.settings import CursorSettings
 from magnetar.cursors.subscription_cursor import SubscriptionCursor
 from magnetar.ledger.errors import LedgerError, LogFencedError
@@ -75,6 +76,7 @@ class Cursor(SubscriptionCursor):
         path: str,
         position_properties: Mapping[str, int],
         settings: CursorSettings,
+        pace: SavePace | None,
         clock: Clock,
     ) -> None:
         """For `open` only."""
@@ -82,6 +84,7 @@ class Cursor(SubscriptionCursor):
         self._saver = saver
         self._path = path
         self._settings = settings
+        self._pace = pace
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._position_properties = dict(position_properties)
@@ -109,13 +112,15 @@ class Cursor(SubscriptionCursor):
         initial: Position | None = None,
         properties: Mapping[str, str] | None = None,
         settings: CursorSettings | None = None,
+        pace: SavePace | None = None,
         clock: Clock,
     ) -> "Cursor":
         """Open the cursor `name` of an open log, or register it.
 
         An existing cursor continues where it was; whoever had it open before is fenced. A new one
         starts so that `initial` is the first entry to deliver (EARLIEST, LATEST or a position; as
-        `reset`), with the given subscription properties, and is durable on return.
+        `reset`), with the given subscription properties, and is durable on return. `pace` is shared
+        with the other cursors of the owner; None: it saves at its interval.
 
         Raises:
             NoSuchCursorError: there is no such cursor, and `initial` is None.
@@ -130,7 +135,16 @@ class Cursor(SubscriptionCursor):
             for _ in range(_OPEN_ATTEMPTS):
                 try:
                     return await cls._try_open(
-                        log, client, store, name, path, initial, properties or {}, settings, clock
+                        log,
+                        client,
+                        store,
+                        name,
+                        path,
+                        initial,
+                        properties or {},
+                        settings,
+                        pace,
+                        clock,
                     )
                 except CursorFencedError:
                     continue  # the former owner wrote once more: read again what it wrote
@@ -151,6 +165,7 @@ class Cursor(SubscriptionCursor):
         initial: Position | None,
         properties: Mapping[str, str],
         settings: CursorSettings,
+        pace: SavePace | None,
         clock: Clock,
     ) -> "Cursor":
         first: CursorNode | None = None
@@ -184,6 +199,7 @@ class Cursor(SubscriptionCursor):
             path=path,
             position_properties=recovered.position_properties,
             settings=settings,
+            pace=pace,
             clock=clock,
         )
 
@@ -319,8 +335,12 @@ class Cursor(SubscriptionCursor):
             self._start_timer(self._settings.ack_persist_interval_ms)
 
     def _start_timer(self, delay_ms: int) -> None:
-        if self._end is None:
-            self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
+        if self._end is not None:
+            return
+        delay_s = delay_ms / 1000
+        if self._pace is not None:
+            delay_s = self._pace.delay_s(self._clock.monotonic_s(), delay_s)
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

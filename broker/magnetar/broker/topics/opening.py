@@ -37,7 +37,7 @@ from magnetar.broker.topics.topic_config import (
     cursor_settings,
     log_config,
 )
-from magnetar.cursors import Cursor, list_cursors
+from magnetar.cursors import Cursor, SavePace, list_cursors
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.managed_log.log_deletion import is_marked
@@ -78,6 +78,10 @@ class TopicOpener:
         self._clock = clock
         self._random = random
         self.pool = TailCachePool(settings.tail_cache_bytes_max)
+        self._save_pace = SavePace(
+            saves_per_s_max=settings.cursor_saves_per_s_max,
+            delay_s_max=settings.ack_persist_interval_ms_max / 1000,
+        )
         self.make_coordinator: MakeCoordinator | None = None
         self._compactions = CompactionSurroundings(
             ledgers=client,
@@ -275,6 +279,7 @@ class TopicOpener:
             initial=initial,
             properties=properties,
             settings=cursor_settings(self._settings, topic.policies),
+            pace=self._save_pace,
             clock=self._clock,
         )
         cursor.on_fenced(partial(self._ends.fence, topic))

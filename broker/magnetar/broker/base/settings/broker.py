@@ -234,7 +234,20 @@ class BrokerSettings(
     ack_persist_interval_ms: int = Field(
         default=1_000,
         ge=0,
-        description="Acknowledgements younger than this may be repeated after a crash.",
+        description="How often a subscription's acknowledgements are saved: younger ones may be "
+        "repeated after a crash.",
+    )
+    ack_persist_interval_ms_max: int = Field(
+        default=10_000,
+        ge=0,
+        description="The same while more subscriptions are busy than cursor_saves_per_s_max allows "
+        "for: each waits its turn, at most this long.",
+    )
+    cursor_saves_per_s_max: int = Field(
+        default=200,
+        ge=1,
+        description="Saves of acknowledgements that the broker makes each second. It makes more "
+        "only if subscriptions would wait longer than ack_persist_interval_ms_max.",
     )
     shutdown_timeout_ms: int = Field(
         default=30_000,

@@ -60,6 +60,19 @@ def test_many_bundles_at_once_are_spread_although_no_report_has_come() -> None:
     assert {given.count(name) for name in "abcd"} == {16}
 
 
+def test_a_bundle_whose_clients_are_not_back_yet_counts_for_what_it_cost() -> None:
+    """Its owner died; the new one has it in its report, with one topic of 800."""
+    heavy, next_one, later = BUNDLES[:3]
+    load = {str(heavy): BundleLoad(topics=800)}
+    choice = placing(Candidate("dead", LoadReport(topics=800, topics_max=1000, bundles=load)))
+    choice.learn([Candidate("a", None), candidate("b", 10)])
+    assert choice.choose(heavy, now_s=0.0) == "a"
+    choice.learn([candidate("a", 1, bundle=heavy), candidate("b", 100)])
+    assert choice.choose(next_one, now_s=1.0) == "b"
+    # After the time for which a choice is remembered, what is reported counts.
+    assert choice.choose(later, now_s=20.0) == "a"
+
+
 def test_bundles_of_a_broker_that_died_are_spread_by_what_they_cost() -> None:
     loads = [800, 200, 200, 200, 200]
     dead = Candidate(

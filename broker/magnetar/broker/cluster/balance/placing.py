@@ -7,7 +7,8 @@ one that has as many topics as it may have, or is about to stop, gets nothing.
 
 Reports are seconds old, and after the death of a broker all its bundles ask for an owner within
 milliseconds. So the chooser remembers what it has just given away and counts it in, until the
-bundle shows up in the report of the broker that got it.
+bundle shows up in the report of the broker that got it. Its clients come back one after the other:
+for as long as a choice is remembered, the bundle counts for no less than it cost before.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -39,6 +40,8 @@ class Assignment:
     broker: str
     given_at_s: float
     """Monotonic."""
+    load: BundleLoad | None
+    """What was known of it then; None: it was never reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Placing:
         self._remembered_s = remembered_s
         self._able: dict[str, _Known] = {}
         self._assigned: dict[BundleId, Assignment] = {}  # the oldest first
+        self._settling: dict[BundleId, Assignment] = {}
+        """In the report of its broker, perhaps without most of its clients yet; oldest first."""
         self._loads: dict[str, BundleLoad] = {}
 
     @property
@@ -95,6 +100,11 @@ class Placing:
         for bundle, assignment in list(self._assigned.items()):
             if (assignment.broker, str(bundle)) in shown:
                 del self._assigned[bundle]
+                if assignment.load is not None:
+                    self._settling[bundle] = assignment
+        for bundle, assignment in list(self._settling.items()):
+            if (assignment.broker, str(bundle)) not in shown:
+                del self._settling[bundle]
 
     def choose(
         self, bundle: BundleId, *, now_s: float, excluding: Collection[str] = ()
@@ -132,7 +142,9 @@ class Placing:
     def note(self, bundle: BundleId, broker: str, *, now_s: float) -> None:
         """A bundle is given to a broker, perhaps by other means, as by a move."""
         self._assigned.pop(bundle, None)
-        self._assigned[bundle] = Assignment(broker, now_s)
+        former = self._settling.pop(bundle, None)
+        load = former.load if former is not None else self._loads.get(str(bundle))
+        self._assigned[bundle] = Assignment(broker, now_s, load)
 
     def _known(self, candidate: Candidate) -> _Known:
         report = candidate.report
@@ -147,14 +159,15 @@ class Placing:
         )
 
     def _expire(self, now_s: float) -> None:
-        while self._assigned:
-            oldest = next(iter(self._assigned))
-            if now_s - self._assigned[oldest].given_at_s < self._remembered_s:
-                return
-            del self._assigned[oldest]
+        for remembered in (self._assigned, self._settling):
+            while remembered:
+                oldest = next(iter(remembered))
+                if now_s - remembered[oldest].given_at_s < self._remembered_s:
+                    break
+                del remembered[oldest]
 
     def _pending(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Cost and topics that each broker was given and does not report yet."""
+        """Cost and topics that each broker was given, and does not report, or not in full, yet."""
         known = len(self._loads)
         average_cost, average_topics = _COST_UNKNOWN, 0.0
         if known:
@@ -169,4 +182,9 @@ class Placing:
             costs[name] = costs.get(name, 0.0) + cost
             share = float(load.topics) if load is not None else average_topics
             topics[name] = topics.get(name, 0.0) + share
+        for bundle, assignment in self._settling.items():
+            load, before = self._loads.get(str(bundle)), assignment.load
+            if load is not None and before is not None:
+                missing = max(0.0, self._limits.cost_of(before) - self._limits.cost_of(load))
+                costs[assignment.broker] = costs.get(assignment.broker, 0.0) + missing
         return costs, topics

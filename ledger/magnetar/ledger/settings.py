@@ -295,6 +295,12 @@ class LogConfig(BaseModel):
         description="Whoever opens the log creates its ledger with the first append, not before: "
         "for many logs of which few are written to.",
     )
+    unused_ledger_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="A ledger that was created ahead of the first append is deleted when none came "
+        "for so long.",
+    )
     overlaps_ledgers: bool = Field(
         default=True,
         description="Appends go on in the next ledger while those before them finish in the one "

@@ -20,6 +20,7 @@ from tests.simulation.logs import (
 from tests.simulation.simulation import Simulation, scenario
 
 IDLE = CONFIG.model_copy(update={"opens_without_ledger": True})
+SPARING = IDLE.model_copy(update={"unused_ledger_s": 2.0})
 IMPATIENT = IDLE.model_copy(update={"repair_timeout_s": 0.2, "unavailable_retry_s": 0.05})
 
 
@@ -112,6 +113,90 @@ async def test_m15_an_owner_that_opened_the_log_before_can_prepare_no_ledger(
     await first.close()
     await second.close()
     assert len(ledger_ids(sim)) == 1
+
+
+@scenario(bookies=3)
+async def test_a_ledger_that_nothing_was_appended_to_is_given_back(sim: Simulation) -> None:
+    log = await open_log(sim, config=SPARING)
+    for number in range(3):
+        log.log.prepare()
+        await asyncio.sleep(SPARING.unused_ledger_s / 2)
+        assert len(ledger_ids(sim)) == 1
+        await asyncio.sleep(SPARING.unused_ledger_s)
+        assert ledger_ids(sim) == []
+        assert log.ledger_ids == []
+    position = await log.add(b"one")
+    await asyncio.sleep(2 * SPARING.unused_ledger_s)
+    assert ledger_ids(sim) == [position.ledger_id]
+    assert await log.read_all() == [b"one"]
+    await log.close()
+
+
+@scenario(bookies=3)
+async def test_a_ledger_that_was_used_in_time_stays(sim: Simulation) -> None:
+    log = await open_log(sim, config=SPARING)
+    log.log.prepare()
+    await asyncio.sleep(SPARING.unused_ledger_s / 2)
+    position = await log.add(b"one")
+    await asyncio.sleep(2 * SPARING.unused_ledger_s)
+    assert (await log.add(b"two")).ledger_id == position.ledger_id
+    await log.close()
+
+
+@scenario(bookies=3)
+async def test_appends_while_a_ledger_is_given_back_go_to_the_next_one(sim: Simulation) -> None:
+    log = await open_log(sim, config=SPARING)
+    log.log.prepare()
+    await sim.settle()
+    (unused,) = ledger_ids(sim)
+    writing = sim.store.hold(client="w", kind="set", path=PATH)
+    await sim.until(lambda: len(writing.operations) == 1)
+    batches = [log.append(b"%d" % number) for number in range(10)]
+    writing.release()
+    positions = [await batch.outcome for batch in batches]
+    assert [each.entry_id for each in positions] == list(range(10))
+    assert {each.ledger_id for each in positions} != {unused}
+    await sim.settle()
+    assert ledger_ids(sim) == log.ledger_ids == [positions[0].ledger_id]
+    assert await log.read_all() == [b"%d" % number for number in range(10)]
+    await log.close()
+
+
+@pytest.mark.parametrize("accident", ["lose_reply", "lose_request", "refuse"])
+@scenario(bookies=3)
+async def test_a_ledger_that_was_given_back_in_doubt_is_in_no_later_list(
+    sim: Simulation, accident: str
+) -> None:
+    log = await open_log(sim, config=SPARING)
+    log.log.prepare()
+    await sim.settle()
+    (unused,) = ledger_ids(sim)
+    getattr(sim.store, accident)(client="w", kind="set", path=PATH)
+    await asyncio.sleep(2 * SPARING.unused_ledger_s)
+    assert sim.store.accidents[0].count == 0
+    position = await log.add(b"one")
+    assert log.ledger_ids == [position.ledger_id]
+    assert position.ledger_id != unused
+    await log.close()
+    await sim.settle()
+    assert ledger_ids(sim) == [position.ledger_id]
+    assert await (await open_log(sim, "o", IDLE)).read_all() == [b"one"]
+
+
+@scenario(bookies=3)
+async def test_m15_a_former_owner_gives_no_ledger_back(sim: Simulation) -> None:
+    first = await open_log(sim, config=SPARING)
+    first.log.prepare()
+    await sim.settle()
+    second = await open_log(sim, "o", IDLE)
+    position = await second.add(b"mine")
+    await asyncio.sleep(2 * SPARING.unused_ledger_s)
+    assert first.fences == 1
+    assert await second.read_all() == [b"mine"]
+    await first.close()
+    await second.close()
+    await sim.settle()
+    assert ledger_ids(sim) == [position.ledger_id]
 
 
 @scenario(bookies=3)

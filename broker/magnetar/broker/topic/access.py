@@ -229,7 +229,10 @@ class ProducerAccess:
         self._check_number(producer.name)
         topic.producers[producer.name] = producer
         topic.use.joined += 1
-        topic.log.prepare()  # its first message waits for no metadata
+        if not producer.epoch:
+            # Its first message waits for no metadata. Of those that come back, after thousands of
+            # topics moved, few may be about to publish.
+            topic.log.prepare()
         return producer
 
     async def _wait_for_name(

@@ -535,6 +535,35 @@ class LogAppender:
         self.state = AppendState.WRITING
         self._write_all(waiting)
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether the only open ledger was never written to."""
+        writer = self.writer
+        return (
+            self.state is AppendState.WRITING
+            and self._refusal is None
+            and writer is not None
+            and writer.entries_added == 0
+            and self.draining is None
+        )
+
+    def withdraw(self) -> LedgerWriter:
+        """Take the unused ledger away. Appends wait until `rest`, and for what follows it."""
+        assert self.is_unused
+        writer, self.writer = self.writer, None
+        assert writer is not None
+        self.state = AppendState.WAITING
+        return writer
+
+    def rest(self, listed: Sequence[LogLedger]) -> bool:
+        """After `withdraw`: go on without a ledger, as after `start_idle`; False: appends wait for
+        one already."""
+        self.extent.reach_end(listed)
+        if len(self._order):
+            return False
+        self.state = AppendState.IDLE
+        return True
+
     def _set_current(self, writer: LedgerWriter) -> None:
         self.writer = writer
         self._fullness.begin()

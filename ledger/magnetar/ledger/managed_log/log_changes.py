@@ -14,6 +14,10 @@ again behind those of L1.
 *Beginning*, in a log that was opened without a ledger: when an append is expected (`prepare`), or
 with the first one, which waits for it.
 
+*Giving back*: a ledger that was created for appends which did not come is taken out of the list and
+deleted; appends that come meanwhile wait for another one. Whether the list still names it may be
+unknown afterwards: the change that chains the next ledger, or ends the log, takes it out again.
+
 All of it happens in one task, one change at a time. It ends when there is nothing left to change.
 """
 
@@ -82,6 +86,12 @@ class LedgerChanges:
         """How long the repair waits before it begins."""
         self._dropped: list[LedgerWriter] = []
         """Ledgers that left the list and are still to be deleted."""
+        self._prepared: asyncio.TimerHandle | None = None
+        """Gives a ledger back that was created ahead, unless it is used by then."""
+        self._is_unused = False
+        """That time is over."""
+        self._withdrawn: LedgerWriter | None = None
+        """An unused ledger that the list may still name, or not."""
         self._is_stopping = False
         appender.on_fenced(self._on_fenced)
 
@@ -203,6 +213,8 @@ class LedgerChanges:
             return False
         elif appender.draining is not None:
             await self._finish_draining(appender.draining)
+        elif self._is_unused:
+            await self._give_back()
         elif self._rotated is not None:
             await self._rotate()
         else:
@@ -327,13 +339,53 @@ class LedgerChanges:
     async def _begin(self) -> None:
         """The log was opened without a ledger: chain the first one."""
         new = await self._take_spare()
-        await self._update(lambda metadata: metadata.with_next(new.ledger_id))
+        await self._update(
+            lambda metadata: self._without_withdrawn(metadata).with_next(new.ledger_id)
+        )
         self._ledgers.spare_listed()
+        self._drop_withdrawn()
         log.info("ledger_begun", path=self._path, ledger_id=new.ledger_id)
         self._repair_until_s = None
         self._finish_rotation(None)
         if self._appender.state is not AppendState.FENCED:
+            if not self._appender.pending_batches:
+                self._prepared = asyncio.get_running_loop().call_later(
+                    self._config.unused_ledger_s, self._on_unused
+                )
             self._appender.begin(new)
+        await self._discard_dropped()
+
+    def _on_unused(self) -> None:
+        if self._appender.is_unused:
+            self._is_unused = True
+            self._start()
+
+    async def _give_back(self) -> None:
+        """Go on without the ledger that nothing was written to."""
+        self._is_unused = False
+        appender = self._appender
+        if not appender.is_unused:
+            return
+        self._withdrawn = withdrawn = appender.withdraw()
+        withdrawn.abandon()
+        try:
+            await self._update(self._without_withdrawn)
+        finally:
+            if appender.state is AppendState.WAITING and not appender.rest(self._list.ledgers):
+                self._start_repair()
+        self._drop_withdrawn()
+        log.info("ledger_given_back", path=self._path, ledger_id=withdrawn.ledger_id)
+        await self._discard_dropped()
+
+    def _without_withdrawn(self, metadata: LogMetadata) -> LogMetadata:
+        withdrawn = self._withdrawn
+        return metadata if withdrawn is None else metadata.without(withdrawn.ledger_id)
+
+    def _drop_withdrawn(self) -> None:
+        """It is certain that the list does not name it."""
+        if self._withdrawn is not None:
+            self._dropped.append(self._withdrawn)
+            self._withdrawn = None
 
     async def _replace(self) -> None:
         """The only open ledger failed: close it, and chain the next one."""
@@ -396,6 +448,8 @@ class LedgerChanges:
     async def stop(self) -> None:
         """Let a repair come to its end, within bounds; no change begins any more."""
         self._is_stopping = True
+        if self._prepared is not None:
+            self._prepared.cancel()
         task = self._task
         if task is not None and not task.done():
             self._wake.set()
@@ -424,6 +478,7 @@ class LedgerChanges:
         spare = await self._ledgers.find_spare()
 
         def change(metadata: LogMetadata) -> LogMetadata:
+            metadata = self._without_withdrawn(metadata)
             for counters in closed:
                 metadata = metadata.with_closed(counters)
             if spare is not None:  # a rotation that was cut short may have listed it
@@ -434,6 +489,7 @@ class LedgerChanges:
         for ledger in closed:
             if ledger.entries == 0:
                 await self._ledgers.delete(ledger.ledger_id)
+        self._drop_withdrawn()
         if (spare := await self._ledgers.take_away_spare()) is not None:
             self._dropped.append(spare)
         await self._discard_dropped()

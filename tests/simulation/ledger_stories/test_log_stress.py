@@ -113,6 +113,8 @@ class Chaos:
             ledger_age_min_s=0,
             repair_timeout_s=1,
             unavailable_retry_s=0.05,
+            opens_without_ledger=seed % 2 == 0,
+            unused_ledger_s=0.02,
         )
 
     async def step(self) -> None:
@@ -132,6 +134,7 @@ class Chaos:
                 self.rotate,
                 self.rotate,
                 self.shrink,
+                self.doubt,
             )
         )()
 
@@ -174,6 +177,12 @@ class Chaos:
         except (LogError, TimeoutError):
             pass
 
+    async def doubt(self) -> None:
+        """The outcome of the next change of the list stays unknown to one owner."""
+        name = self.rng.choice(self.owners[-2:]).log.client.name
+        store = self.sim.store
+        self.rng.choice((store.lose_reply, store.lose_request))(client=name, path=PATH)
+
     async def shrink(self) -> None:
         """Remove up to about half of what there is."""
         log = self.rng.choice(self.owners[-2:]).log
@@ -194,6 +203,10 @@ class Chaos:
         except LedgerError:
             return  # not enough bookies just now
         self.owners.append(Owner(log, len(self.owners), self.confirmed))
+        if self._config.opens_without_ledger:
+            # Before the first append, at most three times the time after which it is given back.
+            log.log.prepare()
+            await asyncio.sleep(self.rng.choice((0, 1, 3)) * self._config.unused_ledger_s)
 
     async def finish(self) -> list[tuple[Position, bytes]]:
         """Make everything well and read what a last owner finds."""

@@ -17,7 +17,7 @@ from tests.simulation.logs import (
     open_log,
     open_reader,
 )
-from tests.simulation.simulation import Simulation, scenario
+from tests.simulation.simulation import Simulation, play, scenario
 
 IDLE = CONFIG.model_copy(update={"opens_without_ledger": True})
 SPARING = IDLE.model_copy(update={"unused_ledger_s": 2.0})
@@ -163,24 +163,24 @@ async def test_appends_while_a_ledger_is_given_back_go_to_the_next_one(sim: Simu
 
 
 @pytest.mark.parametrize("accident", ["lose_reply", "lose_request", "refuse"])
-@scenario(bookies=3)
-async def test_a_ledger_that_was_given_back_in_doubt_is_in_no_later_list(
-    sim: Simulation, accident: str
-) -> None:
-    log = await open_log(sim, config=SPARING)
-    log.log.prepare()
-    await sim.settle()
-    (unused,) = ledger_ids(sim)
-    getattr(sim.store, accident)(client="w", kind="set", path=PATH)
-    await asyncio.sleep(2 * SPARING.unused_ledger_s)
-    assert sim.store.accidents[0].count == 0
-    position = await log.add(b"one")
-    assert log.ledger_ids == [position.ledger_id]
-    assert position.ledger_id != unused
-    await log.close()
-    await sim.settle()
-    assert ledger_ids(sim) == [position.ledger_id]
-    assert await (await open_log(sim, "o", IDLE)).read_all() == [b"one"]
+def test_a_ledger_that_was_given_back_in_doubt_is_in_no_later_list(accident: str) -> None:
+    async def story(sim: Simulation) -> None:
+        log = await open_log(sim, config=SPARING)
+        log.log.prepare()
+        await sim.settle()
+        (unused,) = ledger_ids(sim)
+        getattr(sim.store, accident)(client="w", kind="set", path=PATH)
+        await asyncio.sleep(2 * SPARING.unused_ledger_s)
+        assert sim.store.accidents[0].count == 0
+        position = await log.add(b"one")
+        assert log.ledger_ids == [position.ledger_id]
+        assert position.ledger_id != unused
+        await log.close()
+        await sim.settle()
+        assert ledger_ids(sim) == [position.ledger_id]
+        assert await (await open_log(sim, "o", IDLE)).read_all() == [b"one"]
+
+    play(story, Simulation(bookies=3))
 
 
 @scenario(bookies=3)

@@ -31,8 +31,8 @@ from magnetar.cursors.node import (
     list_cursors,
     read_stored,
 )
-from magnetar.cursors.saver import CursorLedgers, CursorLog
 from magnetar.cursors.save_pace import SavePace
+from magnetar.cursors.saver import CursorLedgers, CursorLog
 from magnetar.cursors.settings import CursorSettings
 from magnetar.cursors.subscription_cursor import NonDurableCursor, SubscriptionCursor
 
@@ -58,6 +58,7 @@ __all__ = [
     "LogShape",
     "NoSuchCursorError",
     "NonDurableCursor",
+    "SavePace",
     "StoredCursor",
     "SubscriptionCursor",
     "UnsupportedCursorRecordError",
@@ -65,7 +66,6 @@ __all__ = [
     "copy_cursor",
     "cursor_path",
     "delete_unopened",
-    "SavePace",
     "list_cursors",
     "read_stored",
     "words_from_bits",

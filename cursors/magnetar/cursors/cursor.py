@@ -26,6 +26,7 @@ from magnetar.cursors.errors import (
 )
 from magnetar.cursors.node import NO_LEDGER, CursorNode, OwnedNode, cursor_path
 from magnetar.cursors.record import CursorRecord, fit_record
+from magnetar.cursors.save_pace import SavePace
 from magnetar.cursors.saver import (
     CursorLedgers,
     CursorLog,
@@ -33,7 +34,6 @@ from magnetar.cursors.saver import (
     get_or_create_node,
     recover_state,
 )
-from magnetar.cursors.save_pace import SavePace
 from magnetar.cursors.settings import CursorSettings
 from magnetar.cursors.subscription_cursor import SubscriptionCursor
 from magnetar.ledger.errors import LedgerError, LogFencedError
@@ -152,7 +152,7 @@ class Cursor(SubscriptionCursor):
             raise CursorFencedError(f"cursor {path}: another owner has the log: {exc}") from exc
         except LedgerError as exc:
             raise CursorUnavailableError(f"cursor {path} cannot be opened now: {exc}") from exc
-        raise CursorFencedError(f"cursor {path} is being opened by others, too")
+        raise CursorFencedError(f"cursor {path} is being opened by another process, too")
 
     @classmethod
     async def _try_open(

@@ -1,4 +1,4 @@
-"""HTTP of a process without a broker: GET /metrics, /health, /magnetar/v1/slow; POST /gc of a bookie.
+"""HTTP of a process without a broker: metrics, health, slow moments; POST /gc of a bookie.
 
 Imported late: FastAPI takes its time.
 """

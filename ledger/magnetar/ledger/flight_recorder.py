@@ -77,7 +77,7 @@ class FlightRecorder:
         )
 
     def moments(self, *, kind: str = "", milliseconds_min: float = 0.0) -> Sequence[SlowMoment]:
-        """Those of a kind, or of all, that took at least so long: the newest first."""
+        """Return the moments of a kind, or of all kinds, of at least that length, newest first."""
         return [
             each
             for each in reversed(self._moments)
@@ -86,4 +86,4 @@ class FlightRecorder:
 
 
 RECORDER = FlightRecorder()
-"""Of this process."""
+"""The recorder of this process."""

@@ -92,7 +92,7 @@ async def test_a_ledger_that_its_log_or_cursor_names_is_in_use(
         (2, Verdict.IN_USE),
         (3, Verdict.ORPHAN),
     ]
-    assert findings[1].reason == "its managed-log does not name it"
+    assert findings[1].reason == "its managed-log does not refer to it"
     assert findings[3].custom_metadata == OF_CURSOR
 
 
@@ -203,11 +203,11 @@ def test_a_short_grace_is_refused(manager: LedgerManager) -> None:
     ("custom_metadata", "reason"),
     [
         ({}, "no known component"),
-        ({"component": "spaceship", "log": LOG}, "no known component made it: 'spaceship'"),
+        ({"component": "spaceship", "log": LOG}, "no known component created it: 'spaceship'"),
         ({"component": "managed-log"}, "does not say which log"),
-        ({"component": "managed-log", "log": "nowhere"}, "cannot be asked"),
+        ({"component": "managed-log", "log": "nowhere"}, "cannot check its"),
         ({"component": "cursor", "log": LOG}, "does not say which cursor"),
-        ({"component": "cursor", "log": LOG, "cursor": ""}, "cannot be asked"),
+        ({"component": "cursor", "log": LOG, "cursor": ""}, "cannot check its"),
     ],
 )
 async def test_a_ledger_whose_owner_is_not_known_is_kept(

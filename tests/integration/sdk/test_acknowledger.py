@@ -71,7 +71,7 @@ async def test_on_a_shared_subscription_nothing_is_acknowledged_up_to_a_message(
     await publish(client, [b"a"])
     settings = ConsumerSettings(subscription_type=SubscriptionType.SHARED)
     consumer = await client.consumer("t", "s", settings)
-    with pytest.raises(NotSupportedError, match="not for shared subscriptions"):
+    with pytest.raises(NotSupportedError, match="does not work on shared subscriptions"):
         consumer.acknowledge_cumulative((await take(consumer, 1))[0])
 
 

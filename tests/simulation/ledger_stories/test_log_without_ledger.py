@@ -54,7 +54,7 @@ async def test_the_first_append_of_a_prepared_log_writes_no_metadata(sim: Simula
     assert len(ledger_ids(sim)) == 1
     sim.store.records_nodes = True
     assert await log.add(b"one") == Position(0, 0)
-    assert sim.history.of(NodeWrote) == []
+    assert list(sim.history.of(NodeWrote)) == []
     await log.close()
 
 
@@ -118,7 +118,7 @@ async def test_m15_an_owner_that_opened_the_log_before_can_prepare_no_ledger(
 @scenario(bookies=3)
 async def test_a_ledger_that_nothing_was_appended_to_is_given_back(sim: Simulation) -> None:
     log = await open_log(sim, config=SPARING)
-    for number in range(3):
+    for _ in range(3):
         log.log.prepare()
         await asyncio.sleep(SPARING.unused_ledger_s / 2)
         assert len(ledger_ids(sim)) == 1

@@ -425,7 +425,7 @@ async def test_a_hello_to_this_bookie_is_answered_with_who_it_is(
 async def test_what_follows_a_hello_to_another_bookie_is_not_obeyed(
     parts: Parts, bookie_id: str, instance_id: str
 ) -> None:
-    with pytest.raises(WrongBookieError, match="answers"):
+    with pytest.raises(WrongBookieError, match="answered"):
         parts.handle(hello(bookie_id, instance_id), Frame(Op.INFO, False, 0, 0, 2, LEDGER, -1, b""))
     assert parts.status(1) == Status.WRONG_BOOKIE
     assert 2 not in parts.connection.replies

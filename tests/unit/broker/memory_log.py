@@ -60,7 +60,7 @@ class MemoryLog:
             asyncio.get_running_loop().call_soon(self.confirm)
 
     def prepare(self) -> None:
-        """Its ledger is there."""
+        """Do nothing: the ledger is there from the start."""
 
     @property
     def last_confirmed(self) -> Position:

@@ -241,7 +241,7 @@ def test_a_subscribe_rate_counts_anew_in_each_period_and_forgets() -> None:
     rate = SubscribeRate()
     for now_s in (0.0, 9.0, 10.0, 19.9):
         rate.check("t", policies, "consumer", now_s)
-    with pytest.raises(NotAllowedError, match="2 times in 10 s"):
+    with pytest.raises(NotAllowedError, match="2 times per 10 s"):
         rate.check("t", policies, "consumer", 19.9)
     for number in range(5000):
         rate.check("t", policies, number, 20.0 + number)

@@ -104,6 +104,7 @@ async def all_scenarios() -> Seen:
         path="p",
         position_properties={"a": 1},
         settings=CursorSettings(),
+        pace=None,
         clock=topic.clock,
     )
     topic.subscriptions["s"].context = replace(context, cursor=cursor)

@@ -306,6 +306,7 @@ async def what_others_keep(seen: Seen) -> None:
         path="p",
         position_properties={},
         settings=CursorSettings(),
+        pace=None,
         clock=world.clock,
     )
     topic.subscriptions["s"].context = replace(context, cursor=cursor)

@@ -135,12 +135,12 @@ class _Bookies:
         for bookies in (await self.racks()).values():
             if bookie in bookies:
                 return bookies[bookie]
-        raise NotThereError(f"nothing is known of the rack of bookie {bookie!r}")
+        raise NotThereError(f"no rack is known for bookie {bookie!r}")
 
     async def set_rack(self, bookie: str, info: BookieInfo, group: str = "default") -> Response:
         """Store the rack. Without effect: bookies are placed by the racks they register with."""
         if not info.rack or not group:
-            raise HttpRefusal(412, "a rack and a group are needed")
+            raise HttpRefusal(412, "give a rack and a group")
 
         def change(groups: dict[str, dict[str, dict[str, str]]]) -> None:
             for bookies in groups.values():
@@ -171,7 +171,7 @@ def bookies_router(
     there are, by id."""
     router = late_router(tags=["bookies"])
     routes = _Bookies(context, registered, random)
-    router.get("/magnetar/v1/bookies", summary="Bookies, and how re-replication stands")(
+    router.get("/magnetar/v1/bookies", summary="Bookies, and the status of re-replication")(
         routes.storage
     )
     router.get("/admin/v2/bookies/all", summary="The bookies that are registered")(
@@ -186,7 +186,7 @@ def bookies_router(
         routes.rack
     )
     router.post(_RACK, status_code=204, summary="Set the rack of a bookie")(routes.set_rack)
-    router.delete(_RACK, status_code=204, summary="Forget the rack of a bookie")(routes.remove_rack)
+    router.delete(_RACK, status_code=204, summary="Remove the rack of a bookie")(routes.remove_rack)
     return router
 
 

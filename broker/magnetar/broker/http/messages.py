@@ -92,7 +92,7 @@ class _Messages:
     ) -> MessageId:
         """412: messages are stored without an index here, so that none can be found by it."""
         await self._single(tenant, namespace, topic, "the message of an index")
-        raise HttpRefusal(412, f"messages have no index here: {index} cannot be looked up")
+        raise HttpRefusal(412, f"this broker keeps no message index: {index} cannot be looked up")
 
     async def message_by_id(
         self, tenant: str, namespace: str, topic: str, ledger_id: int, entry_id: int
@@ -151,7 +151,7 @@ def messages_router(context: HttpContext) -> APIRouter:
         summary="The last message of a topic",
         response_model_exclude_none=True,
     )(routes.last_message_id)
-    router.get(_TOPIC + "/messageid/{timestamp}", summary="The first message since a time")(
+    router.get(_TOPIC + "/messageid/{timestamp}", summary="The first message at or after a time")(
         routes.message_id_at
     )
     router.get(
@@ -179,7 +179,7 @@ def messages_router(context: HttpContext) -> APIRouter:
     )(routes.peek)
     router.put(
         _TOPIC + "/backlogSize",
-        summary="How many bytes a topic has behind a message",
+        summary="Bytes of a topic after a message",
         response_model=int,
     )(routes.backlog_size)
     return router

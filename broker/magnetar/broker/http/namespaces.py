@@ -30,7 +30,8 @@ from magnetar.sdk.wire import TopicName, parse_topic_name
 _LEASES_AT_ONCE = 32
 
 DestinationQuery = Annotated[
-    str, Query(alias="destinationBroker", description="Name or id of the broker that gets it.")
+    str,
+    Query(alias="destinationBroker", description="Name or id of the broker that takes the bundle."),
 ]
 
 
@@ -202,19 +203,25 @@ def bundles_router(context: HttpContext) -> APIRouter:
     @router.delete(
         "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}",
         status_code=204,
-        summary="Have nothing in a bundle any more",
+        summary="Delete a bundle's topics and unload it",
     )
     async def delete_bundle(
         tenant: str, namespace: str, bundle: str, force: bool = False
     ) -> Response:
         """Have the owner give the bundle up. 409: it has topics; with `force` they are deleted."""
         if not bundle.startswith("0x"):
-            raise HttpRefusal(404, f"namespaces have nothing that is called {bundle!r}")
+            raise HttpRefusal(
+                404, f"{bundle!r} is not a bundle: give a hash range, as 0x00000000_0x40000000"
+            )
         held = await context.bundle(tenant, namespace, bundle)
         names = [parse_topic_name(each) for each in await context.topics.names(held.namespace)]
         inside = [name for name in names if held.holds(name)]
         if inside and not force:
-            raise HttpRefusal(409, f"bundle {bundle} has {len(inside)} topics: {inside[0]}")
+            raise HttpRefusal(
+                409,
+                f"bundle {bundle} has {len(inside)} topics: {inside[0]} and so on; give force to "
+                "delete them",
+            )
 
         async def delete(topic: TopicName) -> None:
             await context.admin.here(topic)
@@ -256,16 +263,22 @@ def _add_properties(router: APIRouter, context: HttpContext) -> None:
             raise NotThereError(f"namespace {name} has no property {key!r}")
         return properties[key]
 
-    @router.get(_NAMESPACE + "/properties", summary="What was written down about a namespace")
+    @router.get(_NAMESPACE + "/properties", summary="Properties of a namespace")
     async def properties(tenant: str, namespace: str) -> dict[str, str]:
         return (await context.tenants.namespace(f"{tenant}/{namespace}")).properties
 
-    @router.put(_NAMESPACE + "/properties", status_code=204, summary="Add to that, or change it")
+    @router.put(
+        _NAMESPACE + "/properties",
+        status_code=204,
+        summary="Add or replace properties of a namespace",
+    )
     async def set_properties(tenant: str, namespace: str, values: dict[str, str]) -> Response:
         await change(f"{tenant}/{namespace}", dict(values))
         return done()
 
-    @router.delete(_NAMESPACE + "/properties", status_code=204, summary="Remove all properties")
+    @router.delete(
+        _NAMESPACE + "/properties", status_code=204, summary="Remove all properties of a namespace"
+    )
     async def clear_properties(tenant: str, namespace: str) -> Response:
         await change(f"{tenant}/{namespace}", {}, clears=True)
         return done()
@@ -302,7 +315,7 @@ def _add_migration(router: APIRouter, context: HttpContext) -> None:
     @router.post(
         _NAMESPACE + "/migration",
         status_code=204,
-        summary="Say that a namespace has gone to another cluster",
+        summary="Mark a namespace as migrated to another cluster",
     )
     async def set_migrated(
         tenant: str, namespace: str, migrated: Annotated[Flag, Body()]
@@ -342,7 +355,7 @@ def _add_resource_group(router: APIRouter, context: HttpContext) -> None:
         """Store the group's name. Without effect. 412: no such group exists."""
         await context.namespace(tenant, namespace)
         if name not in await context.resources.group_names():
-            raise InvalidNameError(f"there is no resource group {name!r}: make it first")
+            raise InvalidNameError(f"there is no resource group {name!r}: create it first")
         await change(f"{tenant}/{namespace}", name)
         return done(note=_NO_LIMITS)
 

@@ -331,12 +331,14 @@ class LogAppender:
 
     def _unavailable(self) -> LogError:
         return LogUnavailableError(
-            f"{self._path}: no ledger can be written to just now; the next try is at most "
-            f"{self._config.unavailable_retry_s} s away"
+            f"{self._path}: no ledger can be written to now; the next attempt is within "
+            f"{self._config.unavailable_retry_s} s"
         )
 
     def _behind_another(self) -> LogError:
-        return LogUnavailableError(f"{self._path}: an append before it was refused just now")
+        return LogUnavailableError(
+            f"{self._path}: a previous append failed; this one is refused to keep the order"
+        )
 
     def _refuse(self, batch: AppendBatch, error: LogError) -> None:
         self._refused += 1

@@ -382,7 +382,7 @@ class LedgerChanges:
         return metadata if withdrawn is None else metadata.without(withdrawn.ledger_id)
 
     def _drop_withdrawn(self) -> None:
-        """It is certain that the list does not name it."""
+        """Delete the withdrawn ledger: the list certainly does not name it any more."""
         if self._withdrawn is not None:
             self._dropped.append(self._withdrawn)
             self._withdrawn = None

@@ -125,8 +125,8 @@ async def claim(
 def _check(path: str, may_own: MayOwn) -> None:
     if not may_own():
         raise LogFencedError(
-            f"{path}: whoever opens the log may not own it any more, and left it as it is; "
-            f"open it again only if it should be yours"
+            f"{path}: this process may no longer own the log, and left it unchanged; open it again "
+            "only if it should own it"
         )
 
 
@@ -163,8 +163,8 @@ async def _recover(
             await log_list.check_unchanged()
             raise LogDataLossError(
                 f"{path}: ledger {ledger.ledger_id} is listed, with {ledger.entries} entries, but "
-                f"its metadata is gone; the log is not opened, lest that be skipped in silence: "
-                f"bring the metadata back from a backup of the metadata store"
+                "its metadata is gone; the log is not opened, so that the loss is not hidden: "
+                "bring the metadata back from a backup of the metadata store"
             ) from error
         recovered.append(
             LogLedger(

@@ -69,7 +69,7 @@ async def test_wrong_credentials_and_missing_rights_have_classes_of_their_own(
 ) -> None:
     wrong = ClientSettings(auth_method_name="token", auth_data=b"wrong")
     async with Client(server.url, wrong) as client:
-        with pytest.raises(AuthenticationError, match="no JSON Web Token"):
+        with pytest.raises(AuthenticationError, match="not a JSON Web Token"):
             await client.producer(TOPIC)
     other = ClientSettings(auth_method_name="token", auth_data=token_for("nobody").encode())
     async with Client(server.url, other) as client:
@@ -224,8 +224,8 @@ async def test_a_token_that_was_refused_is_replaced_but_its_issuer_not_pestered(
     ("answer", "told"),
     [
         ((401, '{"error": "invalid_client"}'), "invalid_client"),
-        ((200, "no JSON"), "no JSON"),
-        ((200, "[]"), "no object"),
+        ((200, "no JSON"), "not answer with JSON"),
+        ((200, "[]"), "a JSON object"),
         ((200, "{}"), "without an access_token"),
     ],
 )

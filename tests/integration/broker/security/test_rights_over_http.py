@@ -175,7 +175,7 @@ OF_THE_CLUSTER = (
     r".* /admin/v2/(clusters|brokers|broker-stats|bookies|resource-quotas|resourcegroups)(/.*)?"
     r"|.* /admin/v2/(worker|proxy-stats|functions)(/.*)?|.* /admin/v3/.*"
     r"|GET /admin/v2/tenants|(PUT|POST|DELETE) /admin/v2/tenants/.*"
-    r"|GET /metrics|GET /magnetar/v1/(brokers|bookies)"
+    r"|GET /metrics|GET /magnetar/v1/(brokers|bookies|slow)"
     # What moves load between brokers, or chooses machines.
     r"|.* /admin/v2/namespaces/own/ns/0x\w+(/unload|/split|/topicHashPositions)?"
     r"|GET /admin/namespaces/standalone/antiAffinity/.*"

@@ -61,7 +61,7 @@ def test_many_bundles_at_once_are_spread_although_no_report_has_come() -> None:
 
 
 def test_a_bundle_whose_clients_are_not_back_yet_counts_for_what_it_cost() -> None:
-    """Its owner died; the new one has it in its report, with one topic of 800."""
+    """The owner died; the new one reports the bundle with one of its 800 topics."""
     heavy, next_one, later = BUNDLES[:3]
     load = {str(heavy): BundleLoad(topics=800)}
     choice = placing(Candidate("dead", LoadReport(topics=800, topics_max=1000, bundles=load)))

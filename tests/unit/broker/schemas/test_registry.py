@@ -192,7 +192,7 @@ async def test_schemas_have_a_largest_size() -> None:
     schema = avro("a")
     size = len(schema.data) + len("byme")
     await Brokers(schema_bytes_max=size).registry().put(TOPIC, schema, DEFAULTS)
-    with pytest.raises(InvalidSchemaError, match=f"of {size} bytes; the limit is {size - 1}"):
+    with pytest.raises(InvalidSchemaError, match=f"has {size} bytes; the limit is {size - 1}"):
         await Brokers(schema_bytes_max=size - 1).registry().put(TOPIC, schema, DEFAULTS)
 
 

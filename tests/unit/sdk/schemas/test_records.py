@@ -259,7 +259,7 @@ def test_json_reads_what_is_below_any_name_that_a_class_reads() -> None:
     "payload", [b"", b"[]", b'{"ONE": 3}', b'{"ONE": {}, "some": {}}', b"\xff"]
 )
 def test_json_with_aliases_that_does_not_fit_is_told(payload: bytes) -> None:
-    with pytest.raises(SchemaValueError, match="no Nested"):
+    with pytest.raises(SchemaValueError, match="not a Nested"):
         JsonSchema(Nested).decode(payload)
 
 

@@ -39,8 +39,8 @@ from magnetar.sdk.spark.pipeline.archive_store import (
     ArchiveStore,
 )
 from magnetar.sdk.spark.pipeline.job import (
-    ClusterAddress,
     Chosen,
+    ClusterAddress,
     brokers_of,
     job_parser,
     megabytes,
@@ -91,9 +91,9 @@ class ArchiveSettings:
 
     def __post_init__(self) -> None:
         if bool(self.topics) == bool(self.topics_pattern):
-            raise PipelineError("archive: give topics, or a pattern of topics, and not both")
+            raise PipelineError("archive: give either topics or a pattern of topics")
         if self.mode not in (FAILFAST, DROPMALFORMED):
-            raise PipelineError(f"archive: mode is {FAILFAST} or {DROPMALFORMED}")
+            raise PipelineError(f"archive: mode must be {FAILFAST} or {DROPMALFORMED}")
 
 
 def archive(spark: SparkSession, settings: ArchiveSettings) -> ArchiveStore:
@@ -174,9 +174,7 @@ def subscription_of(url: str) -> str:
 class _BatchWriter:
     """Called by Spark with each micro-batch."""
 
-    def __init__(
-        self, spark: SparkSession, store: ArchiveStore, settings: ArchiveSettings
-    ) -> None:
+    def __init__(self, spark: SparkSession, store: ArchiveStore, settings: ArchiveSettings) -> None:
         self._spark, self._store, self._settings = spark, store, settings
         self._query = ""
         self._is_known = threading.Event()
@@ -255,15 +253,15 @@ def _check_columns(names: list[str]) -> None:
 
 
 def archive_arguments(arguments: list[str] | None = None) -> Chosen[ArchiveSettings]:
-    parser = job_parser("archive", "Topics to Parquet, each message once.")
-    parser.add_argument("--metadata-url", default="", help="read straight from the bookies")
+    parser = job_parser("archive", "Archive topics to Parquet files, each message once.")
+    parser.add_argument("--metadata-url", default="", help="to read from the bookies")
     parser.add_argument("--output", required=True)
     parser.add_argument("--topics", default="")
     parser.add_argument("--topics-pattern", default="")
-    parser.add_argument("--continuous", action="store_true", help="go on until it is stopped")
+    parser.add_argument("--continuous", action="store_true", help="run until stopped")
     parser.add_argument("--interval-s", type=int, default=60)
-    parser.add_argument("--entries-max", type=int, default=0, help="of a micro-batch")
-    parser.add_argument("--mode", default=FAILFAST, help="of messages that cannot be read")
+    parser.add_argument("--entries-max", type=int, default=0, help="per batch; 0: no limit")
+    parser.add_argument("--mode", default=FAILFAST, help="FAILFAST or DROPMALFORMED")
     parser.add_argument("--checkpoint", default="")
     parser.add_argument("--file-bytes", type=int, default=FILE_BYTES)
     parser.add_argument("--files-min", type=int, default=FILES_MIN)

@@ -28,8 +28,8 @@ ANSWER_BYTES_MAX = 128 << 20
 """Of one answer. The names of a million topics take less."""
 
 _HINTS = {
-    401: "say who you are: see `magnetar --help` for credentials",
-    403: "ask an administrator of the tenant for the right, or use another role",
+    401: "set MAGNETAR_TOKEN, MAGNETAR_BASIC or MAGNETAR_TLS_CERTIFICATE",
+    403: "ask a tenant administrator for the permission, or use another role",
     503: "try again in a moment",
 }
 """What to do about refusals whose reason cannot say it."""
@@ -169,8 +169,8 @@ class AdminClient:
             )
         except NoAnswerError as error:
             raise BrokerUnreachableError(
-                f"{url} did not answer {method} {target}: {error}; "
-                "the outcome is unknown: look before you repeat it"
+                f"{url} did not answer {method} {target}: {error}; the outcome is unknown: check "
+                "it before you repeat the command"
             ) from error
         except AnswerTooLargeError:
             raise BrokerUnreachableError(

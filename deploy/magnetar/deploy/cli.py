@@ -36,17 +36,19 @@ from magnetar.deploy.standard_error import tolerate_lost_lines
 
 _EPILOG = (
     "Exit status: 0 done; 1 unexpected failure; 2 bad option or setting; 3 port taken; "
-    "4 data directory locked; 5 foreign cookie; 6 metadata unreachable; 7 data directory unusable; "
-    "8 broker unreachable or refused; 9 a needed program is missing; "
-    "10 unreadable metadata; 11 damaged files found."
+    "4 data directory locked; 5 cookie of another bookie or cluster; 6 metadata store unreachable; "
+    "7 data directory unusable; 8 broker unreachable, or it refused; "
+    "9 a required program is missing; 10 unreadable metadata; 11 damaged files found."
 )
 _HOST_HELP = "Address to listen on."
-_BROKER_HOST_HELP = "Address to listen on. Any but loopback needs authentication, or --insecure."
+_BROKER_HOST_HELP = (
+    "Address to listen on. A non-loopback address needs authentication, or --insecure."
+)
 _BOOKIE_HOST_HELP = (
-    "Address to listen on. Any but loopback needs a shared secret or TLS, or --insecure."
+    "Address to listen on. A non-loopback address needs a shared secret or TLS, or --insecure."
 )
 _ADVERTISED_HELP = (
-    "Host that clients are sent to; default: HOST, or this machine's name for 0.0.0.0."
+    "Host that clients connect to; default: HOST, or this machine's name if HOST is 0.0.0.0."
 )
 
 app = typer.Typer(
@@ -116,7 +118,8 @@ def standalone(
             envvar="MAGNETAR_STANDALONE_BOOKIES",
             min=0,
             max=32,
-            help="Bookies in this process; 0: as many as the directory holds, else one.",
+            help="Number of bookies in this process; 0: as many as --data holds, or 1 if it is "
+            "new.",
         ),
     ] = 0,
     quorum: Annotated[
@@ -124,7 +127,8 @@ def standalone(
         typer.Option(
             envvar="MAGNETAR_STANDALONE_QUORUM",
             metavar="E,Qw,Qa",
-            help="Bookies of a ledger, copies of an entry, copies before a publish is answered.",
+            help="Ensemble size, write quorum, ack quorum: bookies per ledger, copies per entry, "
+            "synced copies before a publish is confirmed.",
         ),
     ] = "",
     insecure: Annotated[
@@ -132,8 +136,7 @@ def standalone(
         typer.Option(
             "--insecure",
             envvar="MAGNETAR_STANDALONE_INSECURE",
-            help="Allow an address other than loopback without authentication, a shared secret "
-            "or TLS.",
+            help="Allow a non-loopback address without authentication, a shared secret or TLS.",
         ),
     ] = False,
     config: ConfigOption = None,
@@ -181,7 +184,7 @@ def bookie(
             envvar="MAGNETAR_BOOKIE_DATA",
             parser=parse_data,
             metavar="PATH",
-            help="Directory of its journal and entry logs.",
+            help="Data directory: journal and entry logs.",
         ),
     ],
     host: Annotated[
@@ -208,14 +211,15 @@ def bookie(
         str,
         typer.Option(
             envvar="MAGNETAR_BOOKIE_RACK",
-            help="Its rack or power feed: copies are spread over racks; default: not known.",
+            help="Rack or power feed of this bookie: copies are spread over racks; default: "
+            "unknown.",
         ),
     ] = "",
     zone: Annotated[
         str,
         typer.Option(
             envvar="MAGNETAR_BOOKIE_ZONE",
-            help="Its data centre or availability zone; default: not known.",
+            help="Data centre or availability zone of this bookie; default: unknown.",
         ),
     ] = "",
     metrics_port: Annotated[
@@ -232,8 +236,7 @@ def bookie(
         typer.Option(
             "--autorecovery",
             envvar="MAGNETAR_BOOKIE_AUTORECOVERY",
-            help="Re-replicate what lost bookies held, as `magnetar autorecovery` does, in this "
-            "process.",
+            help="Run auto-recovery in this process, too: see `magnetar autorecovery`.",
         ),
     ] = False,
     insecure: Annotated[
@@ -241,8 +244,7 @@ def bookie(
         typer.Option(
             "--insecure",
             envvar="MAGNETAR_BOOKIE_INSECURE",
-            help="Allow an address other than loopback without authentication, a shared secret "
-            "or TLS.",
+            help="Allow a non-loopback address without authentication, a shared secret or TLS.",
         ),
     ] = False,
     config: ConfigOption = None,
@@ -251,8 +253,8 @@ def bookie(
 ) -> None:
     """Run one storage server.
 
-    Prints one line when it serves: ready bookie://HOST:PORT, and http://HOST:PORT if it has a
-    metrics port. SIGTERM drains and ends with status 0.
+    Prints one line when it serves: ready bookie://HOST:PORT, and http://HOST:PORT with
+    --metrics-port. SIGTERM drains and ends with status 0.
     """
     del config
     configure_logging(log_level, log_format, stream=sys.stderr)
@@ -309,7 +311,8 @@ def broker(
         typer.Option(
             envvar="MAGNETAR_BROKER_QUORUM",
             metavar="E,Qw,Qa",
-            help="Bookies of a ledger, copies of an entry, copies before a publish is answered.",
+            help="Ensemble size, write quorum, ack quorum: bookies per ledger, copies per entry, "
+            "synced copies before a publish is confirmed.",
         ),
     ] = "3,3,2",
     name: Annotated[
@@ -324,8 +327,8 @@ def broker(
         typer.Option(
             envvar="MAGNETAR_BROKER_ADVERTISED_LISTENERS",
             metavar="NAME:URL,...",
-            help="Its addresses in several networks, for clients that ask for one by name, as "
-            "inside:pulsar://10.0.0.1:6650; the first is for all others.",
+            help="Advertised listeners: addresses in several networks, which clients choose by "
+            "name, as inside:pulsar://10.0.0.1:6650. Other clients get the first.",
         ),
     ] = "",
     insecure: Annotated[
@@ -333,8 +336,7 @@ def broker(
         typer.Option(
             "--insecure",
             envvar="MAGNETAR_BROKER_INSECURE",
-            help="Allow an address other than loopback without authentication, a shared secret "
-            "or TLS.",
+            help="Allow a non-loopback address without authentication, a shared secret or TLS.",
         ),
     ] = False,
     config: ConfigOption = None,
@@ -343,7 +345,7 @@ def broker(
 ) -> None:
     """Run one broker.
 
-    Several of them share the topics of one metadata store. Prints one line when it serves: ready
+    Brokers with the same metadata store share its topics. Prints one line when it serves: ready
     pulsar://HOST:PORT http://HOST:PORT. SIGTERM hands its topics over and ends with status 0.
     """
     del config
@@ -373,7 +375,7 @@ def zookeeper(
             envvar="MAGNETAR_ZOOKEEPER_DATA",
             parser=parse_data,
             metavar="PATH",
-            help="Directory of its snapshots and transaction log.",
+            help="Data directory: snapshots and transaction log.",
         ),
     ],
     host: Annotated[
@@ -390,7 +392,7 @@ def zookeeper(
         typer.Option(
             envvar="MAGNETAR_ZOOKEEPER_SERVER_ID",
             min=1,
-            help="Which of --servers this is, counted from 1.",
+            help="Position of this server in --servers, counted from 1.",
         ),
     ] = 1,
     servers: Annotated[
@@ -398,8 +400,8 @@ def zookeeper(
         typer.Option(
             envvar="MAGNETAR_ZOOKEEPER_SERVERS",
             metavar="HOST:2888:3888:2181,...",
-            help="All servers of an ensemble, with the ports of quorum, election and clients; "
-            "then --host and --port are not used. Default: this server is alone.",
+            help="All servers of the ensemble, each with its quorum, election and client port; "
+            "--host and --port are then ignored. Default: a single server.",
         ),
     ] = "",
     config: ConfigOption = None,
@@ -452,8 +454,8 @@ def autorecovery(
         str,
         typer.Option(
             envvar="MAGNETAR_AUTORECOVERY_ADVERTISED_HOST",
-            help="Host in the ready line and in the default name; default: HOST, or this "
-            "machine's name for 0.0.0.0.",
+            help="Host in the ready line and in the default id; default: HOST, or this machine's "
+            "name if HOST is 0.0.0.0.",
         ),
     ] = "",
     name: Annotated[
@@ -461,7 +463,7 @@ def autorecovery(
         typer.Option(
             "--id",
             envvar="MAGNETAR_AUTORECOVERY_ID",
-            help="Id in locks and as the auditor; default: HOST:PID.",
+            help="Id of this process in locks and in the auditor's election; default: HOST:PID.",
         ),
     ] = "",
     metrics_port: Annotated[
@@ -477,11 +479,11 @@ def autorecovery(
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
 ) -> None:
-    """Restore the missing copies of lost bookies.
+    """Re-replicate the ledgers of lost bookies.
 
-    Runs a worker, and stands for election as the auditor; one or more of these per cluster. Prints
-    one line when it works: ready autorecovery://ID, and http://HOST:PORT if it has a metrics port.
-    SIGTERM gives back what is under way and ends with status 0.
+    Runs a worker and a candidate for the auditor's election. Run one or more per cluster. Prints
+    one line when it works: ready autorecovery://ID, and http://HOST:PORT with --metrics-port.
+    SIGTERM releases the ledgers in progress and ends with status 0.
     """
     del config  # read by its callback
     configure_logging(log_level, log_format, stream=sys.stderr)

@@ -122,7 +122,7 @@ def ledger(
     ledger_directory: LedgersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print where the entries of a ledger lie."""
+    """Print the locations of the entries of a ledger."""
     _tool(data, journal_directory, ledger_directory, as_json).ledger(ledger_id)
 
 
@@ -154,8 +154,8 @@ def rebuild_index(
 ) -> None:
     """CHANGES FILES: rebuild a lost or damaged index from the entry logs.
 
-    Ledger states that the old index cannot tell any more are made safe: the ledger is fenced, and
-    what is not found of it is not called absent until it was compared with the other bookies.
+    If the old index has lost the state of a ledger, the ledger is fenced. The bookie then does not
+    deny entries of that ledger until it has compared the ledger with the other bookies.
     """
     _tool(data, journal_directory, ledger_directory, as_json).rebuild_index(do=yes)
 

@@ -18,12 +18,12 @@ from magnetar.deploy.options import (
 )
 
 _EPILOG = (
-    "DIR/cluster.json names the running servers, their process ids and ports; DIR/logs has what "
-    "they say. Counts and ports are kept for the next start. Servers read their settings from the "
-    "environment, and from the file of --config, as when they are started one by one. Exit status: "
-    "0 all stopped in order; else as of the server that could not start."
+    "DIR/cluster.json lists the running servers with process ids and ports; DIR/logs has their "
+    "logs. The next start uses the same counts and ports. Servers read their settings from the "
+    "environment and the --config file, as when started one by one. Exit status: 0 all servers "
+    "stopped in order; otherwise the status of the server that failed to start."
 )
-_PORT_HELP = "0: any free ones. Default: as last time, else {} and the following, if free."
+_PORT_HELP = "0: any free ports. Default: as last time, or {} and the following, if free."
 
 
 def add_cluster(app: typer.Typer) -> None:
@@ -73,8 +73,8 @@ def cluster(
         typer.Option(
             envvar="MAGNETAR_CLUSTER_ZOOKEEPER",
             metavar="URL",
-            help="An ensemble that is there already, zk://host:port[,host:port]/path; default: it "
-            "runs its own.",
+            help="Use an existing ensemble: zk://host:port[,host:port]/path; default: run "
+            "ZooKeeper servers here.",
         ),
     ] = "",
     autorecovery: Annotated[
@@ -91,8 +91,9 @@ def cluster(
         typer.Option(
             envvar="MAGNETAR_CLUSTER_QUORUM",
             metavar="E,Qw,Qa",
-            help="Bookies of a ledger, copies of an entry, copies before a publish is answered; "
-            "default: 3,3,2, or less with fewer bookies.",
+            help="Ensemble size, write quorum, ack quorum: bookies per ledger, copies per entry, "
+            "synced copies before a publish is confirmed; default: 3,3,2, or less with fewer "
+            "bookies.",
         ),
     ] = "",
     host: Annotated[
@@ -148,8 +149,7 @@ def cluster(
         typer.Option(
             envvar="MAGNETAR_CLUSTER_LOG_FILE_BYTES_MAX",
             min=0,
-            help="A log in DIR/logs that is larger becomes NAME.log.1, and the next one begins; "
-            "0: never.",
+            help="Rotate a log in DIR/logs to NAME.log.1 when it is larger, in bytes; 0: never.",
         ),
     ] = 32 << 20,
     log_files_max: Annotated[
@@ -169,8 +169,8 @@ def cluster(
 
     Prints one line when the cluster serves: ready zk://…, and the URLs of each broker. It serves
     with a majority of the ZooKeeper servers, the bookies of an ensemble and one broker; servers
-    that could not start are retried. SIGTERM stops all servers in order and ends with status 0.
-    kill -9 ends all servers, too.
+    that failed to start are retried. SIGTERM stops all servers in order and ends with status 0.
+    kill -9 of this process ends all servers, too.
     """
     configure_logging(log_level, log_format, stream=sys.stderr)
     from magnetar.deploy.cluster import Cluster, ClusterSettings

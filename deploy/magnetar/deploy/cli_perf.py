@@ -23,7 +23,7 @@ MessagesOption = Annotated[int, typer.Option("--messages", "-n", min=1, help="Nu
 SizeOption = Annotated[int, typer.Option("--size", "-s", min=0, help="Payload bytes per message.")]
 InFlightOption = Annotated[
     int,
-    typer.Option("--in-flight", min=1, help="Most entries without an answer; 1 measures latency."),
+    typer.Option("--in-flight", min=1, help="Most unconfirmed entries; 1 measures latency."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -53,7 +53,7 @@ def produce(
         typer.Option(
             "--in-flight",
             min=0,
-            help="Most messages without a receipt; 1 measures latency; 0: 1,000, or 100 batches.",
+            help="Most unconfirmed messages; 1 measures latency; 0: 1,000, or 100 batches.",
         ),
     ] = 0,
     batch: Annotated[
@@ -66,7 +66,7 @@ def produce(
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
-    """Measure publishing; latency is from the call to its receipt."""
+    """Measure publishing; latency is from the send call to the receipt."""
     from magnetar.deploy import tools
     from magnetar.deploy.credentials import ClientCredentials
     from magnetar.sdk.perf import ProduceOptions

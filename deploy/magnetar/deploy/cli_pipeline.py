@@ -30,7 +30,7 @@ MetadataOption = Annotated[
     str,
     typer.Option(
         "--metadata-url",
-        help="zk://host:port/path: executors read directly from the bookies.",
+        help="Metadata store, zk://host:port/path: executors then read directly from the bookies.",
     ),
 ]
 MasterOption = Annotated[
@@ -48,11 +48,13 @@ ContinuousOption = Annotated[
 def archive(
     output: Annotated[str, typer.Option(help="Directory or URL of the archive.")],
     topics: Annotated[str, typer.Option(help="Topics, separated by commas.")] = "",
-    topics_pattern: Annotated[str, typer.Option(help="tenant/namespace/expression.")] = "",
+    topics_pattern: Annotated[
+        str, typer.Option(help="Regular expression of topics: tenant/namespace/expression.")
+    ] = "",
     continuous: ContinuousOption = False,
     interval_s: Annotated[int, typer.Option(min=0, help="Seconds between two batches.")] = 60,
     entries_max: Annotated[
-        int, typer.Option(min=0, help="Most entries per batch; 0: no limit.")
+        int, typer.Option(min=0, help="Maximum entries per batch; 0: no limit.")
     ] = 0,
     mode: Annotated[
         str,
@@ -64,7 +66,8 @@ def archive(
         str, typer.Option(help="Checkpoint directory; default: in the archive.")
     ] = "",
     file_bytes: Annotated[
-        int, typer.Option(min=1, help="Target size; files up to half of it are merged.")
+        int,
+        typer.Option(min=1, help="Target file size in bytes; files up to half of it are merged."),
     ] = 128 * 1024 * 1024,
     files_min: Annotated[
         int,
@@ -108,9 +111,13 @@ def replay(
     ] = "",
     by_key: Annotated[
         int,
-        typer.Option(min=0, help="Number of tasks per topic; each task publishes its own keys."),
+        typer.Option(
+            min=0, help="Number of tasks, each publishes its own keys; 0: one task per topic."
+        ),
     ] = 0,
-    schema: Annotated[str, typer.Option(help="json or avro, for topics that had one.")] = "none",
+    schema: Annotated[
+        str, typer.Option(help="Encoding of topics that had a schema: json or avro.")
+    ] = "none",
     compression: Annotated[str, typer.Option(help="none, lz4, zlib, zstd or snappy.")] = "none",
     master: MasterOption = "",
     url: UrlOption = DEFAULT_URL,

@@ -36,13 +36,23 @@ _Url = Annotated[
 ]
 _Value = Annotated[str, typer.Argument(help="JSON, as in Pulsar's HTTP interface.")]
 _Applied = Annotated[
-    bool, typer.Option("--applied", help="What counts, if the topic has none of its own.")
+    bool,
+    typer.Option(
+        "--applied",
+        help="Print the effective value: the namespace's or broker's if the topic has none.",
+    ),
 ]
 _QuotaType = Annotated[
-    str, typer.Option("--type", help="What it measures: destination_storage or message_age.")
+    str,
+    typer.Option(
+        "--type", help="Type of quota: destination_storage (bytes) or message_age (seconds)."
+    ),
 ]
 _Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="As tenant/namespace.")]
-_Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A short name, or a full one.")]
+_Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="A short name, or persistent://tenant/namespace/name."),
+]
 
 
 class PolicyGroup(TyperGroup):

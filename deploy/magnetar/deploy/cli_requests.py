@@ -26,7 +26,7 @@ _HELP = {
     "namespace": "As tenant/namespace.",
     "subscription": "Name of the subscription.",
     "cluster": "Name of the cluster.",
-    "role": "The role.",
+    "role": "Name of the role.",
     "key": "Name of the property.",
 }
 _TYPES: Mapping[Kind, Any] = {

@@ -19,21 +19,25 @@ _TOPIC = f"{_A}/{{topic}}"
 _SUBSCRIPTION = f"{_TOPIC}/subscription/{{subscription}}"
 
 _URLS = (
-    Option("service-url", "HTTP address.", field="serviceUrl"),
-    Option("broker-url", "Address of the binary protocol.", field="brokerServiceUrl"),
+    Option("service-url", "HTTP address of its brokers, as http://host:port.", field="serviceUrl"),
+    Option(
+        "broker-url", "Address of its brokers, as pulsar://host:port.", field="brokerServiceUrl"
+    ),
     Option(
         "peers", "Names of peer clusters, separated by commas.", "names", field="peerClusterNames"
     ),
 )
 _ACTIONS = Option(
     "actions",
-    "produce, consume and others, separated by commas.",
+    "Separated by commas: produce, consume, functions, sources, sinks, packages.",
     "names",
     field=".",
     is_required=True,
 )
 _PROPERTIES = Option("property", "key=value; may be repeated.", "pairs", field=".")
-_FORCE = Option("force", "Also if it is in use: disconnect its consumers.", "flag", query="force")
+_FORCE = Option(
+    "force", "Delete a subscription in use: disconnect its consumers.", "flag", query="force"
+)
 
 
 def _lines(command: tuple[str, str, str]) -> Command:
@@ -160,7 +164,7 @@ BROKER_STATS = (
     _lines(
         (
             "mbeans",
-            "Print the process and garbage collector of the broker.",
+            "Print statistics of the broker's process and garbage collector.",
             f"{_A}/broker-stats/mbeans",
         )
     ),
@@ -179,10 +183,12 @@ RESOURCE_GROUPS = (
         "PUT",
         f"{_A}/resourcegroups/{{group}}",
         (
-            Option("publish-messages", "Per second.", "number", field="publishRateInMsgs"),
-            Option("publish-bytes", "Per second.", "number", field="publishRateInBytes"),
-            Option("dispatch-messages", "Per second.", "number", field="dispatchRateInMsgs"),
-            Option("dispatch-bytes", "Per second.", "number", field="dispatchRateInBytes"),
+            Option("publish-messages", "Messages per second.", "number", field="publishRateInMsgs"),
+            Option("publish-bytes", "Bytes per second.", "number", field="publishRateInBytes"),
+            Option(
+                "dispatch-messages", "Messages per second.", "number", field="dispatchRateInMsgs"
+            ),
+            Option("dispatch-bytes", "Bytes per second.", "number", field="dispatchRateInBytes"),
         ),
         body=lambda values: {
             name: values[option]
@@ -223,29 +229,29 @@ NAMESPACES = (
     ),
     Command(
         "grant-subscription-permission",
-        "Restrict a subscription to some roles.",
+        "Allow only some roles to use a subscription.",
         "POST",
         f"{_NAMESPACE}/permissions/subscription/{{subscription}}",
         (Option("roles", "Separated by commas.", "names", field=".", is_required=True),),
     ),
     Command(
         "revoke-subscription-permission",
-        "Remove a role from those that may use a subscription.",
+        "Revoke a role's permission to use a subscription.",
         "DELETE",
         f"{_NAMESPACE}/permissions/{{subscription}}/{{role}}",
-        asks="Remove {role} from those that may use subscription {subscription}?",
+        asks="Revoke {role}'s permission to use subscription {subscription}?",
     ),
-    _lines(("get-properties", "Print the properties of a topic.", f"{_NAMESPACE}/properties")),
+    _lines(("get-properties", "Print the properties of a namespace.", f"{_NAMESPACE}/properties")),
     Command(
         "set-properties",
-        "Write something down about a namespace.",
+        "Add or replace properties of a namespace.",
         "PUT",
         f"{_NAMESPACE}/properties",
         (_PROPERTIES,),
     ),
     Command(
         "clear-properties",
-        "Remove all properties.",
+        "Remove all properties of a namespace.",
         "DELETE",
         f"{_NAMESPACE}/properties",
         asks="Remove all properties of {namespace}?",
@@ -267,7 +273,13 @@ NAMESPACES = (
 )
 
 TOPICS = (
-    _lines(("internal-stats", "Print how a topic is stored.", f"{_TOPIC}/internalStats")),
+    _lines(
+        (
+            "internal-stats",
+            "Print internal statistics of a topic: ledgers and cursors.",
+            f"{_TOPIC}/internalStats",
+        )
+    ),
     _lines(("info", "Print the metadata of a topic.", f"{_TOPIC}/internal-info")),
     _lines(
         (
@@ -279,7 +291,7 @@ TOPICS = (
     _lines(
         (
             "partitioned-internal-stats",
-            "Print how all partitions are stored.",
+            "Print internal statistics of all partitions: ledgers and cursors.",
             f"{_TOPIC}/partitioned-internalStats",
         )
     ),
@@ -287,7 +299,7 @@ TOPICS = (
     _lines(
         (
             "get-message-id",
-            "Print the id of the first message since a time, in ms since 1970.",
+            "Print the id of the first message published at or after a time, in ms since 1970.",
             f"{_TOPIC}/messageid/{{timestamp}}",
         )
     ),
@@ -305,7 +317,7 @@ TOPICS = (
         f"{_TOPIC}/examinemessage",
         (
             Option("initial", "Count from `earliest` or `latest`.", query="initialPosition"),
-            Option("number", "From 1.", "number", query="messagePosition"),
+            Option("number", "Number of the message, from 1.", "number", query="messagePosition"),
         ),
         shows=True,
     ),
@@ -348,10 +360,10 @@ TOPICS = (
     ),
     Command(
         "trim",
-        "Delete messages now that are consumed and not retained.",
+        "Trim a topic now: delete acknowledged messages beyond its retention.",
         "POST",
         f"{_TOPIC}/trim",
-        asks="Delete the consumed messages of {topic} that are not retained?",
+        asks="Delete the acknowledged messages of {topic} beyond its retention?",
     ),
     Command(
         "create-missed-partitions",
@@ -402,8 +414,8 @@ SUBSCRIPTIONS = (
         "Skip exactly the entries that no bookie can serve.",
         "POST",
         f"{_SUBSCRIPTION}/skipUnreadable",
-        asks="Skip the unreadable entries of {topic} for {subscription}? Bookies that are down "
-        "come first",
+        asks="Skip the unreadable entries of {topic} for {subscription}? First restart bookies "
+        "that are down.",
     ),
     Command(
         "skip",
@@ -421,14 +433,14 @@ SUBSCRIPTIONS = (
     ),
     Command(
         "expire",
-        "Skip messages older than some seconds.",
+        "Skip messages older than SECONDS.",
         "POST",
         f"{_SUBSCRIPTION}/expireMessages/{{seconds}}",
         asks="Skip unacknowledged messages older than {seconds} s of {subscription}?",
     ),
     Command(
         "expire-all",
-        "Skip messages older than some seconds, on all subscriptions of a topic.",
+        "Skip messages older than SECONDS on all subscriptions of a topic.",
         "POST",
         f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}",
         asks="Skip messages older than {seconds} s of all subscriptions of {topic}?",
@@ -487,7 +499,7 @@ def add_resources(
     add(topics, TOPICS)
     for name, text, commands in (
         ("clusters", "Manage the list of clusters.", CLUSTERS),
-        ("broker-stats", "Print measurements of a broker.", BROKER_STATS),
+        ("broker-stats", "Print statistics of a broker.", BROKER_STATS),
         ("subscriptions", "Create, reset, skip and delete subscriptions.", SUBSCRIPTIONS),
         ("resourcegroups", "Create, list and delete resource groups.", RESOURCE_GROUPS),
     ):

@@ -96,8 +96,8 @@ def compatibility(
     if as_json:
         _print_json(found)
     else:
-        fits = "it fits" if found["compatibility"] else "it does not fit"
-        _say(f"{fits}, by {found['schemaCompatibilityStrategy']}")
+        fits = "compatible" if found["compatibility"] else "not compatible"
+        _say(f"{fits} by strategy {found['schemaCompatibilityStrategy']}")
     if not found["compatibility"]:
         raise typer.Exit(1)
 
@@ -113,7 +113,7 @@ def delete(
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
     """Delete the schema of a topic. Messages published with it stay readable."""
-    what = "with all versions, so that messages cannot be read any more?" if force else "?"
+    what = "with all versions? Messages become unreadable." if force else "?"
     confirm(f"Delete the schema of {topic}{' ' if force else ''}{what}", yes=yes)
     found = _ask(url, "DELETE", topic, "schema?force=true" if force else "schema")
     _say(str(found["version"]))

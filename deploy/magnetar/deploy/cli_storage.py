@@ -73,7 +73,9 @@ def orphans(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete the orphans; without it they are only listed.")
     ] = False,
-    grace_hours: Annotated[float, typer.Option(min=1, help="Keep ledgers younger than this.")] = 72,
+    grace_hours: Annotated[
+        float, typer.Option(min=1, help="Keep ledgers younger than this many hours.")
+    ] = 72,
     as_json: JsonLinesOption = False,
 ) -> None:
     """Find ledgers that no log and no cursor refers to.
@@ -99,16 +101,17 @@ def passwords(
         bool,
         typer.Option(
             "--turn-on",
-            help="Give new ledgers passwords, for good. Refused while a bookie is older or away.",
+            help="Give new ledgers passwords; cannot be undone. Refused while a bookie is down or "
+            "runs an older release.",
         ),
     ] = False,
 ) -> None:
     """Print whether new ledgers have passwords, which readers must present.
 
-    A new cluster has passwords. A cluster that an older release began has none until --turn-on.
+    A new cluster has passwords. A cluster that an older release created has none until --turn-on.
     Turn them on when bookies, auto-recovery, brokers, tools and Spark jobs all run this release:
-    older ones cannot open a ledger that has a password, and there is no way back. Existing ledgers
-    stay readable without one.
+    older releases cannot open a ledger that has a password. This cannot be undone. Existing ledgers
+    stay readable without a password.
     """
     _configure_logging()
     from magnetar.deploy import bookies_tools
@@ -169,7 +172,8 @@ def delay(
     seconds: Annotated[
         float | None,
         typer.Argument(
-            min=0, help="New delay; longer than a restart takes. Default: print the delay."
+            min=0,
+            help="New delay in seconds; longer than a restart takes. Default: print the delay.",
         ),
     ] = None,
     unset: Annotated[
@@ -245,7 +249,7 @@ def recover(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Restore the copies of lost bookies from this process, without the auditor.
+    """Re-replicate the ledgers of lost bookies from this process, without the auditor.
 
     Refused for registered bookies. Workers may run at the same time.
     """

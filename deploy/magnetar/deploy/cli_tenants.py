@@ -13,14 +13,19 @@ tenants = typer.Typer(no_args_is_help=True, help="Create, list and delete tenant
 TenantArgument = Annotated[str, typer.Argument(help="Name of the tenant.")]
 NamespaceArgument = Annotated[str, typer.Argument(help="Namespace, as tenant/namespace.")]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Delete everything in it, too, if the brokers allow that.")
+    bool,
+    typer.Option("--force", help="Also delete everything in it, if the brokers allow it."),
 ]
 RolesOption = Annotated[
-    str, typer.Option("--admin-roles", metavar="ROLES", help="Separated by commas.")
+    str, typer.Option("--admin-roles", metavar="ROLES", help="Admin roles, separated by commas.")
 ]
 ClustersOption = Annotated[
     str,
-    typer.Option("--allowed-clusters", metavar="NAMES", help="Separated by commas; default: all."),
+    typer.Option(
+        "--allowed-clusters",
+        metavar="NAMES",
+        help="Allowed clusters, separated by commas; default: all.",
+    ),
 ]
 
 
@@ -72,7 +77,7 @@ def delete_tenant(
     yes: YesOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Delete a tenant; it must have no namespaces."""
+    """Delete a tenant. Without --force it must have no namespaces."""
     confirm(f"Delete tenant {tenant}{' with all its topics' if force else ''}?", yes=yes)
     _client(url).change("DELETE", f"/admin/v2/tenants/{_quoted(tenant)}", _force(force))
 
@@ -105,7 +110,7 @@ def delete_namespace(
     yes: YesOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Delete a namespace; it must be empty."""
+    """Delete a namespace. Without --force it must be empty."""
     confirm(f"Delete namespace {namespace}{' with all its topics' if force else ''}?", yes=yes)
     _client(url).change("DELETE", _namespace_path(namespace), _force(force))
 

@@ -11,7 +11,13 @@ from magnetar.deploy.errors import SettingsError
 tokens = typer.Typer(no_args_is_help=True, help="Create keys and tokens; validate and show tokens.")
 
 SecretKeyOption = Annotated[
-    str, typer.Option("--secret-key", "-sk", metavar="KEY", help="file:///path or data:;base64,….")
+    str,
+    typer.Option(
+        "--secret-key",
+        "-sk",
+        metavar="KEY",
+        help="Secret key: file:///path or data:;base64,….",
+    ),
 ]
 TokenArgument = Annotated[
     str,

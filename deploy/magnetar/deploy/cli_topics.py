@@ -69,7 +69,7 @@ def partitions(
 def delete(
     topic: TopicArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Also if it is in use: disconnect its clients.")
+        bool, typer.Option("--force", help="Delete a topic in use: disconnect its clients.")
     ] = False,
     yes: YesOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,

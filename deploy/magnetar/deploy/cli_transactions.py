@@ -20,8 +20,12 @@ transactions = typer.Typer(
 )
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the JSON of the response.")]
-MostArgument = Annotated[int, typer.Argument(min=0, help="Most significant bits: its coordinator.")]
-LeastArgument = Annotated[int, typer.Argument(min=0, help="Least significant bits: its number.")]
+MostArgument = Annotated[
+    int, typer.Argument(min=0, help="Most significant bits of the transaction id: its coordinator.")
+]
+LeastArgument = Annotated[
+    int, typer.Argument(min=0, help="Least significant bits of the transaction id: its number.")
+]
 
 _PREFIX = "/admin/v3/transactions"
 
@@ -54,7 +58,7 @@ def slow(
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """List transactions that have been open for long."""
+    """List transactions that have been open for a long time."""
     found = _ask(url, "GET", f"slowTransactions/{round(older_than_s * 1000)}")
     if as_json:
         _print_json(found)

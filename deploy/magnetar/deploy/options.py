@@ -128,8 +128,8 @@ class Sources:
                     "setting_without_effect",
                     setting=setting,
                     used=str(value),
-                    reason=f"this command decides it: give {option} if it has that option, or "
-                    "set it in the command's own table",
+                    reason=f"the command overrides it: give {option} if it has that option, or set "
+                    "it in the command's own table",
                 )
 
     def tell_unknown(self, owner: str, variables: Set[str] = frozenset()) -> None:
@@ -174,7 +174,7 @@ def _on_config(context: typer.Context, value: Path | None) -> Path | None:
     for name in tables:
         if name not in _COMPONENTS | SERVERS:
             raise SettingsError(
-                f"unknown table [{name}] in {value}; there are "
+                f"unknown table [{name}] in {value}; known tables: "
                 f"{', '.join(sorted(_COMPONENTS | SERVERS))}"
             )
     command = context.command.name or ""

@@ -64,7 +64,7 @@ def test_schemas_are_registered_compared_shown_and_deleted(
     assert done(server, "schemas", "upload", topic, "-f", file("a")) == "0\n"
     assert done(server, "schemas", "version", topic, "-f", file("a")) == "0\n"
     refused = admin(server, "schemas", "compatibility", topic, "-f", file("a", "b"))
-    assert (refused.status, refused.stdout) == (1, "it does not fit, by FULL\n")
+    assert (refused.status, refused.stdout) == (1, "not compatible by strategy FULL\n")
     conflict = admin(server, "schemas", "upload", topic, "-f", file("a", "b"))
     assert conflict.status != 0
     assert "/b: it is not written" in conflict.stderr

@@ -72,8 +72,8 @@ from magnetar.ledger.system import SystemClock, SystemDisk
 _LOGS = "entry-logs"
 _ROOT = "/ledgers"
 _AFTER_REBUILDING = (
-    "nobody knows whether entries are missing: the next start goes through the metadata of all "
-    "ledgers, and compares the bookie with the others while it serves"
+    "entries may be missing: the next start reads the metadata of all ledgers, and the bookie "
+    "compares its entries with the other bookies while it serves"
 )
 
 
@@ -203,14 +203,14 @@ class BookieTool:
             for each in log_runs(self._disk, str(file.parent), log_id):
                 if not isinstance(each, LookedRun):
                     damages += not each.is_torn_end
-                    text = "torn end of a flush" if each.is_torn_end else "DAMAGED: no run"
+                    text = "torn end of a flush" if each.is_torn_end else "DAMAGED: no valid run"
                     self._say({"offset": each.offset, "end": each.end, "problem": text})
                     continue
                 damages += bool(each.damages)
                 if ledger_id in (None, each.run.ledger_id):
                     self._say(_run_fields(each))
         if damages:
-            raise DamageFoundError(f"{damages} places of {file} are damaged")
+            raise DamageFoundError(f"{file} is damaged in {damages} places")
 
     def ledgers(self) -> None:
         """Print a line for each ledger of the index."""
@@ -323,7 +323,7 @@ class BookieTool:
                     self._say(
                         {
                             "directory": directory,
-                            "index": "not touched; --yes makes it anew",
+                            "index": "unchanged; --yes rebuilds it",
                             "engine": cookie.storage_engine,
                             "logs": count,
                         }
@@ -444,7 +444,7 @@ def _id_of(file: Path, ids: list[int], what: str) -> int:
 
 def _gap_text(gap: JournalGap) -> str:
     if gap.is_damage:
-        return "DAMAGED: no record, and it was synced"
+        return "DAMAGED: no valid record, although it was synced"
     return "torn end of a group that was never acknowledged"
 
 

@@ -112,11 +112,11 @@ class BookiesTools:
                 say(f"{done.ledger_id}  {done.outcome.value}{why}")
         if not as_json:
             said = [f"{count} {outcome.value}" for outcome, count in counts.items()]
-            say(", ".join(said) or "no ledger names them")
+            say(", ".join(said) or "no ledger refers to these bookies")
         if left := counts[Recovered.FAILED] + counts[Recovered.BUSY]:
             raise DeployError(
-                f"{left} ledgers still need {', '.join(bookies)}: see above, "
-                "then run the command again"
+                f"{left} ledgers still need {', '.join(bookies)}: see the reasons above, then run "
+                "the command again"
             )
         if deletes_cookies:
             for bookie_id in bookies:
@@ -160,9 +160,9 @@ class BookiesTools:
         are_on = await passwords_are_on(self._store, ROOT)
         if not turns_on:
             words = {
-                True: "on: new ledgers have passwords, and reads take them",
-                False: "off: new ledgers have no passwords; --turn-on when all are of this release",
-                None: "no ledger was made yet: the first one will have a password",
+                True: "on: new ledgers have passwords, which readers must present",
+                False: "off: new ledgers have no passwords; use --turn-on once all run this release",
+                None: "no ledger exists yet: the first one will have a password",
             }
             say(words[are_on])
             return
@@ -174,7 +174,7 @@ class BookiesTools:
                 )
             await self._check_release(bookie.bookie_id)
         was_changed = await turn_passwords_on(self._store, ROOT)
-        say("on from now on" if was_changed else "on already")
+        say("turned on" if was_changed else "already on")
 
     async def _check_release(self, bookie_id: str) -> None:
         """

@@ -181,7 +181,7 @@ class Cluster:
         self._files.unlock()
         if problems:
             raise DeployError(
-                f"not all servers ended in order: {', '.join(problems)}; see {self._files.logs}"
+                f"some servers did not stop in order: {', '.join(problems)}; see {self._files.logs}"
             )
 
     # Start
@@ -403,7 +403,5 @@ def _checked_scheme(url: str) -> str:
         SettingsError: not a ZooKeeper URL.
     """
     if not url.startswith("zk://"):
-        raise SettingsError(
-            f"--zookeeper is zk://host:port[,host:port...]/path; this is not: {url!r}"
-        )
+        raise SettingsError(f"bad --zookeeper {url!r}: give zk://host:port[,host:port...]/path")
     return url

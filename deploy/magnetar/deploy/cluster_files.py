@@ -104,8 +104,8 @@ class ClusterFiles:
         except BlockingIOError as error:
             self.unlock()
             raise DataDirectoryLockedError(
-                f"a cluster runs in {self.directory} already; {self.cluster_path} says who; stop "
-                f"it, or choose another --data"
+                f"a cluster already runs in {self.directory}; {self.cluster_path} lists its "
+                "servers; stop it, or choose another --data"
             ) from error
 
     def unlock(self) -> None:
@@ -130,8 +130,8 @@ class ClusterFiles:
         return _read(
             self.layout_path,
             Layout,
-            "take the file out of the way, and give all counts again (--zookeepers, --bookies, "
-            "--brokers, --autorecovery, or --zookeeper URL); the ports are chosen anew",
+            "move the file away, and give all counts again (--zookeepers, --bookies, --brokers, "
+            "--autorecovery, or --zookeeper URL); new ports are chosen",
         )
 
     def write_layout(self, layout: Layout) -> None:
@@ -168,7 +168,7 @@ class ClusterFiles:
         left = [each for each in record.servers if _is_ours(each.pid, str(self.directory))]
         if left:
             raise DataDirectoryLockedError(
-                f"{self.cluster_path} is of a cluster that was killed, and of its servers "
+                f"{self.cluster_path} belongs to a cluster that was killed, but its servers "
                 f"{_named(left)} still run; stop them first"
             )
         self.remove_cluster()
@@ -224,8 +224,8 @@ def _read(path: Path, model: type[M], remedy: str) -> M | None:
             found = fields.pop(_CHECKSUM)
             if found != _checksum_of(fields):
                 raise DataDirectoryError(
-                    f"{path} is damaged: its checksum {found!r} is not that of its values. It was "
-                    f"not changed: {remedy}. If you have changed it yourself, remove its checksum"
+                    f"{path} is damaged: its checksum {found!r} does not match its values. It was "
+                    f"not changed: {remedy}. If you edited it yourself, remove its checksum"
                 )
         return model.model_validate_json(json.dumps(fields))
     except FileNotFoundError:

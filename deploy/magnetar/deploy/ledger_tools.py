@@ -88,9 +88,9 @@ class LedgerTools:
             return
         _say(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
         if counts[Verdict.ORPHAN.value]:
-            _say("nothing was deleted; --delete does it")
+            _say("nothing was deleted; --delete deletes the orphans")
         if counts[Verdict.SEALED.value]:
-            _say("sealed orphans were open; run it again later to delete them")
+            _say("sealed orphans were open; run the command again later to delete them")
 
 
 async def _nobody_refers(metadata: LedgerMetadata) -> bool:

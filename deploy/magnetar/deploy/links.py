@@ -79,7 +79,7 @@ def _secrets_in(path: str) -> tuple[bytes, ...]:
         data = Path(path).read_bytes()
     except OSError as error:
         raise SharedSecretConfigError(
-            f"cannot read shared_secret_file, {path_for_people(path)}: {error.strerror}"
+            f"cannot read shared_secret_file {path_for_people(path)}: {error.strerror}"
         ) from error
     return parse_secrets(data, where=path)
 

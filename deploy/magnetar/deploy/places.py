@@ -63,13 +63,13 @@ def assign_ids(
         if kept:
             raise DataDirectoryError(
                 f"{', '.join(kept)} in --data has files but no cookie, which names their bookie; "
-                f"put the file 'cookie' back, from a backup of that directory. Keep all other "
-                f"files: the messages are in them"
+                "restore the file 'cookie' from a backup of that directory. Keep all other files: "
+                "they hold the messages"
             )
         raise DataDirectoryError(
             f"the files of {', '.join(lost)} are gone, and this quorum tolerates the loss of "
-            f"{losses_max}; put them back from a backup. Only if every message may be lost: begin "
-            f"with an empty --data directory"
+            f"{losses_max}; restore them from a backup. Only if every message may be lost: begin "
+            "with an empty --data directory"
         )
     return Assignment(ids, tuple(lost))
 

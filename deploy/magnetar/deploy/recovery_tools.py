@@ -96,8 +96,8 @@ class RecoveryTools:
         leader = await read_leader(self._store, election_path(ROOT))
         if leader is None:
             raise SettingsError(
-                "nobody is the auditor: no auto-recovery process runs, or the last one died just "
-                "now; start `magnetar autorecovery`"
+                "there is no auditor: no auto-recovery process runs, or the last one has just "
+                "died; start `magnetar autorecovery`"
             )
         say(leader)
 
@@ -105,12 +105,12 @@ class RecoveryTools:
         """Ask the auditor for an audit."""
         await self._controls.ask_for_audit()
         leader = await read_leader(self._store, election_path(ROOT))
-        say(f"asked {leader} for an audit" if leader else "asked; there is no auditor just now")
+        say(f"requested an audit from {leader}" if leader else "requested; there is no auditor now")
 
     async def show_delay(self) -> None:
         """Print the recovery delay."""
         delay_s, _ = await self._controls.read_delay()
-        say("not set: the auditor's settings count" if delay_s is None else f"{delay_s:g} s")
+        say("not set: the auditor's settings apply" if delay_s is None else f"{delay_s:g} s")
 
     async def set_delay(self, delay_s: float | None) -> None:
         """Set the recovery delay.
@@ -203,18 +203,18 @@ def _status_lines(status: RecoveryStatus) -> list[tuple[str, str]]:
         ("re-replication", "on" if status.is_enabled else "OFF: `recovery enable` switches it on"),
         (
             "delay",
-            "not set: the auditor's settings count"
+            "not set: the auditor's settings apply"
             if status.delay_s is None
             else f"{status.delay_s:g} s",
         ),
         ("bookies", ", ".join(bookies) or "none"),
-        ("ledgers to repair", f"{items.count}, of these {items.in_work} in work"),
+        ("ledgers to repair", f"{items.count}, {items.in_work} in progress"),
         ("bytes to copy", _size(items.bytes_to_copy)),
         ("oldest", _age(items.oldest_age_ms) if items.items else "-"),
     ]
     if items.lost:
         ledgers = ", ".join(map(str, sorted(items.lost)))
-        lines.append(("DATA LOSS", f"no bookie has some entries of ledgers {ledgers}"))
+        lines.append(("DATA LOSS", f"some entries of these ledgers are on no bookie: {ledgers}"))
     lines += [
         (f"{name.replace('_', ' ')} check", "never" if at_ms is None else _time(at_ms))
         for name, at_ms in status.last_run_ms.items()
@@ -234,7 +234,7 @@ def _item_fields(item: ItemReport) -> dict[str, object]:
 def _item_line(item: ItemReport, holder: str, *, is_lost: bool) -> str:
     return (
         f"{item.ledger_id}  lacks {', '.join(item.bookies)}  {_size(item.bytes_to_copy)}  "
-        f"since {_age(item.age_ms)}  {f'in work at {holder}' if holder else 'waits'}"
+        f"since {_age(item.age_ms)}  {f'in progress at {holder}' if holder else 'waiting'}"
         f"{'  DATA LOSS' if is_lost else ''}"
     )
 

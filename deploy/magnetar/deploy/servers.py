@@ -373,8 +373,9 @@ def warn_of_one_copy(settings: BrokerSettings) -> None:
         _log.warning(
             "ack_quorum_of_one",
             quorum=f"{settings.ensemble_size},{settings.write_quorum},{settings.ack_quorum}",
-            reason="a message is acknowledged when it is on one disk: if that is lost, so may it "
-            "be. For more, give --bookies 3 (standalone, cluster) or --quorum 3,3,2",
+            reason="a message is acknowledged when one disk has it: if that disk is lost, the "
+            "message may be lost. For more copies, give --bookies 3 (standalone, cluster) or "
+            "--quorum 3,3,2",
         )
 
 

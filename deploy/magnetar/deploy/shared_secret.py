@@ -93,7 +93,7 @@ def make_shared_secret(path: Path) -> None:
         _sync_directory(path.parent)
     except OSError as error:
         raise SharedSecretConfigError(
-            f"cannot make shared_secret_file, {path_for_people(str(path))}: {error.strerror}"
+            f"cannot create shared_secret_file {path_for_people(str(path))}: {error.strerror}"
         ) from error
 
 

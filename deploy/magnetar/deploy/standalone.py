@@ -81,9 +81,9 @@ class Standalone:
         held = bookies_in(settings.data)
         if settings.bookies < held:
             raise SettingsError(
-                f"{settings.data} holds the files of {held} bookies, and with --bookies "
-                f"{settings.bookies} some messages could not be reached: give --bookies {held}, or "
-                f"none"
+                f"{settings.data} holds the files of {held} bookies; with --bookies "
+                f"{settings.bookies} some messages could not be read: give --bookies {held}, or "
+                "leave it out"
             )
         self._settings = settings
         self._sources = sources

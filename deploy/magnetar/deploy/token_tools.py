@@ -78,7 +78,7 @@ def write_secret(path: Path, data: bytes) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise SettingsError(f"cannot make {path}: {error.strerror}") from error
+        raise SettingsError(f"cannot create {path}: {error.strerror}") from error
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
 
@@ -97,7 +97,7 @@ def new_token(
         SettingsError: not one key, or one that does not fit; a bad time.
     """
     if bool(secret_key) == bool(private_key):
-        raise SettingsError("give --secret-key or --private-key, one of them")
+        raise SettingsError("give either --secret-key or --private-key")
     claims: dict[str, Any] = {"sub": subject}
     if audience:
         claims["aud"] = audience
@@ -140,7 +140,7 @@ def validate(token: str, *, secret_key: str, public_key: str) -> str:
         SettingsError: not one key, or the token is not valid; the text says why.
     """
     if bool(secret_key) == bool(public_key):
-        raise SettingsError("give --secret-key or --public-key, one of them")
+        raise SettingsError("give either --secret-key or --public-key")
     key = _secret(secret_key) if secret_key else _public(public_key)
     try:
         return verify(token, [key], Claims(), now_ms=int(time.time() * 1000)).role

@@ -231,7 +231,7 @@ async def test_switched_off_nothing_is_copied_and_the_list_shows_what_waits(
         await wait_lost(cluster, victim)
         auditor = await wait_auditor(cluster)
         asked = await recovery(cluster, "trigger-audit")
-        assert asked.stdout == f"asked {auditor} for an audit\n"
+        assert asked.stdout == f"requested an audit from {auditor}\n"
         named = [
             ledger_id
             for ledger_id in ledgers
@@ -246,7 +246,7 @@ async def test_switched_off_nothing_is_copied_and_the_list_shows_what_waits(
         assert status["bytes_to_copy"] == sum(map(len, PAYLOADS))
         (line, summary) = (await recovery(cluster, "list")).stdout.splitlines()
         assert line.startswith(f"{named[0]}  lacks {victim}  about 0.0 MB  since ")
-        assert line.endswith("  waits")
+        assert line.endswith("  waiting")
         assert summary == "1 ledgers, about 0.0 MB to copy"
         assert (await recovery(cluster, "enable")).stdout == "switched on\n"
         await wait_whole(client, ledgers, without=victim)

@@ -97,11 +97,11 @@ def test_orphans_are_listed_and_deleted_only_when_told_to(server: Standalone, da
         assert [each["verdict"] for each in found] == ["orphan", "orphan"]
     counts = {"in_use": 0, "too_young": 1, "undecided": 0, "orphan": 2, "sealed": 0, "deleted": 0}
     assert last == {"counts": counts}
-    assert "nothing was deleted; --delete does it" in run(data, "orphans").stdout
+    assert "nothing was deleted; --delete deletes the orphans" in run(data, "orphans").stdout
     deleted = run(data, "orphans", "--delete")
     assert f"{closed}  deleted" in deleted.stdout
     assert f"{still_open}  sealed" in deleted.stdout
-    assert "run it again later" in deleted.stdout
+    assert "run the command again later" in deleted.stdout
     assert f"{still_open}  deleted" in run(data, "orphans", "--delete").stdout
     assert [each["ledger_id"] for each in lines(run(data, "list", "--json"))] == [in_use]
 

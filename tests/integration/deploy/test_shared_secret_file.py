@@ -67,5 +67,5 @@ def test_a_network_makes_it_when_told_to(tmp_path: Path) -> None:
 
 
 def test_a_place_where_it_cannot_be_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SharedSecretConfigError, match="cannot make shared_secret_file"):
+    with pytest.raises(SharedSecretConfigError, match="cannot create shared_secret_file"):
         make_shared_secret(tmp_path / "missing" / "secret")

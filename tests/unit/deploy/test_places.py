@@ -55,4 +55,4 @@ def test_files_without_a_cookie_are_not_to_be_thrown_away() -> None:
             has_files=lambda place: place == "bookie-1",
         )
     assert "empty" not in str(caught.value)
-    assert "put the file 'cookie' back" in str(caught.value)
+    assert "restore the file 'cookie'" in str(caught.value)

@@ -16,39 +16,38 @@ class BookieSettings(LinkSettings):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data_directory: Path = Field(
-        description="Where the journal, the ledgers, the cookie and the lock lie. One per bookie."
+        description="Directory of journal, ledgers, cookie and lock. One per bookie."
     )
     journal_directories: tuple[Path, ...] = Field(
         default=(),
         max_length=64,
-        description="Directories of the journals, best one device each. A ledger's journal is "
-        "chosen by its id. Empty: journal in the data directory.",
+        description="Journal directories, ideally one per device. The ledger id chooses the "
+        "journal. Empty: journal in the data directory.",
     )
     ledger_directories: tuple[Path, ...] = Field(
         default=(),
         max_length=64,
-        description="Directories of the entry logs and indexes. A ledger's directory is chosen by "
-        "its id: their number and order are part of the data. Empty: ledgers in the data "
-        "directory.",
+        description="Directories of entry logs and indexes. The ledger id chooses the directory: "
+        "never remove or reorder them. Empty: ledgers in the data directory.",
     )
     bookie_id: str = Field(
         default="",
         pattern=r"^([A-Za-z0-9.:-]{1,255})?$",
-        description="Name of this bookie in ensembles, for its whole life. Empty: host and port.",
+        description="Permanent name of this bookie in ensembles. Empty: host and port.",
     )
     host: str = Field(
         default="127.0.0.1",
         min_length=1,
-        description="Address to listen on. Others than loopback take a shared secret or TLS, or "
+        description="Address to listen on. A non-loopback address needs a shared secret or TLS, or "
         "insecure.",
     )
     insecure: bool = Field(
         default=False,
-        description="Whether a bookie without a shared secret and TLS may listen on other "
-        "addresses than loopback: anybody who reaches it may then read and write every ledger.",
+        description="Allow a non-loopback address without a shared secret and TLS: anybody who "
+        "reaches the bookie may then read and write every ledger.",
     )
     advertised_host: str = Field(
-        default="", description="Address that clients are told to connect to. Empty: host."
+        default="", description="Address that clients connect to. Empty: host."
     )
     port: int = Field(
         default=3181,
@@ -59,84 +58,85 @@ class BookieSettings(LinkSettings):
     rack: str = Field(
         default="",
         max_length=DOMAIN_CHARACTERS_MAX,
-        description="The rack, power feed or switch it shares with others: write sets are spread "
-        "over racks. Empty: not known.",
+        description="Rack, power feed or switch of this bookie: write sets are spread over racks. "
+        "Empty: unknown.",
     )
     zone: str = Field(
         default="",
         max_length=DOMAIN_CHARACTERS_MAX,
-        description="The data centre or availability zone. Racks of one name in two zones are two "
-        "racks. Empty: not known.",
+        description="Data centre or availability zone. Racks with the same name in two zones are "
+        "two racks. Empty: unknown.",
     )
     storage_engine: Literal["db", "interleaved"] = Field(
         default="db",
-        description="How the places of entries are kept: db, in RocksDB, for many ledgers and "
-        "random reads; interleaved, in one file of pages per ledger. Part of the data.",
+        description="Index of entry locations: db (RocksDB, for many ledgers and random reads) or "
+        "interleaved (one page file per ledger). `magnetar bookie-tool convert` changes it.",
     )
     allow_storage_expansion: bool = Field(
         default=False,
-        description="Journal and ledger directories may be added: empty ones, behind those that "
-        "are known. What is stored stays where it is. Cannot be undone.",
+        description="Allow new, empty journal and ledger directories at the end of the lists. "
+        "Stored entries stay where they are. Cannot be undone.",
     )
     integrity_stamp_missing_cookies: bool = Field(
         default=False,
-        description="A bookie whose directories were lost may start with empty ones under its old "
-        "id: what it held is fetched from the other bookies.",
+        description="Allow a bookie that lost its directories to start with empty ones under its "
+        "old id: its entries are fetched from the other bookies.",
     )
     integrity_fetch_bytes_max: int = Field(
         default=1 << 20,
         ge=1 << 10,
         le=FRAME_BYTES_MAX - (1 << 20),
-        description="Packets that are fetched from another bookie and stored here at once.",
+        description="Bytes fetched from another bookie and stored in one step.",
     )
     integrity_copy_bytes_per_s_max: int = Field(
         default=64 << 20,
         ge=1 << 10,
-        description="How fast the check after a loss of data copies entries from other bookies.",
+        description="Bytes per second copied from other bookies by the check after a loss of data.",
     )
     heal_ledgers_max: int = Field(
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="Ledgers with damage that waits to be healed; more is left for the scrubber to "
-        "find again.",
+        description="Damaged ledgers queued for healing; the scrubber finds further ones again.",
     )
     heal_attempts_max: int = Field(
         default=5,
         ge=1,
         le=1_000,
-        description="Attempts to heal damage before it is listed for repair; it goes on being "
-        "tried.",
+        description="Failed attempts to heal damage before it is listed for repair; attempts "
+        "continue.",
     )
     heal_retry_s: float = Field(
         default=1.0,
         gt=0,
         le=600,
-        description="Delay before damage, or a ledger that lost entries, is tried again; it "
+        description="Delay before another attempt to heal damage or a ledger that lost entries; it "
         "doubles with each failure, up to ten minutes.",
     )
     local_consistency_check: bool = Field(
         default=False,
-        description="Read and check everything that is stored before serving. Takes as long as "
-        "reading the disks does.",
+        description="Read and check all stored data before serving. Takes as long as reading the "
+        "disks.",
     )
     scrub_period_days: float = Field(
         default=14.0,
         ge=0,
         le=3_650,
-        description="Everything that is stored is read and checked once in this time, evenly "
-        "spread. 0: never.",
+        description="All stored data is read and checked once in this period, evenly spread. "
+        "0: never.",
     )
     scrub_bytes_per_s_max: int = Field(
         default=32 << 20,
         ge=1 << 10,
-        description="How fast the scrubber reads when it is behind, per ledger directory.",
+        description="Bytes per second that the scrubber reads when it is behind, per ledger "
+        "directory.",
     )
     disk_check_interval_s: float = Field(
         default=10.0,
         gt=0,
         le=3_600,
-        description="How often the directories are looked at: whether they are there, how full.",
+        description="Time between two checks of the directories: whether they are there, and how "
+        "full.",
     )
     disk_full_share: float = Field(
         default=0.95,
@@ -158,61 +158,61 @@ class BookieSettings(LinkSettings):
     recovery_add_free_bytes_min: int | None = Field(
         default=None,
         ge=0,
-        description="While the bookie is read-only for want of room, recovery adds are taken as "
-        "long as every ledger directory has this much free. Unset: 1.2 entry logs.",
+        description="While the bookie is read-only because of full disks, it accepts recovery adds "
+        "as long as every ledger directory has this many bytes free. Unset: 1.2 entry logs.",
     )
     read_only_enabled: bool = Field(
         default=True,
-        description="Whether a bookie whose disks are full goes on as read-only; else it ends.",
+        description="Whether a bookie with full disks becomes read-only; otherwise it stops.",
     )
     read_only_on_any_disk_full: bool = Field(
         default=True,
-        description="One full ledger directory makes the bookie read-only. Off: only all of them "
-        "do; before, adds of the ledgers in full ones are refused.",
+        description="One full ledger directory makes the bookie read-only. Off: the bookie becomes "
+        "read-only when all are full; until then it refuses adds to ledgers in full ones.",
     )
     read_only_persisted: bool = Field(
         default=False,
-        description="A bookie that was read-only for want of room starts read-only, until its "
-        "directories are below the low-water mark.",
+        description="A bookie that was read-only because of full disks starts read-only, until its "
+        "directories are below disk_low_water_share.",
     )
     read_only_forced: bool = Field(
-        default=False, description="Take no ordinary adds, for instance before a decommission."
+        default=False, description="Refuse ordinary adds, for instance before a decommission."
     )
 
     journal_file_bytes_max: int = Field(
         default=32 << 20,
         ge=1 << 10,
         le=2 << 30,
-        description="A new journal file is begun at this size. A file can be written anew when all "
-        "of it is in the entry logs: smaller files stay in the page cache and come round sooner.",
+        description="A new journal file begins at this size. A file is reused when all its entries "
+        "are in entry logs: smaller files are reused sooner, while they are in the page cache.",
     )
     journal_spares: int = Field(
         default=4,
         ge=0,
         le=64,
-        description="Journal files that are not needed any more and kept to be written anew. A "
-        "sync of blocks that were written before costs a fraction of one that allocates them.",
+        description="Old journal files kept for reuse. A sync of blocks that were written before "
+        "costs a fraction of one that allocates them.",
     )
     journal_preallocate_bytes: int = Field(
         default=16 << 20,
         ge=0,
         le=1 << 30,
-        description="Room on the disk is taken ahead in such steps, which makes a sync two to five "
-        "times as fast as with a growing file. Taken with the first add, not when idle. 0: off.",
+        description="Disk space is preallocated in steps of this size, which makes a sync two to "
+        "five times as fast as with a growing file. Starts with the first add. 0: off.",
     )
     journal_group_wait_ms_max: float = Field(
         default=0,
         ge=0,
         le=1_000,
-        description="How long the first add of a group may wait for others. 0: as soon as the disk "
-        "is free; groups then form while the sync before them runs, and a lone add does not wait.",
+        description="How long the first add of a group may wait for others. 0: no wait; groups "
+        "form while the previous sync runs, and a lone add is synced immediately.",
     )
     journal_group_bytes_max: int = Field(
         default=4 << 20,
         ge=1 << 10,
         le=256 << 20,
-        description="A group is written when it has this size. It bounds what one sync has to "
-        "write and so the time until the first of the group is answered.",
+        description="A group is written at this size. This limits the bytes of one sync, and so "
+        "the latency of the first add in the group.",
     )
     journal_group_entries_max: int = Field(
         default=65_536, ge=1, le=1 << 20, description="A group is written at this many entries."
@@ -221,56 +221,59 @@ class BookieSettings(LinkSettings):
         default=64 << 20,
         ge=1 << 10,
         le=4 << 30,
-        description="Adds waiting for the journal; beyond it no connection is read until half of "
-        "them are written.",
+        description="Bytes of adds waiting for the journal; above it the bookie reads from no "
+        "connection until half of them are written.",
     )
     journal_backups: int = Field(
         default=0,
         ge=0,
         le=1_000,
-        description="Journal files to keep although they are not needed any more, to look into.",
+        description="Old journal files kept for inspection.",
     )
 
     flush_interval_s: float = Field(
         default=10.0,
         gt=0,
         le=3_600,
-        description="What was added is written to the entry logs at least this often, so that the "
-        "journal gets shorter also when little is written.",
+        description="Longest time between two flushes of the write cache to the entry logs, which "
+        "let the journal shrink even when little is written.",
     )
     flush_spread_s: float = Field(
         default=1.0,
         ge=0,
         le=60,
-        description="A flush that nobody waits for is spread over this long, so that journals on "
-        "the same disk are synced quickly beside it; less if the write cache fills. 0: at once.",
+        description="A background flush is spread over this time, so that journal syncs on the "
+        "same disk stay fast; less if the write cache fills. 0: no spreading.",
     )
     flush_retry_s: float = Field(
-        default=1.0, gt=0, le=3_600, description="Wait after a failed flush before the next try."
+        default=1.0, gt=0, le=3_600, description="Delay before a failed flush is retried."
     )
     write_cache_bytes_max: int = Field(
         default=64 << 20,
         ge=64 << 10,
         le=16 << 30,
-        description="Entries in memory that are in no entry log yet; half of it starts a flush. "
-        "It bounds the journal that a restart has to replay.",
+        description="Bytes of entries in memory that are in no entry log yet; half of it starts a "
+        "flush. It bounds the journal that a restart has to replay.",
     )
     write_cache_full_wait_ms_max: int = Field(
         default=4_000,
         ge=0,
         le=60_000,
         description="How long an add waits for room in the write cache before it is refused. Below "
-        "the request timeout of clients (5 s), so that they hear the reason.",
+        "the request timeout of clients (5 s), so that they get the reason.",
     )
     ledger_descriptors_max: int = Field(
         default=100_000,
         ge=1,
         le=100_000_000,
-        description="Ledgers in use whose fence, key and LAC are at hand, about 500 bytes each. Of "
-        "the others they are looked up. Changes that are not flushed yet may make it more.",
+        description="Ledgers whose fence, key and LAC are cached, about 500 bytes each; those of "
+        "other ledgers are read from the index. Unflushed changes may exceed it.",
     )
     read_cache_bytes_max: int = Field(
-        default=64 << 20, ge=0, le=64 << 30, description="Entries read from the entry logs."
+        default=64 << 20,
+        ge=0,
+        le=64 << 30,
+        description="Bytes of entries cached after a read from the entry logs.",
     )
     entry_log_bytes_max: int = Field(
         default=1 << 30, ge=64 << 10, le=1 << 30, description="Size of an entry log."
@@ -280,14 +283,14 @@ class BookieSettings(LinkSettings):
         ge=64,
         le=32 << 10,
         multiple_of=8,
-        description="interleaved: a page of a new page file. Files that exist keep theirs.",
+        description="interleaved: page size of new page files. Existing files keep theirs.",
     )
     index_cache_bytes_max: int = Field(
         default=64 << 20,
         ge=0,
         le=64 << 30,
-        description="interleaved: pages and headers in memory. A quarter of it that is not written "
-        "yet is written out in the middle of a flush.",
+        description="interleaved: bytes of pages and headers in memory. A flush writes pages out "
+        "early when unwritten ones take a quarter of it.",
     )
     index_open_files_max: int = Field(
         default=512,
@@ -299,156 +302,172 @@ class BookieSettings(LinkSettings):
     gc_interval_s: float = Field(
         default=600.0,
         ge=0,
-        description="Between two rounds of garbage collection: each lists the ledgers of the "
-        "cluster. 0: only when it is forced.",
+        description="Time between two rounds of garbage collection, each of which lists the "
+        "ledgers of the cluster. 0: only when it is forced.",
     )
     gc_metadata_calls_per_s: float = Field(
         default=1000.0,
         ge=0,
-        description="Calls to the metadata store that garbage collection may make. 0: no bound.",
+        description="Metadata store calls per second of garbage collection. 0: no limit.",
     )
     gc_vanish_share_max: float = Field(
         default=0.5,
         gt=0,
         le=1,
-        description="A round deletes nothing when the metadata lacks more than this share of the "
-        "ledgers here: the metadata is more likely to be wrong.",
+        description="A round deletes nothing if the metadata store lacks more than this share of "
+        "the bookie's ledgers: the metadata is then probably wrong.",
     )
     gc_brake_ledgers_min: int = Field(
         default=100,
         ge=0,
-        description="With no more ledgers than these the share says nothing; then ledgers must be "
-        "missing for gc_vanish_patience_s.",
+        description="gc_vanish_share_max does not stop a round on a bookie with at most this many "
+        "ledgers; they must be missing for gc_vanish_patience_s instead.",
     )
     gc_vanish_patience_s: float = Field(
         default=3600.0,
         ge=0,
         description="How long a ledger must be missing in the metadata before it is deleted, if "
-        "more than gc_vanish_share_max of at most gc_brake_ledgers_min ledgers are. Where the "
-        "metadata records deletions (embedded), the record counts instead.",
+        "more than gc_vanish_share_max of at most gc_brake_ledgers_min ledgers are missing. If the "
+        "metadata store records deletions (embedded), the record decides instead.",
     )
     gc_over_replicated_interval_s: float = Field(
         default=86_400.0,
         ge=0,
-        description="Between two looks at all ledgers for those that other bookies have. 0: never.",
+        description="Time between two searches for stored ledgers that belong to other bookies "
+        "now. 0: never.",
     )
     gc_minor_live_share: float = Field(
         default=0.2,
         ge=0,
         le=1,
-        description="A minor compaction copies what lives of logs with a smaller live share. "
-        "0: none.",
+        description="A minor compaction rewrites entry logs with a smaller share of live bytes. "
+        "0: no minor compaction.",
     )
     gc_minor_interval_s: float = Field(
-        default=3_600.0, ge=0, description="Between two minor compactions. 0: none."
+        default=3_600.0,
+        ge=0,
+        description="Time between two minor compactions. 0: no minor compaction.",
     )
     gc_major_live_share: float = Field(
-        default=0.8, ge=0, le=1, description="The same for major compactions."
+        default=0.8,
+        ge=0,
+        le=1,
+        description="A major compaction rewrites entry logs with a smaller share of live bytes. "
+        "0: no major compaction.",
     )
     gc_major_interval_s: float = Field(
         default=86_400.0,
         ge=0,
-        description="Between two major compactions; each also counts as a minor one. 0: none.",
+        description="Time between two major compactions; each also counts as a minor one. 0: no "
+        "major compaction.",
     )
     gc_compaction_bytes_per_s: float = Field(
         default=32 << 20,
         ge=0,
-        description="What compaction writes. More of it slows adds down. 0: no bound.",
+        description="Bytes per second that compaction writes. A higher value slows adds down. "
+        "0: no limit.",
     )
     gc_compaction_run_s_max: float = Field(
-        default=0.0, ge=0, description="A compaction begins no further log after this. 0: no bound."
+        default=0.0,
+        ge=0,
+        description="Time after which a compaction begins no further entry log. 0: no limit.",
     )
     gc_compacts_when_full: bool = Field(
         default=False,
-        description="Compact also while the disk is too full for it, or would be with the copies: "
-        "they are written before anything is freed.",
+        description="Compact even if the disk is too full, or would be with the copies: compaction "
+        "writes copies before it frees entry logs.",
     )
     gc_usage_bytes_max: int = Field(
         default=128 << 20,
         ge=0,
         le=16 << 30,
-        description="Memory for what garbage collection knows of the entry logs; what does not fit "
-        "is read again in each round. 16 bytes per ledger and log.",
+        description="Bytes of memory in which garbage collection tracks ledgers per entry log, 16 "
+        "bytes each; the rest is read again in each round.",
     )
     tombstone_s: float = Field(
         default=7 * 86_400.0,
         ge=0,
-        description="How long a deleted ledger refuses the adds of a writer that does not know.",
+        description="How long the bookie remembers a deleted ledger and refuses adds to it.",
     )
     tombstones_max: int = Field(
         default=200_000,
         ge=0,
-        description="Deleted ledgers that are remembered, about 130 bytes each; the oldest goes.",
+        description="Deleted ledgers that are remembered, about 130 bytes each; above it the "
+        "oldest is forgotten.",
     )
 
     frame_bytes_max: int = Field(
         default=FRAME_BYTES_MAX,
         ge=1 << 10,
         le=FRAME_BYTES_MAX,
-        description="A larger request frame ends its connection. Brokers whose largest message "
-        "needs more give the bookie no ledgers, and do not start if too few others are there.",
+        description="Largest request frame; a larger one closes its connection. Brokers whose "
+        "largest message needs more do not use this bookie, and do not start if too few others are "
+        "left.",
     )
     connections_max: int = Field(
-        default=10_000, ge=1, le=1_000_000, description="Further connections are closed at once."
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Open connections; further ones are closed immediately.",
     )
     connection_buffer_bytes_max: int = Field(
         default=4 << 20,
         ge=1 << 10,
         le=1 << 30,
-        description="Replies that a connection's client has not taken yet; beyond it the "
-        "connection is not read.",
+        description="Unsent reply bytes of one connection; above it the bookie stops reading from "
+        "the connection.",
     )
     connection_read_bytes_max: int = Field(
         default=16 << 20,
         ge=1 << 10,
         le=1 << 30,
-        description="Reply bytes that a connection's reads from disk under way have asked for; "
-        "beyond it the connection is not read.",
+        description="Reply bytes of one connection's disk reads in progress; above it the bookie "
+        "stops reading from the connection.",
     )
     reads_bytes_max: int = Field(
         default=256 << 20,
         ge=1 << 10,
         le=64 << 30,
-        description="What the reads from disk under way of all connections have asked for; beyond "
-        "it no connection is read.",
+        description="Reply bytes of all disk reads in progress; above it the bookie reads from no "
+        "connection.",
     )
     replies_bytes_max: int = Field(
         default=512 << 20,
         ge=1 << 10,
         le=64 << 30,
-        description="Replies that the clients of all connections together have not taken; when it "
-        "is used up, the next client that falls behind by connection_buffer_bytes_max is cut off.",
+        description="Unsent reply bytes of all connections together; above it the next client that "
+        "falls behind by connection_buffer_bytes_max is disconnected.",
     )
     turn_bytes_max: int = Field(
         default=512 << 10,
         ge=16 << 10,
         le=1 << 30,
-        description="What all connections together may bring in one turn of the event loop, each "
-        "request counted with 2 KiB more, a read with 8; the rest waits for later turns, in order.",
+        description="Request bytes of all connections per turn of the event loop, plus 2 KiB per "
+        "request and 8 KiB per read; the rest waits for later turns, in order.",
     )
     read_reply_bytes_max: int = Field(
         default=4 << 20,
         ge=1 << 10,
         le=FRAME_BYTES_MAX - (1 << 20),
-        description="Bound of a range read's reply, whatever the client asks for. One entry that "
-        "is larger is returned all the same.",
+        description="Largest reply to a range read, whatever the client asks for. A single larger "
+        "entry is still returned.",
     )
     long_poll_ms_max: int = Field(
         default=30_000,
         ge=0,
         le=600_000,
-        description="A READ_LAC that waits for news is answered by then, whatever it asked for.",
+        description="Longest wait of a long poll (READ_LAC), whatever the client asks for.",
     )
     long_polls_max: int = Field(
         default=100_000,
         ge=0,
-        description="Requests that wait for news; further ones are refused. One takes some hundred "
-        "bytes.",
+        description="Waiting long polls, some hundred bytes each; further ones are refused.",
     )
     connection_long_polls_max: int = Field(
         default=10_000,
         ge=0,
-        description="The same for one connection, which one client has for all its ledgers.",
+        description="Waiting long polls of one connection, which a client uses for all its "
+        "ledgers.",
     )
     registration_wait_s: float = Field(
         default=30.0,
@@ -460,15 +479,15 @@ class BookieSettings(LinkSettings):
         default=20.0,
         ge=0,
         le=3_600,
-        description="At SIGTERM, how long to be read-only before the end: until the registration "
-        "says so, and what is in memory is flushed. Usually a moment.",
+        description="At SIGTERM, longest time to register as read-only and to flush memory before "
+        "stopping. Usually a moment.",
     )
     stop_timeout_s: float = Field(
         default=60.0,
         gt=0,
         le=3_600,
-        description="At SIGTERM, when the process ends at the latest, the drain included. What is "
-        "not flushed by then is in the journals, which the next start replays.",
+        description="At SIGTERM, longest time until the process ends, the drain included. The next "
+        "start replays from the journals what was not flushed.",
     )
 
     @model_validator(mode="after")

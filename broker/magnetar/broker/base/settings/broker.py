@@ -51,7 +51,8 @@ class BrokerSettings(
 
     host: str = Field(
         default="127.0.0.1",
-        description="Address to listen on. Others than loopback take authentication, or insecure.",
+        description="Address to listen on. A non-loopback address needs authentication, or "
+        "insecure.",
     )
     port: int = Field(
         default=6650, ge=0, le=65_535, description="Port of the binary protocol; 0 = any free one."
@@ -60,22 +61,23 @@ class BrokerSettings(
         default=8080, ge=0, le=65_535, description="Port of the HTTP service; 0 = any free one."
     )
     advertised_host: str = Field(
-        default="", description="Host that lookups answer; empty = the listening address."
+        default="", description="Host that lookups return; empty = the listening address."
     )
     advertised_listeners: str = Field(
         default="",
-        description="Addresses of this broker as several networks see it, each with a name that "
-        "clients ask for: name:pulsar://host:port, with commas between. Empty: advertised_host.",
+        description="Advertised listeners, as name:pulsar://host:port, separated by commas: "
+        "addresses of this broker in several networks, which clients choose by name. Empty: "
+        "advertised_host.",
     )
     default_listener: str = Field(
         default="",
-        description="Which of the advertised listeners clients get that name none; empty = first.",
+        description="Advertised listener for clients that name none; empty = the first.",
     )
     name: str = Field(
         default="",
         pattern=r"^[-=:.\w]*$",
-        description="Name among the brokers of a cluster, unique there, and prefix of generated "
-        "producer names; empty = the advertised host:port.",
+        description="Broker name, unique in the cluster, and prefix of generated producer names; "
+        "empty = the advertised host:port.",
     )
     namespaces: tuple[str, ...] = Field(
         default=("public/default",),
@@ -90,10 +92,14 @@ class BrokerSettings(
         default=2048 * _MIB, ge=1, description="A topic's ledger is full at this many bytes."
     )
     ledger_age_min_s: float = Field(
-        default=600.0, ge=0, description="A younger ledger is not rolled, however full it is."
+        default=600.0,
+        ge=0,
+        description="A ledger younger than this is not rolled over, even if it is full.",
     )
     ledger_age_max_s: float = Field(
-        default=14_400.0, gt=0, description="An older ledger is rolled at the next append."
+        default=14_400.0,
+        gt=0,
+        description="A ledger older than this is rolled over at the next append.",
     )
 
     # --- connections
@@ -109,12 +115,13 @@ class BrokerSettings(
     keep_alive_interval_ms: int = Field(
         default=30_000,
         ge=10,
-        description="Time between PINGs, and to answer one; also the limit of the handshake.",
+        description="Time between PINGs, and time to answer one; also the handshake timeout.",
     )
     liveness_probe_timeout_ms: int = Field(
         default=5_000,
         ge=10,
-        description="Time a silent connection has to prove itself when its name or place is wanted",
+        description="Time for a silent connection to answer a PING when another client claims its "
+        "producer name or its exclusive place.",
     )
     write_buffer_bytes_high: int = Field(
         default=_MIB,
@@ -124,8 +131,8 @@ class BrokerSettings(
     write_buffer_bytes_max: int = Field(
         default=16 * _MIB,
         ge=4096,
-        description="Unsent bytes at which the connection is not read either: a client that sends "
-        "requests and reads no answers.",
+        description="Unsent bytes of a connection at which the broker also stops reading from it: "
+        "its client sends requests and reads no answers.",
     )
     requests_per_connection_max: int = Field(
         default=10_000,
@@ -136,23 +143,23 @@ class BrokerSettings(
         default=30.0,
         ge=0,
         description="Time between two samples of a topic's counters: rates in statistics are "
-        "averages over one to two of them.",
+        "averages over one to two such intervals.",
     )
     topic_watchers_per_connection_max: int = Field(
         default=100,
         ge=0,
-        description="Patterns whose topics one connection may watch; more get NotAllowed.",
+        description="Topic patterns that one connection may watch; more get NotAllowed.",
     )
     topics_pattern_length_max: int = Field(
         default=50,
         ge=1,
-        description="Characters of a pattern whose topics are watched; longer ones get NotAllowed.",
+        description="Characters of a watched topic pattern; longer ones get NotAllowed.",
     )
     topic_list_pause_ms: int = Field(
         default=100,
         ge=0,
         le=60_000,
-        description="Time between two readings of a list of topics that is watched.",
+        description="Time between two reads of a watched topic list.",
     )
     producers_per_connection_max: int = Field(
         default=10_000, ge=1, description="Producers of one connection."
@@ -163,44 +170,47 @@ class BrokerSettings(
     client_metadata_bytes_max: int = Field(
         default=16 << 10,
         ge=1024,
-        description="Names, properties and hash ranges that one producer or consumer brings, each "
-        "property counted with 64 bytes more; more get NotAllowed. Pulsar takes 1024 characters "
-        "from a consumer, and any number from a producer.",
+        description="Bytes of names, properties and hash ranges of one producer or consumer, plus "
+        "64 per property; more get NotAllowed. Pulsar allows a consumer 1024 characters, and a "
+        "producer any number.",
     )
 
     turn_bytes_max: int = Field(
         default=_MIB,
         ge=16 << 10,
         le=1 << 30,
-        description="What all connections together may bring in one turn of the event loop, each "
-        "command counted with 2 KiB more; the rest waits for later turns, in order of arrival. A "
-        "broker with more to do than it can slows its clients down and answers everything else.",
+        description="Bytes read from all connections per turn of the event loop, plus 2 KiB per "
+        "command; the rest waits for later turns, in order of arrival. An overloaded broker thus "
+        "slows its clients down, and answers everything else.",
     )
 
     # --- publishing
     publishes_per_connection_max: int = Field(
         default=4_000,
         ge=1,
-        description="Unpersisted publishes at which a connection is not read; it is again at half. "
-        "Four producers with the usual 1000 in flight share a connection unhindered.",
+        description="Unpersisted publishes of a connection at which the broker stops reading from "
+        "it; it resumes at half. Enough for four producers with the usual 1000 messages in flight.",
     )
     publish_bytes_per_connection_max: int = Field(
         default=32 * _MIB,
         ge=1,
-        description="The same in bytes. Far more than is under way between a client and a disk, "
-        "and half of what the whole broker takes: one publisher alone cannot stop the others.",
+        description="Unpersisted publish bytes of a connection at which the broker stops reading "
+        "from it; it resumes at half. By default half of publish_bytes_max, so that one publisher "
+        "cannot stop the others.",
     )
     publish_bytes_max: int = Field(
         default=64 * _MIB,
         ge=1,
-        description="Unpersisted bytes of the whole broker at which no publisher is read. Well "
-        "below what the ledger client lets a bookie leave unanswered: a bookie that stalls for a "
+        description="Unpersisted publish bytes of the whole broker at which it reads from no "
+        "publisher. Well below channel_bytes_max of the ledger client: a bookie that stalls for a "
         "moment must slow publishers down, not fail their ledgers.",
     )
 
     # --- dispatch
     tail_cache_bytes_max: int = Field(
-        default=64 * _MIB, ge=0, description="Newest entries of all topics that stay in memory."
+        default=64 * _MIB,
+        ge=0,
+        description="Bytes of the newest entries of all topics that stay in memory.",
     )
 
     # --- topics
@@ -213,33 +223,34 @@ class BrokerSettings(
     topic_close_timeout_ms: int = Field(
         default=10_000,
         ge=1,
-        description="Time to close a topic; what is not done by then is left to the next owner's "
-        "recovery. A stuck close must not keep a topic from its next owner.",
+        description="Time to close a topic; after it, the next owner recovers the topic. A stuck "
+        "close must not keep a topic from its next owner.",
     )
     publish_drain_timeout_ms: int = Field(
         default=1_000,
         ge=0,
-        description="Time that a topic which moves gives its publishes under way to be answered; "
-        "after it they may be in the topic and are sent again, too.",
+        description="Time for pending publishes to finish before a topic moves; later ones may be "
+        "stored and also sent again.",
     )
     topic_loads_at_once: int = Field(
         default=256,
         ge=1,
-        description="Topics that are being loaded; others wait their turn, as when thousands move "
-        "here at once.",
+        description="Topics loaded in parallel; others wait, for instance when thousands move to "
+        "this broker.",
     )
     topic_load_retry_ms: int = Field(
-        default=200, ge=1, description="Pause before a failed load is tried again."
+        default=200, ge=1, description="Delay before a failed load is retried."
     )
     ack_persist_interval_ms: int = Field(
         default=1_000,
         ge=0,
-        description="Acknowledgements younger than this may be repeated after a crash.",
+        description="Acknowledgements younger than this may be lost in a crash: their messages are "
+        "delivered again.",
     )
     shutdown_timeout_ms: int = Field(
         default=30_000,
         ge=1,
-        description="Time to hand topics over and to close what is left when stopping.",
+        description="At shutdown, time to hand topics over and to close the rest.",
     )
 
     # --- ownership among several brokers
@@ -247,42 +258,42 @@ class BrokerSettings(
         default=2 / 3,
         gt=0,
         lt=1,
-        description="Part of the session timeout after which a broker that has not reached the "
-        "metadata store stops serving. The rest is the margin: a store's servers hear of a session "
-        "up to half a tick late, and the shortest session has two ticks.",
+        description="Share of the session timeout after which a broker that has not reached the "
+        "metadata store stops serving. The rest is a safety margin: ZooKeeper servers hear of a "
+        "session up to half a tick late, and the shortest session has two ticks.",
     )
     lease_proof_share: float = Field(
         default=1 / 8,
         gt=0,
         lt=1,
-        description="Part of the session timeout between two round trips to the store.",
+        description="Share of the session timeout between two round trips to the metadata store.",
     )
     register_timeout_ms: int = Field(
         default=60_000,
         ge=1,
-        description="Time to register at the start: a former process of the same name is waited "
-        "for until its session is over.",
+        description="Time to register at startup: the broker waits until the session of an earlier "
+        "process of its name has expired.",
     )
     lookup_wait_ms: int = Field(
         default=20_000,
         ge=0,
         description="A lookup that cannot be answered now waits this long, for example until the "
-        "lease of a dead broker is gone. Below the clients' usual 30 s.",
+        "lease of a dead broker expires. Below the clients' usual 30 s.",
     )
     lookup_retry_ms: int = Field(
-        default=100, ge=1, description="Time between two looks of a lookup that waits."
+        default=100, ge=1, description="Time between two attempts of a waiting lookup."
     )
     leases_remembered_max: int = Field(
-        default=10_000, ge=1, description="Leases of other brokers that are remembered."
+        default=10_000, ge=1, description="Leases of other brokers that are cached."
     )
     unload_timeout_ms: int = Field(
         default=20_000,
         ge=1,
-        description="Time to close the topics of a bundle that moves; the rest are dropped, and "
-        "recovered by the next owner.",
+        description="Time to close the topics of a bundle that moves; the next owner recovers the "
+        "rest.",
     )
     unloads_at_once: int = Field(
-        default=4, ge=1, description="Bundles that are handed over at a time when stopping."
+        default=4, ge=1, description="Bundles handed over in parallel at shutdown."
     )
 
     # --- bundles and balance
@@ -295,11 +306,14 @@ class BrokerSettings(
         default=4,
         ge=1,
         le=4096,
-        description="Bundles that a namespace is cut into when it is first used; the same number "
-        "on all brokers.",
+        description="Bundles that a namespace gets at its first use; the same number on all "
+        "brokers.",
     )
     bundles_per_namespace_max: int = Field(
-        default=128, ge=1, le=65_536, description="Beyond it no bundle of a namespace is split."
+        default=128,
+        ge=1,
+        le=65_536,
+        description="A namespace with this many bundles is not split any further.",
     )
     bundle_auto_split: bool = Field(
         default=True, description="Whether the owner splits a bundle that is over its limits."
@@ -325,79 +339,83 @@ class BrokerSettings(
     placing_remembered_ms: int = Field(
         default=15_000,
         ge=1,
-        description="A bundle that was given away counts for its new owner this long, until the "
-        "owner reports it: longer than two samples.",
+        description="A newly assigned bundle counts as load of its new owner for this long, or "
+        "until the owner reports it: longer than two samples.",
     )
     load_sample_interval_ms: int = Field(
-        default=5_000, ge=10, description="Time between two looks at the broker's own load."
+        default=5_000, ge=10, description="Time between two samples of the broker's own load."
     )
     load_report_interval_max_ms: int = Field(
         default=900_000,
         ge=10,
-        description="A report is sent after this long, however little has changed; a change of a "
-        "tenth is sent with the next sample.",
+        description="A load report is sent at least this often; a change of 10% is sent with the "
+        "next sample.",
     )
     load_cpu_cores: float = Field(
         default=1.0,
         gt=0,
-        description="Processors that this broker can use: its event loop is one thread.",
+        description="CPU cores that this broker can use: its event loop is one thread.",
     )
     load_bandwidth_bytes_per_s: float = Field(
         default=1.25e9,
         gt=0,
-        description="What the network takes in each direction; the default is 10 Gbit/s.",
+        description="Network bandwidth in each direction; the default is 10 Gbit/s.",
     )
     shedding: bool = Field(
         default=True, description="Whether this broker, when it leads, moves bundles for balance."
     )
     shedding_interval_ms: int = Field(
-        default=60_000, ge=10, description="Time between two looks of the leader at all brokers."
+        default=60_000,
+        ge=10,
+        description="Time between two load checks of all brokers by the leader.",
     )
     shedding_follow_up_ms: int = Field(
         default=15_000,
         ge=10,
-        description="The next look comes this soon if the last one moved something, or if a broker "
-        "has come or gone. Longer than two samples: by then the reports show what was done.",
+        description="Time until the next load check if the last one moved bundles, or if a broker "
+        "joined or left. Longer than two samples: by then the load reports show the effect.",
     )
     shedding_spread_percent: float = Field(
         default=10.0,
         gt=0,
-        description="Bundles move when a broker has this much more or less than the average.",
+        description="Bundles move when a broker's load is this far above or below the average.",
     )
     shedding_usage_percent_max: float = Field(
         default=85.0,
         gt=0,
         le=100,
-        description="A broker that uses more of its machine sheds, and is given nothing.",
+        description="A broker above this usage sheds bundles and gets no new ones.",
     )
     shedding_usage_over_average_percent: float = Field(
         default=10.0,
         gt=0,
         le=100,
-        description="A broker also sheds when it is this many points above the average.",
+        description="A broker also sheds when its usage is this many points above the average.",
     )
     shedding_usage_percent_min: float = Field(
         default=25.0,
         ge=0,
         le=100,
-        description="Below it a broker is idle, and points above the average are chance.",
+        description="A broker below this usage does not shed, however far it is above the average.",
     )
     shedding_topics_min: int = Field(
         default=50,
         ge=0,
-        description="A gap between two brokers that is worth fewer topics than these is left.",
+        description="A difference between two brokers of fewer topics than this is ignored.",
     )
     shedding_moves_max: int = Field(
-        default=4, ge=1, description="Bundles that move at one look; then the brokers report again."
+        default=4, ge=1, description="Bundles moved per load check; then the brokers report again."
     )
     shedding_grace_ms: int = Field(
-        default=1_800_000, ge=0, description="A bundle that was moved stays this long."
+        default=1_800_000,
+        ge=0,
+        description="A bundle that was moved is not moved again for this long.",
     )
     console_forward_timeout_ms: int = Field(
         default=15_000,
         ge=1,
-        description="Time another broker has to answer a request of the console about a topic "
-        "that it owns. As long as the page waits.",
+        description="Timeout of a console request that is forwarded to the owner of a topic. As "
+        "long as the page waits.",
     )
     unload_order_timeout_ms: int = Field(
         default=30_000,
@@ -422,7 +440,7 @@ class BrokerSettings(
         if self.bundles_per_namespace_max < self.bundles_per_namespace:
             raise ValueError("bundles_per_namespace_max must not be below bundles_per_namespace")
         if self.lease_proof_share * 2 > self.lease_share:
-            raise ValueError("lease_share must be twice lease_proof_share at least")
+            raise ValueError("lease_share must be at least twice lease_proof_share")
         listeners = parse_listeners(self.advertised_listeners)
         if self.default_listener and self.default_listener not in listeners:
             raise ValueError(

@@ -13,34 +13,34 @@ class ObservingSettings(Section):
     health_check_timeout_ms: int = Field(
         default=3_000,
         ge=1,
-        description="A broker is not well if it cannot write and read a heartbeat within this "
-        "long. Below the 4 s and 5 s that probes wait for the answer.",
+        description="A broker is unhealthy if it cannot write and read a heartbeat within this "
+        "time. Below the timeouts of probes, 4 s and 5 s.",
     )
     health_check_interval_ms: int = Field(
         default=2_000,
         ge=0,
-        description="Whoever asks within this long hears of the same heartbeat.",
+        description="Health checks within this time share one heartbeat.",
     )
 
     # Metrics. The first three are named as in Pulsar.
 
     expose_topic_level_metrics: bool = Field(
         default=True,
-        description="Whether topics and subscriptions have series; else there is one per namespace "
-        "that adds them up.",
+        description="Whether topics and subscriptions have their own series; if not, one series "
+        "per namespace sums them up.",
     )
     expose_consumer_level_metrics: bool = Field(
         default=False,
-        description="Whether consumers have series, if their subscriptions have.",
+        description="Whether consumers have their own series, if their subscriptions do.",
     )
     expose_bundles_metrics: bool = Field(
-        default=False, description="Whether the bundles of this broker have series."
+        default=False, description="Whether the bundles of this broker have their own series."
     )
     metrics_topics_max: int = Field(
         default=1_000,
         ge=0,
-        description="Topics with series of their own; the others are added up by namespace. The "
-        "bound counts for namespaces, too.",
+        description="Topics with series of their own; others are summed up per namespace. Also the "
+        "limit for namespaces.",
     )
     metrics_subscriptions_max: int = Field(
         default=2_000, ge=0, description="Subscriptions, and consumers, with series of their own."
@@ -48,26 +48,26 @@ class ObservingSettings(Section):
     metrics_rate_interval_ms: int = Field(
         default=60_000,
         ge=10,
-        description="Rates are averages over this long, and written anew as often.",
+        description="Rates are averages over this interval, and updated once per interval.",
     )
 
     # Traces.
 
     tracing: bool = Field(
         default=False,
-        description="Whether messages are traced with OpenTelemetry; needs magnetar[otel]. Where "
-        "spans go is told by OpenTelemetry's own variables (OTEL_TRACES_EXPORTER and others).",
+        description="Whether messages are traced with OpenTelemetry; needs magnetar[otel]. "
+        "OpenTelemetry's own variables (OTEL_TRACES_EXPORTER and others) choose the exporter.",
     )
     tracing_sample_ratio: float = Field(
         default=0.001,
         ge=0,
         le=1,
-        description="Share of the messages that are traced of those that bring no trace of their "
-        "own; what a client traces is traced, and what it decided not to is not.",
+        description="Share of traced messages among those without a trace context; for others the "
+        "client's decision applies.",
     )
     tracing_messages_max: int = Field(
         default=100,
         ge=1,
-        description="Messages of one subscription whose trace waits for its dispatch or its "
-        "acknowledgement; beyond it the oldest ones end there.",
+        description="Traced messages of one subscription that wait for dispatch or "
+        "acknowledgement; above it the oldest traces end.",
     )

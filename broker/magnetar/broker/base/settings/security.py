@@ -17,8 +17,8 @@ class SecuritySettings(Section):
     )
     insecure: bool = Field(
         default=False,
-        description="Whether a broker without authentication may listen on other addresses than "
-        "loopback: anybody who reaches it may then do everything.",
+        description="Allow a non-loopback address without authentication: anybody who reaches the "
+        "broker may then do everything.",
     )
 
     # --- TLS
@@ -26,41 +26,47 @@ class SecuritySettings(Section):
         default=None,
         ge=0,
         le=65_535,
-        description="Port of the binary protocol over TLS, as 6651; 0 = any free one; none = no.",
+        description="Port of the binary protocol over TLS, as 6651; 0 = any free one; unset = no "
+        "such port.",
     )
     https_port: int | None = Field(
         default=None,
         ge=0,
         le=65_535,
-        description="Port of the HTTP service over TLS, as 8443; 0 = any free one; none = no.",
+        description="Port of the HTTP service over TLS, as 8443; 0 = any free one; unset = no such "
+        "port.",
     )
     tls_certificate_file: str = Field(
-        default="", description="The broker's certificate and those in between, PEM."
+        default="", description="The broker's certificate and its intermediate certificates, PEM."
     )
-    tls_key_file: str = Field(default="", description="The key of that certificate, PEM.")
+    tls_key_file: str = Field(default="", description="Private key of the certificate, PEM.")
     tls_ca_file: str = Field(
         default="",
-        description="Whose certificates clients may have, PEM; empty = theirs are not asked for.",
+        description="CA certificates that client certificates must be signed by, PEM; empty = "
+        "client certificates are not requested.",
     )
     tls_require_client_certificate: bool = Field(
-        default=False, description="Whether a client without a certificate is let in (mutual TLS)."
+        default=False, description="Whether clients must present a certificate (mutual TLS)."
     )
     security_reload_s: float = Field(
         default=60.0,
         ge=0,
-        description="Time between two looks at whether certificates, keys or passwords changed; "
-        "0 = only at the start.",
+        description="Time between two checks for changed certificates, keys and passwords; "
+        "0 = read only at startup.",
     )
     tls_handshake_timeout_ms: int = Field(
-        default=10_000, ge=1, description="Time that a TLS handshake may take."
+        default=10_000, ge=1, description="Timeout of a TLS handshake."
     )
 
     # --- authentication
     token_secret_key: SecretStr = Field(
-        default=SecretStr(""), description="Key of tokens with HS256, HS384 or HS512."
+        default=SecretStr(""),
+        description="Secret key that validates tokens signed with HS256, HS384 or HS512.",
     )
     token_public_key: str = Field(
-        default="", description="Key of tokens with RS256 to RS512 or ES256 to ES512, PEM or DER."
+        default="",
+        description="Public key that validates tokens signed with RS256 to RS512 or ES256 to "
+        "ES512, PEM or DER.",
     )
     token_role_claim: str = Field(default="sub", description="Claim that holds the role.")
     token_audience_claim: str = Field(default="aud", description="Claim that holds the audience.")
@@ -68,31 +74,36 @@ class SecuritySettings(Section):
         default="", description="Audience that tokens must have; empty = any or none."
     )
     basic_auth_file: str = Field(
-        default="", description="Users and passwords in htpasswd's form, bcrypt or apr1."
+        default="", description="htpasswd file of users and passwords, hashed with bcrypt or apr1."
     )
     tls_auth: bool = Field(
         default=False, description="Whether the common name of a client certificate is a role."
     )
     oauth_issuers: tuple[str, ...] = Field(
-        default=(), description="Issuers (https://…) whose tokens are taken, by OpenID Connect."
+        default=(), description="OpenID Connect issuers (https://…) whose tokens are accepted."
     )
-    oauth_audience: str = Field(default="", description="Audience that their tokens must have.")
+    oauth_audience: str = Field(
+        default="", description="Audience that tokens of oauth_issuers must have."
+    )
     oauth_role_claim: str = Field(
-        default="sub", description="Claim of their tokens that holds the role."
+        default="sub", description="Claim that holds the role in tokens of oauth_issuers."
     )
     oauth_jwks_url: str = Field(
-        default="", description="Where their keys are; empty = as each issuer's discovery says."
+        default="",
+        description="URL of the issuers' keys (JWKS); empty = from each issuer's discovery "
+        "document.",
     )
     oauth_ca_file: str = Field(
-        default="", description="Who vouches for the issuers' servers, PEM; empty = the system's."
+        default="",
+        description="CA certificates for the issuers' servers, PEM; empty = the system's.",
     )
     oauth_keys_fresh_s: float = Field(
-        default=300.0, gt=0, description="Keys of an issuer are asked for again after this long."
+        default=300.0, gt=0, description="Keys of an issuer are fetched again after this time."
     )
     oauth_keys_kept_s: float = Field(
         default=86_400.0,
         gt=0,
-        description="While an issuer does not answer, its keys are used this long.",
+        description="While an issuer does not answer, its last keys are used for this long.",
     )
     oauth_keys_refresh_min_s: float = Field(
         default=10.0,
@@ -100,7 +111,7 @@ class SecuritySettings(Section):
         description="Shortest time between two requests to an issuer, also for unknown keys.",
     )
     oauth_timeout_ms: int = Field(
-        default=5_000, ge=1, description="Time that an issuer has to answer."
+        default=5_000, ge=1, description="Timeout of a request to an issuer."
     )
     anonymous_role: str = Field(
         default="", description="Role of clients without credentials; empty = they are refused."
@@ -111,90 +122,95 @@ class SecuritySettings(Section):
         description="Time that a client has to send new credentials when its own have expired.",
     )
     password_checks_at_once: int = Field(
-        default=2, ge=1, description="Passwords that are checked side by side, on threads."
+        default=2, ge=1, description="Passwords checked in parallel, on threads."
     )
     password_checks_waiting_max: int = Field(
-        default=256, ge=0, description="Clients that wait for that; more are refused."
+        default=256, ge=0, description="Clients that wait for a password check; more are refused."
     )
     passwords_remembered_max: int = Field(
         default=1_000,
         ge=0,
-        description="Passwords that were right and need not be checked again, as salted digests.",
+        description="Verified passwords that are cached, as salted digests.",
     )
 
     # --- authorization
     authorization: bool = Field(
-        default=False, description="Whether roles need grants; it takes authentication."
+        default=False, description="Whether roles need permissions; requires authentication."
     )
     super_users: tuple[str, ...] = Field(default=(), description="Roles that may do everything.")
     proxy_roles: tuple[str, ...] = Field(
-        default=(), description="Roles that may speak for others, never for themselves."
+        default=(), description="Roles that may act for other roles, never for themselves."
     )
     rights_recheck_interval_s: float = Field(
         default=60.0,
         ge=0,
         le=86_400,
-        description="Time between two looks at the rights of all who are connected; 0 = only when "
-        "grants change, which brokers are told of.",
+        description="Time between two checks of the permissions of connected clients; 0 = only "
+        "when a broker hears that permissions changed.",
     )
     metrics_open: bool = Field(
         default=False,
-        description="Whether /metrics, with names of topics, needs no credentials; else it takes a "
-        "super user.",
+        description="Whether /metrics, which shows topic names, needs no credentials; if not, it "
+        "needs a super user.",
     )
     broker_client_token: SecretStr = Field(
         default=SecretStr(""),
-        description="Token by which brokers ask each other: a super user's, file:///path or data.",
+        description="Token of a super user, which brokers send to each other: file:///path or "
+        "data:;base64,….",
     )
     broker_client_tls: bool = Field(
         default=False,
-        description="Whether brokers reach each other over TLS, at tls_port and https_port, and "
-        "over nothing else.",
+        description="Whether brokers connect to each other only over TLS, at tls_port and "
+        "https_port.",
     )
     broker_client_tls_ca_file: str = Field(
         default="",
-        description="Whose certificates other brokers must have, PEM; empty = the system's.",
+        description="CA certificates that other brokers' certificates must be signed by, PEM; "
+        "empty = the system's.",
     )
     broker_client_tls_certificate_file: str = Field(
-        default="", description="The certificate that is shown to other brokers, PEM; empty = none."
+        default="",
+        description="Certificate that this broker presents to other brokers, PEM; empty = none.",
     )
     broker_client_tls_key_file: str = Field(
-        default="", description="The key of that certificate, PEM."
+        default="", description="Private key of the certificate, PEM."
     )
 
     # --- audit and limits
     audit_events_per_s: int = Field(
-        default=100, ge=0, description="Most events of the audit log; 0 = there is none."
+        default=100,
+        ge=0,
+        description="Audit log events per second; further ones are dropped; 0 = no audit log.",
     )
     connections_per_address_max: int = Field(
         default=5_000,
         ge=0,
-        description="Connections from one address at once: of the binary protocol, of HTTP and of "
-        "WebSockets so many each; 0 = any number, as behind a proxy that hides addresses.",
+        description="Open connections from one address, for each of the binary protocol, HTTP and "
+        "WebSocket; 0 = no limit, for instance behind a proxy that hides addresses.",
     )
     connections_kept_for_loopback: int = Field(
         default=32,
         ge=0,
-        description="Connections that the host itself may open beyond all limits, of the binary "
-        "protocol and of HTTP so many each: health checks and operators.",
+        description="Connections that the host itself may open beyond all limits, for each of the "
+        "binary protocol and HTTP: for health checks and operators.",
     )
     http_names: str = Field(
         default="",
-        description="Names that the HTTP service answers to, with commas between, beside "
-        "localhost, addresses, what is advertised and the hosts in websocket_origins; others get "
-        "403. Not looked at where clients without credentials are refused. Empty: any name, and "
-        "at loopback none but those.",
+        description="Host names that the HTTP service accepts, separated by commas, in addition to "
+        "localhost, IP addresses, the advertised hosts and the hosts in websocket_origins; others "
+        "get 403. Ignored where credentials are required. Empty: any name, or on loopback only "
+        "these.",
     )
     http_connections_max: int = Field(
         default=10_000,
         ge=1,
-        description="HTTP connections of a port at once, WebSockets not counted; more are closed.",
+        description="Open HTTP connections of a port, WebSockets not counted; more are closed.",
     )
     http_request_timeout_ms: int = Field(
         default=60_000,
         ge=100,
-        description="Time an HTTP client has to send a request, head and body, and may take "
-        "nothing of an answer; then it is closed.",
+        description="Time for an HTTP client to send a request, head and body, and longest time it "
+        "may stall while it reads the answer; then the connection is closed.",
     )
     http_body_bytes_max: int = Field(
         default=4 << 20,
@@ -205,7 +221,8 @@ class SecuritySettings(Section):
     commands_per_s_max: int = Field(
         default=0,
         ge=0,
-        description="Commands of one connection beside messages; more have to wait; 0 = any.",
+        description="Commands per second of one connection, messages not counted; more have to "
+        "wait; 0 = no limit.",
     )
 
     @property
@@ -243,5 +260,8 @@ class SecuritySettings(Section):
             raise ValueError("oauth_issuers need oauth_audience")
         both = set(self.super_users) & set(self.proxy_roles)
         if both:
-            raise ValueError(f"{sorted(both)[0]!r} is among super_users and proxy_roles")
+            raise ValueError(
+                f"{sorted(both)[0]!r} is in both super_users and proxy_roles; remove it from one "
+                "of them"
+            )
         return self

@@ -10,7 +10,9 @@ class CursorSettings(BaseModel):
 
     ensemble_size: int = Field(default=3, ge=1, description="Bookies of a cursor ledger.")
     write_quorum: int = Field(default=3, ge=1, description="Copies of each record.")
-    ack_quorum: int = Field(default=2, ge=1, description="Copies to wait for.")
+    ack_quorum: int = Field(
+        default=2, ge=1, description="Copies that are durable before a record counts as saved."
+    )
     password: bytes | None = Field(
         default=None,
         repr=False,
@@ -25,45 +27,50 @@ class CursorSettings(BaseModel):
         "interval costs more writes per busy subscription.",
     )
     persist_retry_ms: int = Field(
-        default=1000, ge=1, le=600_000, description="Pause after a failed save."
+        default=1000, ge=1, le=600_000, description="Delay before a failed save is retried."
     )
     unacked_ranges_persisted_max: int = Field(
         default=10_000,
         ge=1,
         le=200_000,
-        description="Acknowledged ranges in a record; beyond it the highest are left out and would "
-        "be delivered again after a crash.",
+        description="Acknowledged ranges in a record; above it the highest are left out, and are "
+        "delivered again after a crash.",
     )
     batch_acks_persisted_max: int = Field(
         default=10_000,
         ge=0,
         le=200_000,
-        description="Partly acknowledged batches in a record; as above.",
+        description="Partly acknowledged batches in a record; above it the highest are left out, "
+        "and are delivered again after a crash.",
     )
     record_bytes_max: int = Field(
         default=5 << 20,
         ge=4096,
         le=5 << 20,
-        description="Largest record: one entry of the cursor ledger must hold the whole state.",
+        description="Bytes of the largest record: one entry of the cursor ledger must hold the "
+        "whole state.",
     )
     node_ranges_max: int = Field(
         default=1000,
         ge=0,
         le=10_000,
-        description="Ranges and batches, together, that a metadata node takes; a larger state "
-        "stays in its cursor ledger on a clean close.",
+        description="Ranges and batches, together, that a cursor's metadata node holds; a larger "
+        "state stays in the cursor ledger on a clean close.",
     )
     node_bytes_max: int = Field(
         default=512 << 10,
         ge=4096,
         le=1000 << 10,
-        description="Largest value of the node; ZooKeeper refuses values of 1 MiB.",
+        description="Bytes of the largest value of a cursor's metadata node; ZooKeeper refuses "
+        "values of 1 MiB.",
     )
     ledger_entries_max: int = Field(
         default=50_000, ge=1, description="A cursor ledger is replaced at this many records."
     )
     ledger_age_max_s: float = Field(
-        default=14_400.0, gt=0, description="An older cursor ledger is replaced at the next save."
+        default=14_400.0,
+        gt=0,
+        description="A cursor ledger older than this is replaced at the next save.",
     )
 
     @model_validator(mode="after")

@@ -10,43 +10,48 @@ class LinkSettings(BaseModel):
     """A part of the settings of whoever serves or uses a bookie: all three files, or none."""
 
     tls_certificate_file: str = Field(
-        default="", description="TLS between bookies and who uses them: the own certificate, PEM."
+        default="",
+        description="TLS between bookies and their clients: certificate of this process, PEM.",
     )
-    tls_key_file: str = Field(default="", description="The key of that certificate, PEM.")
+    tls_key_file: str = Field(default="", description="Private key of tls_certificate_file, PEM.")
     tls_ca_file: str = Field(
         default="",
-        description="Whose certificates the others must have, PEM: an authority of the cluster's "
-        "own, since everybody with a certificate of it may read and write every ledger.",
+        description="CA certificates that the other side's certificate must be signed by, PEM. Use "
+        "a CA of the cluster's own: everybody with a certificate of it may read and write every "
+        "ledger.",
     )
     tls_checks_host: bool = Field(
-        default=True, description="Whether a bookie's certificate must be for the host it is at."
+        default=True, description="Whether a bookie's certificate must match its host."
     )
     shared_secret_file: str = Field(
         default="",
-        description="File of the secret that bookies share with who uses them, at least 32 bytes; "
-        "further lines hold others that are accepted meanwhile. Empty = nobody is asked for it.",
+        description="File with the secret that bookies share with their clients, at least 32 "
+        "bytes; secrets in further lines are accepted, too, for rotation. Empty = no secret is "
+        "required.",
     )
     shared_secret_create: bool = Field(
         default=False,
-        description="Whether to make that file, with a random secret and for its owner alone, if "
-        "it is not there: for servers that share a directory.",
+        description="Whether to create shared_secret_file with a random secret, readable by its "
+        "owner only, if it does not exist: for servers that share a directory.",
     )
     shared_secret_optional: bool = Field(
         default=False,
-        description="Whether to serve also those who show no proof of the secret, and to use "
-        "bookies that have none: while a secret is introduced in a cluster that runs. Until this "
-        "is off again, the secret protects nothing.",
+        description="Whether to accept clients that do not prove the secret, and to use bookies "
+        "without it, while a secret is introduced in a running cluster. Until this is off again, "
+        "the secret protects nothing.",
     )
     secret_handshake_timeout_ms: int = Field(
-        default=10_000, ge=1, description="Time in which a client has to prove that it knows it."
+        default=10_000,
+        ge=1,
+        description="Time for a client to prove that it knows the shared secret.",
     )
     secret_handshakes_max: int = Field(
-        default=1_000, ge=1, description="Clients that are asked for it at once."
+        default=1_000, ge=1, description="Clients that prove the shared secret at the same time."
     )
     tls_reload_s: float = Field(
         default=60.0,
         ge=0,
-        description="Time between two looks at whether the files have changed; 0 = never.",
+        description="Time between two checks for changed TLS and secret files; 0 = never.",
     )
 
     @property

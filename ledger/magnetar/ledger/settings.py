@@ -21,8 +21,8 @@ class LedgerSettings(LinkSettings):
     ledger_creations_at_once: int = Field(
         default=128,
         ge=1,
-        description="Ledgers that are being created; others wait their turn, so that the metadata "
-        "store still answers what else this process asks.",
+        description="Ledgers created in parallel; others wait, so that the metadata store still "
+        "answers other requests of this process.",
     )
     connect_timeout_s: float = Field(
         default=5.0, gt=0, le=60, description="Time to connect to a bookie."
@@ -31,7 +31,7 @@ class LedgerSettings(LinkSettings):
         default=5.0,
         gt=0,
         le=120,
-        description="A bookie that has not answered a request by then counts as failed for it.",
+        description="Timeout of a request to a bookie; after it, the request counts as failed.",
     )
     reconnect_delay_s: float = Field(
         default=0.2,
@@ -42,18 +42,18 @@ class LedgerSettings(LinkSettings):
     channel_bytes_max: int = Field(
         default=128 << 20,
         ge=1 << 20,
-        description="Unanswered request bytes per bookie; beyond it the bookie counts as failed, "
-        "so that one stuck bookie cannot fill the memory (rule 4.6).",
+        description="Unanswered request bytes per bookie; above it the bookie counts as failed, so "
+        "that one stuck bookie cannot fill the memory.",
     )
     add_frame_bytes_max: int = Field(
         default=1 << 20,
         ge=64 << 10,
         le=4 << 20,
-        description="Adds of one loop turn travel together in frames up to this size. One entry "
-        "larger than this has a frame of its own.",
+        description="Adds of one event loop turn are sent together in frames of up to this many "
+        "bytes. A larger entry has a frame of its own.",
     )
     add_frame_entries_max: int = Field(
-        default=4096, ge=1, le=1 << 16, description="Entries in one such frame."
+        default=4096, ge=1, le=1 << 16, description="Entries in one frame of adds."
     )
     entry_bytes_max: int = Field(
         default=(5 << 20) + (64 << 10),
@@ -65,29 +65,29 @@ class LedgerSettings(LinkSettings):
     pending_bytes_max: int = Field(
         default=256 << 20,
         ge=1 << 20,
-        description="Unconfirmed bytes per ledger; an append beyond it is refused. Callers push "
-        "back long before.",
+        description="Unconfirmed bytes per ledger; appends above it are refused. Callers apply "
+        "backpressure long before.",
     )
     ensemble_change_mode: Literal["eager", "delayed"] = Field(
         default="eager",
-        description="When a bookie fails an add: replace it at once, or only when an entry could "
-        "not reach its ack quorum otherwise, or the bookie is read-only. Delayed makes fewer "
-        "fragments and leaves more entries under-replicated.",
+        description="When to replace a bookie that failed an add. eager: at once; delayed: only if "
+        "an entry cannot reach its ack quorum otherwise, or the bookie is read-only. delayed makes "
+        "fewer fragments and leaves more entries under-replicated.",
     )
     ensemble_changes_max: int = Field(
         default=0,
         ge=0,
-        description="Ensemble changes of one ledger; beyond it the handle fails. 0: no bound.",
+        description="Ensemble changes of one ledger; above it the writer fails. 0: no limit.",
     )
     ensemble_change_timeout_s: float = Field(
         default=30.0,
         gt=0,
         le=600,
-        description="How long an ensemble change waits for the metadata store. Nothing is "
-        "confirmed meanwhile; then the handle fails.",
+        description="How long an ensemble change waits for the metadata store; then the writer "
+        "fails. Nothing is confirmed meanwhile.",
     )
     metadata_retry_delay_s: float = Field(
-        default=0.1, gt=0, le=60, description="Between two tries of a metadata request."
+        default=0.1, gt=0, le=60, description="Delay between two attempts of a metadata request."
     )
     metadata_retries_max: int = Field(
         default=100,
@@ -97,17 +97,19 @@ class LedgerSettings(LinkSettings):
     failed_member_rest_s: float = Field(
         default=1.0,
         ge=0,
-        description="A bookie that failed an add takes no other place in that ledger's ensembles "
-        "for so long.",
+        description="A bookie that failed an add gets no other place in that ledger's ensembles "
+        "for this long.",
     )
     quarantine_errors_max: int = Field(
         default=1,
         ge=1,
-        description="So many failures that cost an ensemble change, within "
-        "quarantine_interval_s, keep a bookie out of new ensembles while there are others.",
+        description="Failures with an ensemble change, within quarantine_interval_s, that "
+        "quarantine a bookie: new ensembles avoid it while there are others.",
     )
     quarantine_interval_s: float = Field(
-        default=60.0, gt=0, description="The time within which these failures count."
+        default=60.0,
+        gt=0,
+        description="Time in which failures count towards quarantine_errors_max.",
     )
     quarantine_s: float = Field(
         default=60.0, ge=0, description="How long a quarantine lasts; 0 turns it off."
@@ -115,17 +117,17 @@ class LedgerSettings(LinkSettings):
     follow_up_time_s: float = Field(
         default=30.0,
         ge=0,
-        description="Entries that were confirmed while a bookie lacked them are sent to it again "
-        "for this long; then they are published as under-replicated (rule 4.5).",
+        description="Confirmed entries that a bookie lacks are sent to it again for this long; "
+        "then they are published as under-replicated.",
     )
     follow_up_retry_delay_s: float = Field(
-        default=1.0, gt=0, le=60, description="Between two such tries."
+        default=1.0, gt=0, le=60, description="Delay between two attempts to send such entries."
     )
     follow_up_bytes_max: int = Field(
         default=32 << 20,
         ge=0,
-        description="Bytes kept for these tries by one client; beyond it the entries are "
-        "published as under-replicated at once.",
+        description="Bytes of such entries that one client keeps; above it they are published as "
+        "under-replicated at once.",
     )
     repair_publish_delay_s: float = Field(
         default=1.0,
@@ -134,7 +136,10 @@ class LedgerSettings(LinkSettings):
         description="Missing copies are collected for this long before they are published.",
     )
     repair_close_timeout_s: float = Field(
-        default=5.0, ge=0, le=60, description="How long a closing client waits to publish them."
+        default=5.0,
+        ge=0,
+        le=60,
+        description="How long a closing client waits to publish missing copies.",
     )
     repair_ranges_max: int = Field(
         default=1000,
@@ -145,14 +150,14 @@ class LedgerSettings(LinkSettings):
         default=0.0,
         ge=0,
         le=60_000,
-        description="So long after an add was confirmed, and no other was sent that would tell, "
-        "the writer tells the bookies the last add confirmed, for readers that follow. 0: never.",
+        description="A writer without new adds sends the last add confirmed (LAC) to the bookies "
+        "after this time, for tailing readers. 0: never.",
     )
     recovery_window: int = Field(
         default=16,
         ge=1,
         le=1024,
-        description="Recovery reads of a striped ledger that are under way at once.",
+        description="Recovery reads of a striped ledger in parallel.",
     )
     close_drain_timeout_s: float = Field(
         default=10.0, gt=0, le=300, description="How long a close waits for pending adds."
@@ -172,7 +177,7 @@ class LedgerSettings(LinkSettings):
     bookie_failure_memory_s: float = Field(
         default=60.0,
         ge=0,
-        description="For this long after a failed or slow read a bookie is asked last.",
+        description="A bookie with a failed or slow read is asked last for this long.",
     )
     reorder_reads: bool = Field(
         default=True,
@@ -181,79 +186,80 @@ class LedgerSettings(LinkSettings):
     )
     sticky_reads: bool = Field(
         default=True,
-        description="Where all bookies of a ledger have all entries (E = Qw), a handle reads from "
-        "one of them while it can: its read-ahead and its page cache are warm. Handles differ.",
+        description="If all bookies of a ledger have all entries (E = Qw), a reader stays with one "
+        "of them, whose read-ahead and page cache are warm. Different readers choose different "
+        "bookies.",
     )
     speculative_read_ms: int = Field(
         default=2_000,
         ge=0,
         le=120_000,
-        description="A bookie that has not answered a read by then stays in the race, and the next "
-        "one is asked too. 0: never.",
+        description="If a bookie has not answered a read by then, the next one is asked too, and "
+        "the first good answer counts. 0: never.",
     )
     client_rack: str = Field(
-        default="", description="This client's rack, as bookies name theirs. Empty: not known."
+        default="", description="This client's rack, as bookies name theirs. Empty: unknown."
     )
     client_zone: str = Field(
-        default="", description="This client's zone, as bookies name theirs. Empty: not known."
+        default="", description="This client's zone, as bookies name theirs. Empty: unknown."
     )
     long_poll_first_ms: int = Field(
         default=1_500,
         ge=1,
         le=600_000,
-        description="Who follows a ledger asks bookies to wait so long for news at first; after "
-        "nothing new twice as long, and so on.",
+        description="Wait of the first long poll of a tailing reader; it doubles after each poll "
+        "without news.",
     )
     long_poll_ms_max: int = Field(
         default=5_000,
         ge=1,
         le=600_000,
-        description="The longest such wait. At most 0.8 of request_timeout_s in any case, since a "
-        "request without an answer by then counts as failed.",
+        description="Longest wait of a long poll. At most 0.8 of request_timeout_s in any case, "
+        "since a request without an answer by then counts as failed.",
     )
     long_poll_entries_bytes: int = Field(
         default=256 << 10,
         ge=0,
         le=4 << 20,
-        description="Bytes of new entries that the answer to such a request may bring along, which "
-        "saves the read. 0: none.",
+        description="Bytes of new entries that the answer to a long poll may carry, which saves a "
+        "read. 0: none.",
     )
     follow_wait_s: float = Field(
         default=30.0,
         gt=0,
         le=3_600,
-        description="Who follows a ledger makes sure this often that enough bookies answer.",
+        description="Time between two checks of a tailing reader that enough bookies answer.",
     )
     ledger_manager: Literal["hierarchical", "longhierarchical", "flat"] = Field(
         default="hierarchical",
-        description="Where the metadata store keeps ledgers; the same for all clients of a "
-        "cluster, for ever. flat is deprecated: it ends at some tens of thousands of ledgers.",
+        description="Layout of ledgers in the metadata store; the same for all clients of a "
+        "cluster, forever. flat is deprecated: it is limited to some tens of thousands of ledgers.",
     )
     placement: Literal["random", "rack", "zone"] = Field(
         default="rack",
-        description="Which bookies a ledger takes: any, or such that every write set spans "
-        "several racks or zones. Where bookies do not say their rack, all count as one.",
+        description="How bookies are chosen for a ledger: at random, or so that every write set "
+        "spans several racks or zones. Bookies without a rack count as one rack.",
     )
     placement_racks_min: int = Field(
         default=2,
         ge=1,
-        description="Racks that every write set spans; the write quorum caps it. 1: any.",
+        description="Racks that every write set spans, at most the write quorum. 1: any.",
     )
     placement_zones_min: int = Field(
         default=2,
         ge=1,
-        description="Zones that every write set spans with the zone placement; the write quorum "
-        "caps it.",
+        description="Zones that every write set spans with the zone placement, at most the write "
+        "quorum.",
     )
     placement_enforced: bool = Field(
         default=False,
-        description="When racks or zones are short: refuse (true), or spread as far as possible "
-        "and log it (false). Bookies that do not say theirs are not used when it is enforced.",
+        description="If there are too few racks or zones: refuse (true), or spread as far as "
+        "possible and log it (false). If true, bookies without a rack or zone are not used.",
     )
     opportunistic_striping: bool = Field(
         default=False,
-        description="A new ledger may have a smaller ensemble than asked for, down to its write "
-        "quorum, when bookies are short.",
+        description="A new ledger may have a smaller ensemble than requested, down to its write "
+        "quorum, if there are too few bookies.",
     )
 
     @property
@@ -279,27 +285,31 @@ class LogConfig(BaseModel):
         default=2048 << 20, ge=1, description="A ledger is full at this many payload bytes."
     )
     ledger_age_min_s: float = Field(
-        default=600.0, ge=0, description="A younger ledger is not rolled, however full it is."
+        default=600.0,
+        ge=0,
+        description="A ledger younger than this is not rolled over, even if it is full.",
     )
     ledger_age_max_s: float = Field(
-        default=14_400.0, gt=0, description="An older ledger is rolled at the next append."
+        default=14_400.0,
+        gt=0,
+        description="A ledger older than this is rolled over at the next append.",
     )
     pending_bytes_max: int = Field(
         default=256 << 20,
         ge=1 << 20,
-        description="Appends that wait for a confirmation or for the next ledger; beyond it they "
-        "are refused.",
+        description="Bytes of appends that wait for a confirmation or for the next ledger; above "
+        "it appends are refused.",
     )
     opens_without_ledger: bool = Field(
         default=False,
-        description="Whoever opens the log creates its ledger with the first append, not before: "
-        "for many logs of which few are written to.",
+        description="Create the ledger with the first append, not when the log is opened: for many "
+        "logs of which few are written to.",
     )
     overlaps_ledgers: bool = Field(
         default=True,
-        description="Appends go on in the next ledger while those before them finish in the one "
-        "before. Without it they wait for these, for about a round trip, and what a takeover finds "
-        "is a prefix of the appends: who tells by the last entry which ones are there needs that.",
+        description="Appends continue in the next ledger while earlier ones finish in the previous "
+        "ledger. If false, they wait for these, about a round trip, and a takeover finds a prefix "
+        "of the appends: an owner that judges by the last entry needs that.",
     )
     unavailable_retry_s: float = Field(
         default=10.0,
@@ -315,8 +325,8 @@ class LogConfig(BaseModel):
     password: bytes | None = Field(
         default=None,
         repr=False,
-        description="Of the log's ledgers. None: each has a random one of its own, and whoever may "
-        "read the metadata opens them.",
+        description="Password of the log's ledgers. None: each has a random one, and everybody who "
+        "may read the metadata can open them.",
     )
     properties: dict[str, str] = Field(default_factory=dict)
 

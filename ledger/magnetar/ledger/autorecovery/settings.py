@@ -15,74 +15,80 @@ class AuditorSettings(BaseModel):
         default=0.0,
         ge=0,
         le=30 * DAY_S,
-        description="A single bookie that is away counts as lost after this long: choose more than "
-        "a restart takes (rule 3.1). What an operator has written into the metadata store wins. "
-        "Several bookies that are away are not waited for.",
+        description="A single bookie that is away counts as lost after this time: choose more than "
+        "a restart takes. `magnetar admin recovery delay` overrides it. Several bookies that are "
+        "away count as lost without delay.",
     )
     gather_s: float = Field(
         default=1.0,
         ge=0,
         le=600,
-        description="Bookies that vanish within this time are looked at together.",
+        description="Bookies that vanish within this time are audited together.",
     )
     settle_s: float = Field(
         default=15.0,
         ge=0,
         le=3600,
-        description="A new auditor believes nothing before it has led for this long: after an "
-        "outage of the metadata store, bookies need some time to register again.",
+        description="A new auditor considers no bookie lost before it has led for this long: after "
+        "an outage of the metadata store, bookies need some time to register again.",
     )
     mass_loss_share: float = Field(
         default=0.4,
         gt=0,
         le=1,
-        description="When more than this share of the bookies vanishes within mass_loss_window_s, "
-        "the metadata store or the network is suspected (rule 3.2): publishing waits, then runs "
-        "slowly, and there is an alarm.",
+        description="If more than this share of the bookies vanishes within mass_loss_window_s, "
+        "the auditor suspects the metadata store or the network (mass loss): it raises an alarm, "
+        "waits, then publishes work items slowly.",
     )
     mass_loss_bookies_min: int = Field(
-        default=2, ge=1, description="Fewer lost bookies are never taken for such a loss."
+        default=2, ge=1, description="Fewer lost bookies never count as a mass loss."
     )
     mass_loss_window_s: float = Field(
-        default=300.0, gt=0, le=DAY_S, description="The time within which lost bookies count."
+        default=300.0,
+        gt=0,
+        le=DAY_S,
+        description="Time in which lost bookies count towards mass_loss_share.",
     )
     mass_loss_wait_s: float = Field(
         default=30.0,
         ge=0,
         le=DAY_S,
-        description="How long such a loss must last before anything is published.",
+        description="How long a mass loss must last before work items are published.",
     )
     mass_loss_items_per_s_max: float = Field(
-        default=10.0, gt=0, le=10_000, description="Items published per second after that."
+        default=10.0,
+        gt=0,
+        le=10_000,
+        description="Work items published per second during a mass loss, after mass_loss_wait_s.",
     )
     audit_again_s: float = Field(
         default=60.0,
         ge=0,
         le=DAY_S,
-        description="After an audit that found lost bookies comes another one: ledgers may have "
-        "been created on them by clients that did not know yet. 0: none.",
+        description="Delay of another audit after one that found lost bookies: clients that did "
+        "not know yet may have created ledgers on them. 0: none.",
     )
     retry_delay_s: float = Field(
-        default=5.0, gt=0, le=3600, description="After an audit or a check that failed."
+        default=5.0, gt=0, le=3600, description="Delay before a failed audit or check is retried."
     )
     metadata_reads_per_s_max: float = Field(
         default=2_000.0,
         gt=0,
         le=1_000_000,
-        description="Ledgers whose metadata an audit reads per second (defect A12).",
+        description="Ledgers whose metadata an audit reads per second.",
     )
     metadata_reads_at_once_max: int = Field(
-        default=64, ge=1, le=500, description="Of these, how many are under way at once."
+        default=64, ge=1, le=500, description="Ledgers whose metadata an audit reads in parallel."
     )
     publishes_at_once_max: int = Field(
-        default=32, ge=1, le=500, description="Work items that are written side by side."
+        default=32, ge=1, le=500, description="Work items that are written in parallel."
     )
     bookie_check_interval_s: float = Field(
         default=DAY_S,
         ge=0,
         le=365 * DAY_S,
-        description="How often all ledgers are searched for lost bookies although none was seen "
-        "to vanish. 0: never.",
+        description="How often all ledgers are searched for lost bookies even if none was seen to "
+        "vanish. 0: never.",
     )
     all_ledgers_check_interval_s: float = Field(
         default=7 * DAY_S,
@@ -108,51 +114,51 @@ class AuditorSettings(BaseModel):
         ge=0,
         le=365 * DAY_S,
         description="How often bookies are asked which entries they have, which finds entries that "
-        "stayed at the ack quorum (rule 4.1). 0: never.",
+        "stayed at the ack quorum. 0: never.",
     )
     first_check_delay_s: float = Field(
         default=60.0,
         ge=0,
         le=DAY_S,
-        description="A check that is due when an auditor begins waits for so long.",
+        description="A check that is due when an auditor starts waits this long.",
     )
     check_ledgers_per_s_max: float = Field(
         default=200.0, gt=0, le=100_000, description="Ledgers that a check looks at per second."
     )
     check_ledgers_at_once_max: int = Field(
-        default=16, ge=1, le=500, description="Of these, how many are under way at once."
+        default=16, ge=1, le=500, description="Ledgers that a check looks at in parallel."
     )
     check_ledger_timeout_s: float = Field(
         default=120.0,
         gt=0,
         le=3600,
-        description="A ledger whose bookies do not answer by then is left for a second look.",
+        description="A ledger whose bookies do not answer by then is checked again later.",
     )
     second_look_delay_s: float = Field(
         default=30.0,
         ge=0,
         le=DAY_S,
-        description="Ledgers about which a check could not decide are looked at once more, so long "
+        description="Ledgers that a check could not decide on are checked once more, this long "
         "after all others.",
     )
     second_looks_max: int = Field(
-        default=10_000, ge=0, description="How many ledgers may wait for a second look."
+        default=10_000, ge=0, description="Ledgers that may wait for a second check."
     )
     survey_interval_s: float = Field(
         default=30.0,
         gt=0,
         le=DAY_S,
-        description="How often the items are counted for the metrics.",
+        description="How often work items are counted for the metrics.",
     )
     survey_items_max: int = Field(
         default=10_000,
         ge=1,
-        description="Items that are read for their age and size; of more than these only the "
-        "number is known.",
+        description="Work items that are read for their age and size; further ones are only "
+        "counted.",
     )
     overdue_item_age_s: float = Field(
         default=0.0,
         ge=0,
         le=365 * DAY_S,
-        description="Items older than this count as overdue. 0: none is.",
+        description="Work items older than this count as overdue. 0: never.",
     )

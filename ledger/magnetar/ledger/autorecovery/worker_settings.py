@@ -9,7 +9,7 @@ class WorkerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     ledgers_at_once: int = Field(
-        default=8, ge=1, le=256, description="Ledgers that one worker repairs side by side."
+        default=8, ge=1, le=256, description="Ledgers that one worker repairs in parallel."
     )
     items_per_s_max: float = Field(
         default=200.0,
@@ -21,45 +21,44 @@ class WorkerSettings(BaseModel):
     copy_bytes_per_s_max: int = Field(
         default=112 << 20,
         ge=0,
-        description="Bytes written to bookies per second by one worker; 0: no bound. Lower it when "
-        "re-replication slows publishing too much.",
+        description="Bytes per second that one worker writes to bookies; 0: no limit. Lower it "
+        "when re-replication slows publishing too much.",
     )
     copy_bytes_in_flight_max: int = Field(
         default=8 << 20,
         ge=64 << 10,
-        description="Bytes asked for and not yet stored, over all ledgers. Publishers' adds wait "
+        description="Bytes requested and not yet stored, over all ledgers. Publishers' adds wait "
         "behind them in the bookies.",
     )
     copy_read_bytes: int = Field(
         default=1 << 20,
         ge=4096,
         le=4 << 20,
-        description="Entries are copied in runs of about this size, one read and one add each, "
-        "which cost less processor time the larger they are. A larger entry is a run of its own.",
+        description="Entries are copied in runs of about this many bytes, one read and one add "
+        "each. Larger runs cost less CPU time. A larger entry is a run of its own.",
     )
     copy_attempts_max: int = Field(
         default=3,
         ge=1,
         le=100,
-        description="Tries of one run of entries before its fragment is left for later.",
+        description="Attempts to copy one run of entries before its fragment is left for later.",
     )
     copy_retry_delay_s: float = Field(
-        default=0.5, gt=0, le=60, description="Between two such tries."
+        default=0.5, gt=0, le=60, description="Delay between two attempts to copy a run of entries."
     )
     reads_per_ledger_max: int = Field(
-        default=4, ge=1, le=64, description="Runs of one ledger that are copied side by side."
+        default=4, ge=1, le=64, description="Runs of one ledger that are copied in parallel."
     )
     list_bitmap_bytes: int = Field(
         default=16 << 10,
         ge=64,
         le=64 << 10,
-        description="Bookies tell which entries they have in pages of eight times as many ids.",
+        description="Bytes per page in which bookies list their entries, one bit per entry id.",
     )
     lost_entries_listed_max: int = Field(
         default=100,
         ge=1,
-        description="Entries that turn out to be on no bookie while a fragment is copied, before "
-        "the attempt ends.",
+        description="Entries found on no bookie before the attempt to copy a fragment ends.",
     )
     open_ledger_grace_s: float = Field(
         default=30.0,
@@ -72,46 +71,48 @@ class WorkerSettings(BaseModel):
         default=5.0,
         gt=0,
         le=3600,
-        description="A ledger that could not be repaired is locked for this long; it doubles with "
-        "each of the next failures, up to retry_doublings_max.",
+        description="A ledger that could not be repaired is locked for this long; the delay "
+        "doubles with each further failure, up to retry_doublings_max times.",
     )
     retry_doublings_max: int = Field(
-        default=4, ge=0, le=20, description="Failures until retry_delay_s_max is the delay."
+        default=4, ge=0, le=20, description="Failures after which the delay is retry_delay_s_max."
     )
     retry_delay_s_max: float = Field(
         default=300.0,
         gt=0,
         le=86_400,
-        description="The delay after more failures, and after one that time alone does not heal: "
-        "entries that no bookie has.",
+        description="Delay after more failures, and if waiting alone does not help: no bookie has "
+        "some entries.",
     )
     deferred_items_max: int = Field(
         default=10_000,
         ge=1,
-        description="Failed ledgers whose locks one worker keeps for their delay; of more than "
-        "these the lock is given back at once.",
+        description="Failed ledgers whose locks one worker keeps during their delay; locks of "
+        "further ones are released at once.",
     )
     rescan_s: float = Field(
         default=60.0,
         gt=0,
         le=3600,
-        description="All items are listed this often although no watch fired.",
+        description="All work items are listed this often even if no watch fired.",
     )
     scan_pause_s: float = Field(
         default=0.2,
         gt=0,
         le=60,
-        description="The least time between two listings of the items; ten times as long as the "
-        "last one took, if that is more.",
+        description="Shortest time between two listings of the work items; ten times as long as "
+        "the last one took, if that is more.",
     )
     metadata_retries_max: int = Field(
-        default=20, ge=1, description="Conflicts in a row before a swap of members gives up."
+        default=20,
+        ge=1,
+        description="Conflicts in a row before replacing an ensemble member gives up.",
     )
     stop_timeout_s: float = Field(
         default=10.0,
         ge=0,
         le=600,
-        description="How long a worker that stops waits for the requests that give back its locks.",
+        description="How long a stopping worker waits for its locks to be released.",
     )
 
     @model_validator(mode="after")

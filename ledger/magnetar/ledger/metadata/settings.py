@@ -49,16 +49,18 @@ class MetadataSettings(BaseModel):
 
     zookeeper_user: SecretStr = Field(
         default=SecretStr(""),
-        description="ZooKeeper: user:password of its digest scheme; what this process makes is for "
-        "that user alone. Empty = for everybody.",
+        description="ZooKeeper: user:password for digest authentication; only that user may access "
+        "nodes that this process creates. Empty = everybody may.",
     )
     zookeeper_tls_ca_file: str = Field(
-        default="", description="ZooKeeper: TLS, with servers whose certificates are of these, PEM."
+        default="", description="ZooKeeper: CA certificates of its servers, PEM. Set it to use TLS."
     )
     zookeeper_tls_certificate_file: str = Field(
-        default="", description="ZooKeeper: the own certificate, PEM, if its servers ask for one."
+        default="", description="ZooKeeper: client certificate, PEM, if its servers require one."
     )
-    zookeeper_tls_key_file: str = Field(default="", description="The key of that certificate.")
+    zookeeper_tls_key_file: str = Field(
+        default="", description="ZooKeeper: private key of the client certificate, PEM."
+    )
 
     @model_validator(mode="after")
     def _check_relations(self) -> "MetadataSettings":

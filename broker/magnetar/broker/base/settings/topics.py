@@ -23,9 +23,13 @@ class TopicSettings(Section):
         default=5_000, ge=1, description="Entries of one read behind the tail."
     )
     read_retry_ms: int = Field(
-        default=100, ge=1, description="Pause after a failed read; doubles up to the maximum."
+        default=100,
+        ge=1,
+        description="Delay before a failed read is retried; it doubles up to read_retry_ms_max.",
     )
-    read_retry_ms_max: int = Field(default=5_000, ge=1, description="Longest pause between reads.")
+    read_retry_ms_max: int = Field(
+        default=5_000, ge=1, description="Longest delay before a failed read is retried."
+    )
 
     # Dispatch: batch sizes, look-ahead and delays.
 
@@ -41,38 +45,39 @@ class TopicSettings(Section):
         default=1_000,
         ge=1,
         description="Unfinished chunked messages of one Shared subscription whose consumer is "
-        "remembered; more, and the oldest is forgotten.",
+        "remembered; above it the oldest is forgotten.",
     )
     key_shared_consistent_hashing: bool = Field(
         default=True,
-        description="Consumers of a Key_Shared subscription share hashes by a ring; false: each "
-        "gets half of the widest range (subscriptionKeySharedUseConsistentHashing of Pulsar).",
+        description="Key_Shared consumers share hashes by consistent hashing; false: each gets "
+        "half of the widest range (subscriptionKeySharedUseConsistentHashing of Pulsar).",
     )
     look_ahead_per_consumer_max: int = Field(
         default=2_000,
         ge=1,
-        description="Entries for each consumer of a Key_Shared subscription that may wait for "
-        "slower ones while later ones go on.",
+        description="Key_Shared: entries per consumer that may wait for slow consumers while later "
+        "entries are dispatched.",
     )
     look_ahead_per_subscription_max: int = Field(
-        default=20_000, ge=1, description="The same for all its consumers together."
+        default=20_000, ge=1, description="Key_Shared: such waiting entries per subscription."
     )
     look_ahead_bytes_max: int = Field(
         default=4 * _MIB,
         ge=0,
-        description="Bytes of such entries that a subscription keeps; the others are read again.",
+        description="Key_Shared: bytes of waiting entries that a subscription keeps in memory; "
+        "others are read again.",
     )
     look_ahead_patience_ms: int = Field(
         default=100,
         ge=0,
-        description="Time that slower consumers have to take what waits for them, before more is "
-        "left behind than can be kept.",
+        description="Key_Shared: time for slow consumers to take their waiting entries before more "
+        "wait than look_ahead_bytes_max keeps.",
     )
     failover_delay_ms: int = Field(
         default=1_000,
         ge=0,
-        description="Wait before a newly chosen Failover consumer is sent to, the first one "
-        "included: for acks of the former one, and for the others of its group.",
+        description="Delay before messages go to a new active Failover consumer, the first one "
+        "included: acks of the former one, or other consumers, may still arrive.",
     )
 
     # Producers and subscriptions.
@@ -80,12 +85,12 @@ class TopicSettings(Section):
     producers_waiting_per_topic_max: int = Field(
         default=1_000,
         ge=0,
-        description="Producers that wait to have one topic for themselves; more are refused.",
+        description="Producers that wait for exclusive access to a topic; more are refused.",
     )
     seek_return_timeout_ms: int = Field(
         default=60_000,
         ge=1,
-        description="A reader's place is kept this long after a seek closed its consumer.",
+        description="A reader's position is kept this long after a seek disconnects its consumer.",
     )
 
     # Deduplication: producer names, and snapshots of their sequence ids.
@@ -93,18 +98,20 @@ class TopicSettings(Section):
     dedup_snapshot_check_interval_s: float = Field(
         default=10.0,
         ge=0,
-        description="Time between two looks at whether a topic's snapshot is due; 0: never.",
+        description="Time between two checks whether a topic's snapshot is due; 0: never.",
     )
     dedup_names_max: int = Field(
         default=10_000,
         ge=1,
-        description="Producer names of a topic whose sequence ids are remembered; those used last.",
+        description="Producer names of a topic whose sequence ids are remembered, the most "
+        "recently used.",
     )
     dedup_snapshot_bytes_max: int = Field(
         default=448 << 10,
         ge=1_024,
         le=512 << 10,
-        description="The same names with their ids in bytes: a metadata node must hold them.",
+        description="Bytes of a snapshot of producer names with their sequence ids: it must fit "
+        "into a metadata node.",
     )
     dedup_names_unused_s: float = Field(
         default=21_600.0,
@@ -119,23 +126,25 @@ class TopicSettings(Section):
         default=16_384,
         ge=1,
         le=1 << 20,
-        description="A topic's index of delayed messages goes to a ledger with so many messages.",
+        description="Delayed messages at which a topic's index of them is moved to a ledger.",
     )
     delayed_segment_records: int = Field(
         default=2048,
         ge=1,
         le=1 << 15,
-        description="Messages in an entry of that ledger, which is read as a whole: 24 bytes each.",
+        description="Delayed messages per entry of an index ledger, 24 bytes each; an entry is "
+        "read as a whole.",
     )
     delayed_segments_loaded_max: int = Field(
         default=256,
         ge=1,
-        description="Entries of that ledger that a topic keeps in memory, those due first.",
+        description="Entries of index ledgers that a topic keeps in memory, those due first.",
     )
     delayed_due_entries_max: int = Field(
         default=1000,
         ge=2,
-        description="Due messages that a subscription has in its queue; others wait as a bit each.",
+        description="Due messages in the queue of a subscription; further ones are kept as one bit "
+        "each.",
     )
     delayed_retry_ms: int = Field(
         default=5000,
@@ -157,13 +166,13 @@ class TopicSettings(Section):
         description="Time between two checks of backlog quotas, for producers that are connected.",
     )
     subscription_expiry_check_interval_s: float = Field(
-        default=300.0, ge=0, description="Time between two looks for unused subscriptions."
+        default=300.0, ge=0, description="Time between two checks for unused subscriptions."
     )
     inactive_topic_check_interval_s: float = Field(
-        default=60.0, ge=0, description="Time between two looks for unused topics; 0 = never."
+        default=60.0, ge=0, description="Time between two checks for unused topics; 0 = never."
     )
     backlog_analysis_entries_max: int = Field(
-        default=10_000, ge=1, description="Entries that one look at what a backlog is reads."
+        default=10_000, ge=1, description="Entries read by one analysis of a backlog."
     )
 
     # Topics that nobody uses: how often they are looked at, and what that may cost.
@@ -171,25 +180,25 @@ class TopicSettings(Section):
     topics_at_rest_interval_s: float = Field(
         default=600.0,
         ge=0,
-        description="Time between two walks over the stored topics that nobody uses; 0 = never. "
-        "They are trimmed, expired and deleted by the same policies as topics in use.",
+        description="Time between two scans of the stored topics that are not in use; 0 = never. A "
+        "scan trims, expires and deletes them by the same policies as topics in use.",
     )
     topics_at_rest_reads_per_s: float = Field(
         default=100.0,
         gt=0,
-        description="Reads of the metadata store per second that a walk makes. A topic takes two, "
-        "and one for each of its subscriptions: 100,000 topics with one each take 50 minutes.",
+        description="Metadata store reads per second of such a scan. A topic takes two, plus one "
+        "per subscription: 100,000 topics with one subscription each take 50 minutes.",
     )
     topics_at_rest_loaded_max: int = Field(
         default=4,
         ge=1,
-        description="Topics at rest that are loaded at once, because something is due in them.",
+        description="Unused topics loaded in parallel because something is due in them.",
     )
     topics_at_rest_remembered_max: int = Field(
         default=10_000,
         ge=1,
-        description="Topics that came to rest here of which the time is remembered. Beyond it, the "
-        "disuse of older ones counts from the latest time that was forgotten.",
+        description="Unused topics whose last use is remembered. Topics beyond it count as unused "
+        "since the latest use that was forgotten.",
     )
 
     # Compaction.
@@ -197,26 +206,26 @@ class TopicSettings(Section):
     compaction_check_interval_s: float = Field(
         default=60.0,
         ge=0,
-        description="Time between two looks at a topic's compaction threshold; 0 = never.",
+        description="Time between two checks of a topic's compaction threshold; 0 = never.",
     )
     compactions_at_once: int = Field(
-        default=1, ge=1, description="Topics that a broker compacts side by side."
+        default=1, ge=1, description="Topics that a broker compacts in parallel."
     )
     compaction_keys_bytes_max: int = Field(
         default=256 * _MIB,
         ge=1,
-        description="Memory for the keys of one compaction; a topic with more keys is not "
+        description="Bytes of memory for the keys of one compaction; a topic with more keys is not "
         "compacted, and its status says so.",
     )
     compaction_batch_bytes_max: int = Field(
         default=64 * _MIB,
         ge=1,
-        description="Batches that are larger, uncompressed, are kept whole.",
+        description="Batches with more uncompressed bytes are kept whole.",
     )
     compaction_bytes_per_s: int = Field(
         default=32 * _MIB,
         ge=0,
-        description="Speed at which a pass of a compaction reads; 0 = no bound.",
+        description="Bytes per second that a pass of a compaction reads; 0 = no limit.",
     )
     compaction_retains_keyless: bool = Field(
         default=False, description="Whether messages without a key survive a compaction."
@@ -228,18 +237,20 @@ class TopicSettings(Section):
         default=_MIB,
         ge=1,
         le=4 * _MIB,
-        description="Largest schema, its properties included; it is one entry of a ledger.",
+        description="Bytes of the largest schema, its properties included; it is one entry of a "
+        "ledger.",
     )
     schema_versions_max: int = Field(
         default=1_000,
         ge=1,
         le=4_000,
-        description="Versions of one topic's schema, deletions included; its node names each.",
+        description="Versions of one topic's schema, deletions included; its metadata node lists "
+        "each.",
     )
     schema_cache_bytes_max: int = Field(
         default=8 * _MIB,
         ge=0,
-        description="Schemas that are remembered, as clients wrote them; 0 = none is.",
+        description="Bytes of schemas that are cached, as clients wrote them; 0 = no cache.",
     )
 
     # Transactions.
@@ -257,7 +268,7 @@ class TopicSettings(Section):
         "owner of its partition, and its log takes thousands of transactions per second.",
     )
     transaction_open_max: int = Field(
-        default=10_000, ge=1, description="Transactions of a coordinator that have not ended."
+        default=10_000, ge=1, description="Open transactions of one coordinator."
     )
     transaction_timeout_max_ms: int = Field(
         default=24 * 3600 * 1000,
@@ -272,58 +283,57 @@ class TopicSettings(Section):
     transaction_finished_max: int = Field(
         default=10_000,
         ge=1,
-        description="Ended transactions of a coordinator whose outcome it still tells.",
+        description="Ended transactions of one coordinator whose outcome it remembers.",
     )
     transaction_log_records: int = Field(
         default=5_000,
         ge=1,
-        description="Records after which the state is written down as a whole, and older ones go: "
-        "of a coordinator, and of a topic.",
+        description="Log records of a coordinator, or of a topic, after which a snapshot is "
+        "written and older records are deleted.",
     )
     transaction_snapshot_entries: int = Field(
         default=20_000,
         ge=1,
-        description="Entries of a topic with transactions that are read when it is loaded, at "
-        "most, to know which of them are aborted.",
+        description="Most entries of a topic with transactions that are read at its load to find "
+        "the aborted ones.",
     )
     transaction_check_interval_s: float = Field(
         default=10.0,
         ge=0,
-        description="Time between two looks whether coordinators are served, and topics' "
-        "transactions are to be written down; 0 = never.",
+        description="Time between two checks that coordinators are served and whether topics need "
+        "a transaction snapshot; 0 = never.",
     )
     transaction_ends_at_once: int = Field(
         default=64,
         ge=1,
-        description="Topics and subscriptions that a broker's coordinators tell of ends at a time; "
-        "a quarter of them on one topic.",
+        description="Commits and aborts that a broker's coordinators send to topics and "
+        "subscriptions in parallel; a quarter of them to one topic.",
     )
     transaction_end_timeout_ms: int = Field(
         default=20_000,
         ge=100,
-        description="How long one attempt to tell a topic or subscription may take.",
+        description="Timeout of one attempt to send a commit or abort to a topic or subscription.",
     )
     transaction_end_wait_ms: int = Field(
         default=10_000,
         ge=0,
-        description="How long a client that ends a transaction waits for all topics to know; "
-        "after that it is told that the decision is made.",
+        description="How long a commit or abort request waits until all topics have applied it; "
+        "after that the client is told that the decision is made.",
     )
     transaction_retry_ms: int = Field(
-        default=200, ge=1, description="Pause before a topic is told again; it doubles."
+        default=200, ge=1, description="Delay before a commit or abort is sent again; it doubles."
     )
     transaction_retry_ms_max: int = Field(
-        default=10_000, ge=1, description="The longest such pause."
+        default=10_000, ge=1, description="Longest delay before a commit or abort is sent again."
     )
     transaction_pending_acks_max: int = Field(
         default=100_000,
         ge=1,
-        description="Acknowledgements of a subscription in transactions that have not ended; more "
-        "are refused.",
+        description="Acknowledgements of a subscription in open transactions; more are refused.",
     )
     transaction_snapshot_bytes_max: int = Field(
         default=_MIB,
         ge=1024,
         le=4 * _MIB,
-        description="Size of a part of what a topic writes down.",
+        description="Bytes of one part of a topic's transaction snapshot.",
     )

@@ -15,9 +15,9 @@ class WebSocketSettings(Section):
     )
     websocket_origins: str = Field(
         default="",
-        description="Web pages that may connect, and change things over HTTP: their origins with "
-        "commas between, as https://console.example. Empty: pages of the same host and port only. "
-        "*: any. Without authentication a broker at loopback answers to these hosts, too.",
+        description="Origins of web pages that may connect and send changes over HTTP, separated "
+        "by commas, as https://console.example. Empty: same host and port only. *: any. Without "
+        "authentication, a broker on loopback also accepts these host names.",
     )
     websocket_sessions_max: int = Field(
         default=20_000, ge=1, description="WebSocket sessions at once; more get 503."
@@ -26,8 +26,8 @@ class WebSocketSettings(Section):
         default=_MIB,
         ge=1024,
         le=64 * _MIB,
-        description="Largest message of a WebSocket client, as text; a larger one ends the session "
-        "with 1009.",
+        description="Bytes of the largest message of a WebSocket client, as text; a larger one "
+        "closes the session with 1009.",
     )
     websocket_idle_timeout_ms: int = Field(
         default=300_000,
@@ -40,63 +40,66 @@ class WebSocketSettings(Section):
     websocket_close_timeout_ms: int = Field(
         default=5_000,
         ge=1,
-        description="Time a WebSocket client has to answer a close before it is cut off.",
+        description="Time for a WebSocket client to answer a close before it is disconnected.",
     )
     websocket_write_buffer_bytes: int = Field(
         default=256 * 1024,
         ge=1024,
-        description="Unsent bytes of a session at which no more messages are taken for it, and it "
-        "is not read either.",
+        description="Unsent bytes of a session at which dispatch to it pauses and the broker stops "
+        "reading from it.",
     )
     websocket_receiver_queue_max: int = Field(
         default=1_000,
         ge=1,
-        description="Largest receiverQueueSize of a WebSocket consumer; larger ones are cut.",
+        description="Largest receiverQueueSize of a WebSocket consumer; larger values are reduced "
+        "to it.",
     )
     websocket_queue_bytes_max: int = Field(
         default=8 * _MIB,
         ge=1,
-        description="Bytes of messages that brokers may send ahead for a session, by the size of "
-        "those before them; receiverQueueSize is cut to what fits.",
+        description="Bytes of messages that brokers may send ahead for a session, estimated from "
+        "earlier messages; receiverQueueSize is reduced to what fits.",
     )
     websocket_unacknowledged_max: int = Field(
         default=50_000,
         ge=1,
-        description="Messages that a session in pull mode waits for acknowledgements of, when it "
-        "has an ack timeout; then permits do not help until some are acknowledged.",
+        description="Unacknowledged messages of a pull-mode session with an ack timeout; above it "
+        "permits have no effect until some are acknowledged.",
     )
     websocket_pending_messages_max: int = Field(
         default=1_000,
         ge=1,
-        description="Publishes of a session without receipt at which it is not read; "
+        description="Unconfirmed publishes of a session at which the broker stops reading from it; "
         "maxPendingMessages may ask for fewer.",
     )
     websocket_pending_bytes_max: int = Field(
         default=8 * _MIB,
         ge=1,
-        description="Bytes of publishes of a session without receipt at which it is not read.",
+        description="Unconfirmed publish bytes of a session at which the broker stops reading from "
+        "it.",
     )
     websocket_publish_bytes_max: int = Field(
         default=256 * _MIB,
         ge=1,
-        description="Bytes of publishes of all sessions together without receipt at which those "
-        "that publish are not read.",
+        description="Unconfirmed publish bytes of all sessions at which the broker stops reading "
+        "from those that publish.",
     )
     websocket_topics_max: int = Field(
         default=1_000,
         ge=1,
-        description="Topics, each partition counted, that one WebSocket consumer may be on.",
+        description="Topics of one WebSocket consumer, each partition counted.",
     )
     websocket_discovery_interval_s: float = Field(
         default=60.0,
         gt=0,
-        description="Time between two looks of a session for new partitions, and new topics that "
-        "its pattern matches.",
+        description="Time between two searches of a session for new partitions, and for new topics "
+        "that match its pattern.",
     )
     websocket_operation_timeout_ms: int = Field(
         default=30_000,
         ge=100,
-        description="Time to create what a session needs, before the upgrade is refused with 504.",
+        description="Time to create a session's producers or consumers before the upgrade is "
+        "refused with 504.",
     )
     websocket_links: int = Field(
         default=4,

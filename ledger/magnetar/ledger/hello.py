@@ -97,4 +97,4 @@ def check_answer(frame: Frame, meant: BookieIdentity) -> None:
         raise BookieProtocolError(f"the hello was refused with status {frame.status}: {text}")
     answering = decode_identity(frame.body)
     if answering.is_other_than(meant):
-        raise WrongBookieError(f"{meant} was meant, {answering} answers")
+        raise WrongBookieError(f"expected {meant}, but {answering} answered")

@@ -80,7 +80,7 @@ class ClientHandshake:
             SecretRefusedError: the bookie refuses us, or does not know the secret.
         """
         if frame.op != Op.AUTH or not frame.is_response:
-            raise SecretRefusedError("the bookie answered something else than the handshake")
+            raise SecretRefusedError("the bookie did not answer with a handshake")
         if frame.status == Status.BAD_REQUEST and self._is_optional and self._expected is None:
             return None  # It has no secret, and takes requests on this connection.
         if frame.status != Status.OK:
@@ -118,7 +118,7 @@ class BookieHandshake:
         if frame.op != Op.AUTH:
             return self._refuse(
                 frame,
-                "this bookie wants proof of the shared secret first: set shared_secret_file of "
+                "this bookie requires proof of the shared secret: set shared_secret_file of "
                 "[ledger] (MAGNETAR_LEDGER_SHARED_SECRET_FILE). A standalone or cluster keeps it "
                 "as shared-secret in its data directory",
             )
@@ -133,7 +133,7 @@ class BookieHandshake:
             if hmac.compare_digest(proof, frame.body):
                 matching = secret
         if matching is None:
-            return self._refuse(frame, "the shared secret is another one here")
+            return self._refuse(frame, "the shared secret is not the one of this bookie")
         self.is_done = True
         body = _proof(matching, _BOOKIE, self._client_nonce, self._nonce)
         return _answer(frame, Status.OK, body)

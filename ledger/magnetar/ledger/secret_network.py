@@ -115,7 +115,7 @@ class _ClientSide(asyncio.Protocol):
                 elif not self.done.done():
                     self.done.set_result(None)
         except BookieProtocolError as error:
-            self._fail(SecretRefusedError(f"the bookie answered no handshake: {error}"))
+            self._fail(SecretRefusedError(f"the bookie did not answer the handshake: {error}"))
         except SecretRefusedError as error:
             self._fail(error)
 

@@ -166,7 +166,9 @@ class Acknowledger:
             return
         connection = self._connection()
         if connection is None:
-            raise BrokerUnavailableError("not connected: the acknowledgements are sent later")
+            raise BrokerUnavailableError(
+                "not connected: the acknowledgements are sent after the reconnect"
+            )
         # All are sent before the first answer is waited for: it may be an error, or never be seen.
         answers = [
             self._confirmed(connection, command)
@@ -190,7 +192,7 @@ class Acknowledger:
         """
         connection = self._connection()
         if connection is None:
-            raise BrokerUnavailableError("not connected: nothing is acknowledged")
+            raise BrokerUnavailableError("not connected: nothing was acknowledged")
         acks = AckGrouping(batch_index_ack=True)  # what the others do is not for us to wait for
         entry = (what.ledger_id, what.entry_id)
         self.acknowledged += 1

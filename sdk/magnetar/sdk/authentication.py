@@ -61,7 +61,7 @@ class TokenAuthentication:
     def __init__(self, token: str | Callable[[], str] = "", *, path: str | Path = "") -> None:
         """Raises: ValueError: not exactly one of the two was given."""
         if bool(token) == bool(path):
-            raise ValueError("either a token or the path of a file with one")
+            raise ValueError("give either a token or the path of a token file")
         self._token, self._path = token, path
         self._was_read = False
 
@@ -99,7 +99,7 @@ class BasicAuthentication:
     def __init__(self, user: str, password: str) -> None:
         """Raises: ValueError: a user with a colon: the broker could not tell where it ends."""
         if ":" in user:
-            raise ValueError("a user's name has no colon")
+            raise ValueError("a user name must not contain a colon")
         self._data = f"{user}:{password}".encode()
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ class OAuth2ClientCredentials:
     ) -> None:
         """Raises: ValueError: no URL of an issuer."""
         if urllib.parse.urlsplit(issuer_url).scheme not in ("http", "https"):
-            raise ValueError(f"{issuer_url!r} is no http or https URL of an issuer")
+            raise ValueError(f"{issuer_url!r} is not an http or https URL of an issuer")
         self._issuer_url = issuer_url.rstrip("/")
         form = {
             "grant_type": "client_credentials",
@@ -163,9 +163,14 @@ class OAuth2ClientCredentials:
         found = self._ask(f"{self._issuer_url}/.well-known/openid-configuration", None)
         endpoint = found.get("token_endpoint")
         if not isinstance(endpoint, str) or not endpoint.startswith(("http://", "https://")):
-            raise CredentialsError(f"{self._issuer_url} names no token_endpoint")
+            raise CredentialsError(
+                f"the discovery document of {self._issuer_url} names no token_endpoint"
+            )
         if self._issuer_url.startswith("https://") and not endpoint.startswith("https://"):
-            raise CredentialsError(f"{self._issuer_url} wants the secret without TLS: {endpoint}")
+            raise CredentialsError(
+                f"{self._issuer_url} names a token endpoint without TLS, {endpoint}: the client "
+                "secret was not sent"
+            )
         answer = self._ask(endpoint, urllib.parse.urlencode(self._form).encode())
         token, lives_s = answer.get("access_token"), answer.get("expires_in", 0)
         if not isinstance(token, str) or not token:
@@ -188,9 +193,9 @@ class OAuth2ClientCredentials:
         try:
             found = json.loads(answer.data)
         except ValueError as error:
-            raise CredentialsError(f"{url} answered with something that is no JSON") from error
+            raise CredentialsError(f"{url} did not answer with JSON") from error
         if not isinstance(found, dict):
-            raise CredentialsError(f"{url} answered with JSON that is no object")
+            raise CredentialsError(f"{url} did not answer with a JSON object")
         return found
 
     def _send(self, http: "HttpClient", url: str, form: bytes | None) -> "HttpAnswer":
@@ -215,13 +220,15 @@ class OAuth2ClientCredentials:
                     answer_bytes_max=ISSUER_ANSWER_BYTES_MAX,
                 )
             except (NotConnectedError, NoAnswerError) as error:
-                raise IssuerUnavailableError(f"{url} cannot be asked: {error}") from error
+                raise IssuerUnavailableError(f"cannot reach {url}: {error}") from error
             except AnswerTooLargeError as error:
-                raise CredentialsError(f"the issuer's answer is no token: {error}") from error
+                raise CredentialsError(
+                    f"the issuer did not answer with a token: {error}"
+                ) from error
             if form is not None or answer.status not in _REDIRECTS:
                 return answer
             target = urllib.parse.urljoin(url, answer.headers.get("location", ""))
             if not target.startswith("https://" if url.startswith("https://") else "http"):
                 raise CredentialsError(f"{url} redirects to {target}, which is not TLS")
             url = target
-        raise CredentialsError(f"{url} redirects, as {_REDIRECTS_MAX} others before it")
+        raise CredentialsError(f"{url} redirects again, after {_REDIRECTS_MAX} redirects")

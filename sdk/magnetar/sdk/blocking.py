@@ -63,9 +63,14 @@ class _LoopThread:
             AlreadyClosedError: the client is closed.
         """
         if os.getpid() != self._pid:
-            raise ForkedError("the client was made before a fork: make one in the child")
+            raise ForkedError(
+                "the client was created before a fork: create one in the child process"
+            )
         if threading.current_thread() is self._thread:
-            raise AlreadyClosedError("the client was called by one of its own callbacks")
+            raise AlreadyClosedError(
+                "a callback cannot call the blocking client that runs it: call it from another "
+                "thread"
+            )
 
         async def run() -> object:
             result = function()

@@ -288,7 +288,7 @@ class Client:
         name = self._parse(topic)
         info = schema.info if isinstance(schema, Schema) else schema
         if info is None:
-            raise SchemaDefinitionError(f"{topic}: a schema without a definition")
+            raise SchemaDefinitionError(f"{topic}: the schema has no definition")
         first = name.partition(0) if await self._lookup.partitions(str(name)) else name
         connection = await self._lookup.connection_for(str(first))
         return await get_or_create_schema(connection, str(first), info)
@@ -331,7 +331,9 @@ class Client:
 
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
-            raise ForkedError("the client was made before a fork: make one in the child")
+            raise ForkedError(
+                "the client was created before a fork: create one in the child process"
+            )
         if self._closed:
             raise AlreadyClosedError("the client is closed")
 
@@ -385,7 +387,7 @@ class Client:
         if topic.partition_index < 0 and topic not in self._plain_topics:
             if await self._lookup.partitions(str(topic)):
                 raise NotSupportedError(
-                    f"{topic} was partitioned after it was looked at: make the producer anew"
+                    f"{topic} has become partitioned: create the producer again"
                 )
             self._remember_plain(topic)
         return await self._lookup.connection_for(str(topic))
@@ -511,7 +513,8 @@ class ConsumerMaking:
     ) -> TopicsConsumer:
         if start is not None and start not in (MessageId.EARLIEST, MessageId.LATEST):
             raise NotSupportedError(
-                f"{name}: an id to start at is of one topic: start at EARLIEST or LATEST, and seek"
+                f"{name}: a start message id belongs to one topic, and these are several: start at "
+                "EARLIEST or LATEST, and seek"
             )
         return TopicsConsumer(
             self._context,

@@ -284,7 +284,7 @@ class Connection(asyncio.Protocol):
                 text = f"{self.name} answers in HTTP: clients connect to the broker's service port"
                 self.fail(BrokerUnavailableError(f"{text}, 6650 by default"))
                 return
-            self.fail(BrokerUnavailableError(f"{self.name} sent no valid frame: {error}"))
+            self.fail(BrokerUnavailableError(f"{self.name} sent an invalid frame: {error}"))
             return
         receipts: list[CommandSendReceipt] = []
         messages: list[tuple[CommandMessage, bytes]] = []
@@ -425,7 +425,7 @@ class Connection(asyncio.Protocol):
         if self.failure is not None:
             return
         if self._probed and not self._heard:
-            self.fail(BrokerUnavailableError(f"{self.name} is silent"))
+            self.fail(BrokerUnavailableError(f"{self.name} did not answer a PING"))
             return
         # While data flows the peer is alive, but a broker wants to hear from us all the same.
         self.write((PING_FRAME,))

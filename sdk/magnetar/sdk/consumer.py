@@ -404,8 +404,9 @@ class Consumer(ABC):
         kind = self._settings.subscription_type
         if not kind.keeps_order:
             raise NotSupportedError(
-                f"{self.topic}: acknowledge_cumulative is not for {kind.value} subscriptions: "
-                f"others may have what is before; use acknowledge or acknowledge_many"
+                f"{self.topic}: acknowledge_cumulative does not work on {kind.value} "
+                "subscriptions: other consumers may have earlier messages; use acknowledge or "
+                "acknowledge_many"
             )
         if transaction is None:
             self._acknowledger.add_cumulative(what)
@@ -465,8 +466,8 @@ class Consumer(ABC):
         """
         if self._letters is None or not self._settings.retry_topic:
             raise NotSupportedError(
-                f"the consumer of {self.subscription} has no retry topic: make it with "
-                f"ConsumerSettings(retry_topic=True)"
+                f"the consumer of {self.subscription} has no retry topic: create it with "
+                "ConsumerSettings(retry_topic=True)"
             )
         await self._letters.retry_later(message, delay_s=delay_s, properties=properties)
         self.acknowledge(message)

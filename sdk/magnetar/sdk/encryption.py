@@ -103,7 +103,7 @@ class FileKeyReader:
             raise CryptoKeyError(f"key {name}: no path for {kind} keys was given")
         # The name may come out of a message: it must not lead to another folder.
         if "{name}" in path and (not name or "/" in name or "\\" in name or name in (".", "..")):
-            raise CryptoKeyError(f"key {name!r}: not a name that can be part of a path")
+            raise CryptoKeyError(f"key {name!r}: the name cannot be part of a path")
         try:
             return EncryptionKey(Path(path.replace("{name}", name)).read_bytes())
         except OSError as error:
@@ -227,8 +227,10 @@ def _encrypt_data_key(name: str, pem: bytes, data_key: bytes) -> bytes:
         if isinstance(public, ec.EllipticCurvePublicKey):
             return _ecies_encrypt(public, data_key)
     except (ValueError, TypeError) as error:
-        raise CryptoKeyError(f"key {name}: no public key that can be used: {error}") from error
-    raise CryptoKeyError(f"key {name}: RSA and elliptic curves only, not {type(public).__name__}")
+        raise CryptoKeyError(f"key {name}: not a usable public key: {error}") from error
+    raise CryptoKeyError(
+        f"key {name}: only RSA and elliptic curve keys are supported, not {type(public).__name__}"
+    )
 
 
 def _decrypt_data_key(name: str, pem: bytes, value: bytes) -> bytes:
@@ -239,7 +241,7 @@ def _decrypt_data_key(name: str, pem: bytes, value: bytes) -> bytes:
         if isinstance(private, ec.EllipticCurvePrivateKey):
             return _ecies_decrypt(private, value)
     except (ValueError, TypeError) as error:
-        raise CryptoKeyError(f"key {name}: does not open the data key: {error}") from error
+        raise CryptoKeyError(f"key {name}: cannot decrypt the data key: {error}") from error
     raise CryptoKeyError(f"key {name}: RSA and elliptic curves only, not {type(private).__name__}")
 
 

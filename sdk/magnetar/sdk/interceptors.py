@@ -51,7 +51,7 @@ class InterceptorChain(Generic[I]):
             if isinstance(found, kind):
                 message = found
             else:
-                self._log_failure(each, call, TypeError(f"a {type(found).__name__}, no message"))
+                self._log_failure(each, call, TypeError(f"a {type(found).__name__}, not a message"))
         return message
 
     def tell(self, call: str, one: Callable[[I], None]) -> None:

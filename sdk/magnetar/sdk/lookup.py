@@ -68,7 +68,7 @@ class Lookup:
         url = answer.brokerServiceUrlTls if self._is_tls else answer.brokerServiceUrl
         if not url:
             how = "for" if self._is_tls else "without"
-            raise BrokerUnavailableError(f"{topic}: its broker has told no address {how} TLS")
+            raise BrokerUnavailableError(f"{topic}: its broker advertises no address {how} TLS")
         return ServiceUrl.parse(url).addresses[0]
 
     async def service_connection(self) -> Connection:

@@ -94,7 +94,7 @@ class MessageId:
         try:
             parsed = MessageIdData.FromString(data)
         except DecodeError as error:
-            raise MalformedPayloadError(f"no message id: {error}") from error
+            raise MalformedPayloadError(f"not a message id: {error}") from error
         if not parsed.IsInitialized():
             raise MalformedPayloadError("a message id without ledger or entry")
         return cls.from_data(parsed)

@@ -62,7 +62,9 @@ class SystemNetwork:
         except (ConnectionResetError, ConnectionAbortedError) as error:
             if self._make_tls is None or str(error):
                 raise
-            raise ConnectionResetError("it broke off TLS: does this port speak it?") from error
+            raise ConnectionResetError(
+                "the connection closed during the TLS handshake: is this a TLS port?"
+            ) from error
         return transport
 
 

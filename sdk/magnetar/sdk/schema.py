@@ -104,7 +104,7 @@ class SchemaInfo:
         """
         kind = _TYPES.get(schema.type)
         if kind is None:
-            raise SchemaVersionError(f"a schema of type {schema.type}, which is not known here")
+            raise SchemaVersionError(f"unknown schema type {schema.type}")
         properties = {pair.key: pair.value for pair in _pairs(schema)}
         return cls(kind, schema.schema_data, properties, schema.name)
 
@@ -212,6 +212,6 @@ class VersionedSchema(Schema[T]):
     def _check_version(self, version: bytes) -> None:
         if self.is_missing(version):
             raise SchemaVersionError(
-                f"the definition of version {version.hex()} is not loaded: "
-                "`await consumer.load_schemas(messages)` does that"
+                f"the definition of schema version {version.hex()} is not loaded: call `await "
+                "consumer.load_schemas(messages)`"
             )

@@ -124,7 +124,7 @@ def check_settings(settings: object, kind: type[SettingsT]) -> SettingsT:
         TypeError: these are no settings of this kind.
     """
     if not isinstance(settings, kind):
-        raise TypeError(f"settings are a {kind.__name__}(…), not {type(settings).__name__}")
+        raise TypeError(f"settings must be a {kind.__name__}(…), not {type(settings).__name__}")
     return settings
 
 
@@ -183,7 +183,9 @@ class BatchReceivePolicy:
 
     def __post_init__(self) -> None:
         if not (self.messages_max >= 1 and self.bytes_max >= 1 and self.timeout_ms >= 0):
-            raise ValueError("a batch has at least one message and byte, and no negative timeout")
+            raise ValueError(
+                "messages_max and bytes_max must be at least 1, and timeout_ms at least 0"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,10 +246,10 @@ class ClientSettings:
             raise
         except OSError as error:
             raise IssuerUnavailableError(
-                f"the credentials cannot be had for now: {error!r}"
+                f"the credentials are not available for now: {error!r}"
             ) from error
         except Exception as error:
-            raise CredentialsError(f"the credentials cannot be had: {error!r}") from error
+            raise CredentialsError(f"the credentials are not available: {error!r}") from error
 
     def credentials_refused(self) -> None:
         """A broker refused them: the next ones may be others."""
@@ -344,11 +346,13 @@ class ProducerSettings:
         _check("pending_bytes_max", self.pending_bytes_max, 1, 1 << 40)
         _check("partitions_refresh_ms", self.partitions_refresh_ms, 0, 86_400_000)
         if self.lazy_partitions and self.access_mode is not AccessMode.SHARED:
-            raise ValueError("lazy_partitions are for the access mode SHARED: others take them all")
+            raise ValueError(
+                "lazy_partitions needs the access mode SHARED: other modes open all partitions"
+            )
         _check("chunk_bytes_max", self.chunk_bytes_max, 0, 64 * 1024 * 1024)
         _check("data_key_lifetime_ms", self.data_key_lifetime_ms, 1, 30 * 86_400_000)
         if self.encryption_keys and self.key_reader is None:
-            raise ValueError("encryption_keys need a key_reader")
+            raise ValueError("encryption_keys needs a key_reader")
         _check("send_timeout_ms", self.send_timeout_ms, 0, 86_400_000)
 
     def encryptor(self, clock: Clock) -> "MessageEncryptor | None":
@@ -467,13 +471,13 @@ class ConsumerSettings:
         _check("decompressed_bytes_max", self.decompressed_bytes_max, 1, 1 << 40)
         shares = not self.subscription_type.keeps_order
         if self.durable and self.start_message_id is not None:
-            raise ValueError("start_message_id is for consumers with durable=False")
+            raise ValueError("start_message_id needs durable=False")
         if shares and self.read_compacted:
-            raise ValueError("read_compacted is for Exclusive and Failover subscriptions")
+            raise ValueError("read_compacted needs an Exclusive or Failover subscription")
         if self.retry_topic and not shares:
-            raise ValueError("retry_topic is for Shared and Key_Shared subscriptions")
+            raise ValueError("retry_topic needs a Shared or Key_Shared subscription")
         if self.dead_letters is not None and not shares:
-            raise ValueError("dead_letters are for Shared and Key_Shared subscriptions")
+            raise ValueError("dead_letters needs a Shared or Key_Shared subscription")
 
     def decryptor(self) -> "MessageDecryptor | None":
         """What decrypts messages; None: nothing does."""

@@ -260,8 +260,8 @@ class _Listener:
         while not self._changes:
             if self._is_too_slow:
                 raise TooSlowError(
-                    f"more than {self._changes_max} changes waited; look at the view itself, and "
-                    f"ask for changes again"
+                    f"more than {self._changes_max} changes were waiting; read the view itself, "
+                    "and ask for changes again"
                 )
             check()
             self._news.clear()

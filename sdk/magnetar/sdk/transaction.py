@@ -167,7 +167,7 @@ class Transaction:
         self._under_way.discard(task)
         if task.cancelled():
             # It may have been done or not: to commit as if it had been would lose it.
-            error: BaseException | None = TransactionEndedError("something in it was cancelled")
+            error: BaseException | None = TransactionEndedError("an operation in it was cancelled")
         else:
             error = task.exception()
         if isinstance(error, SdkError) and self.failure is None:
@@ -214,7 +214,10 @@ class TransactionCoordinators:
         if not self._coordinators:
             self._coordinators = await self._count(str(ASSIGNMENT_TOPIC))
             if not self._coordinators:
-                raise NotAllowedError("the broker has no coordinators of transactions")
+                raise NotAllowedError(
+                    "the cluster has no transaction coordinators: is "
+                    "transaction_coordinator_enabled off?"
+                )
         number, self._next = self._next % self._coordinators, self._next + 1
         answer = (await self._ask(number, command)).newTxnResponse
         return answer.txnid_most_bits, answer.txnid_least_bits
@@ -283,7 +286,7 @@ class TransactionCoordinators:
                 self._connected.pop(number, None)
                 if self._clock.monotonic_s() + pause_s >= deadline_s:
                     raise OperationTimeoutError(
-                        f"coordinator {number} of transactions did not answer within "
+                        f"transaction coordinator {number} did not answer within "
                         f"{settings.operation_timeout_ms} ms; last: {error}"
                     ) from error
             await asyncio.sleep(pause_s)

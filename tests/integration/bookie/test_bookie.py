@@ -115,7 +115,7 @@ async def test_who_means_another_bookie_is_refused_and_nothing_of_it_is_stored(
         mistaken.write(encode_hello(meant) + encode_request(add_request(1, LEDGER, 0)))
         reply = await mistaken.reply(HELLO_ID)
         assert reply.status == Status.WRONG_BOOKIE
-        assert f"{meant} was meant, bookie b1 of cluster" in reply.body.decode()
+        assert f"expected {meant}, but bookie b1 of cluster" in reply.body.decode()
         async with asyncio.timeout(30):
             await mistaken.wait_closed()
         assert (await read(client, LEDGER, 0, 0)).status == Status.NO_SUCH_LEDGER

@@ -111,7 +111,7 @@ def test_text_is_encoded_by_the_topics_schema_or_refused(server: Standalone) -> 
     run(server, "produce", "avro-flights", "-m", '{"number": 1545, "to": "IAH"}')
     ended = magnetar("produce", "avro-flights", "-m", "UA 1545 to IAH", "--url", server.url)
     assert ended.status != 0
-    assert "the topic's schema is AVRO: a payload that is no JSON" in ended.stderr
+    assert "the topic's schema is AVRO: the payload is not JSON" in ended.stderr
     run(server, "produce", "avro-flights", "--as-is", stdin="\x02\x00")
     assert asyncio.run(read()) == [Flight(1545, "IAH"), Flight(1)]
 

@@ -303,9 +303,9 @@ async def test_a_bookie_that_registers_anew_is_asked_at_once(
 @pytest.mark.parametrize(
     ("name", "instance_id", "reason"),
     [
-        ("b2", "", "bookie b1 of cluster c1 was meant, bookie b2 answers"),
-        ("b2", "c1", "bookie b1 of cluster c1 was meant, bookie b2 of cluster c1 answers"),
-        ("b1", "c2", "bookie b1 of cluster c1 was meant, bookie b1 of cluster c2 answers"),
+        ("b2", "", "expected bookie b1 of cluster c1, but bookie b2 answered"),
+        ("b2", "c1", "expected bookie b1 of cluster c1, but bookie b2 of cluster c1 answered"),
+        ("b1", "c2", "expected bookie b1 of cluster c1, but bookie b1 of cluster c2 answered"),
     ],
 )
 async def test_another_bookie_at_the_address_hears_of_no_request(

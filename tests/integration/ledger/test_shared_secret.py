@@ -110,8 +110,8 @@ async def test_who_knows_the_secret_writes_and_reads_ledgers(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("theirs", "ours", "reason"),
     [
-        ((SECRET,), (OTHER,), "is another one here"),
-        ((SECRET,), (), "wants proof of the shared secret first"),
+        ((SECRET,), (OTHER,), "is not the one of this bookie"),
+        ((SECRET,), (), "requires proof of the shared secret"),
         ((), (SECRET,), "has no shared secret"),
     ],
 )

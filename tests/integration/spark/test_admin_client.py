@@ -105,7 +105,7 @@ def test_another_server_is_told_from_a_broker() -> None:
     client = client_of(port, Time())
     with (
         answering(port, body=b"<html>"),
-        pytest.raises(OptionError, match=r"admin\.url: .* no JSON"),
+        pytest.raises(OptionError, match=r"admin\.url: .* not answer with JSON"),
     ):
         client.get("/x")
     client.close()

@@ -125,7 +125,7 @@ def test_spark_shows_it_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("made", "message"), [(False, "no such file"), (True, "there is no cluster in it")]
+    ("made", "message"), [(False, "no such file"), (True, "it holds no cluster")]
 )
 async def test_a_metadata_store_of_nobody_is_told_from_ledgers_that_are_gone(
     server: Standalone, filled: str, tmp_path: Path, made: bool, message: str

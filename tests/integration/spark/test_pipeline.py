@@ -294,7 +294,7 @@ def test_the_rollup_is_the_same_as_with_pandas(spark: SparkSession, stage: Stage
 
 
 def test_what_is_wrong_is_one_clear_line(spark: SparkSession, stage: Stage) -> None:
-    with pytest.raises(PipelineError, match="give topics, or a pattern"):
+    with pytest.raises(PipelineError, match="give either topics or a pattern"):
         stage.archive_of("", "nothing")
     missing = ReplaySettings(brokers=stage.brokers, archive=str(stage.directory / "no"), to="t")
     with pytest.raises(PipelineError, match="holds none of these topics"):

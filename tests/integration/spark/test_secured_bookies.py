@@ -155,7 +155,7 @@ async def test_executors_believe_no_other_bookie_at_an_address_of_the_plan(
     async with stored(files.servers(tls=False, secret=False), tmp_path) as (part, port):
         elsewhere = replace(part, ensembles=(Ensemble(0, (meant,)),))
         security = files.executors(tls=False, secret=False)
-        with pytest.raises(UnreachableError, match=f"bookie {meant}.* was meant, bookie b1"):
+        with pytest.raises(UnreachableError, match=f"expected bookie {meant}.*, but bookie b1"):
             await read(elsewhere, port, security, instance_id=instance_id)
 
 
@@ -202,7 +202,7 @@ async def test_another_secret_is_refused_by_the_bookie(tmp_path: Path, files: Fi
     async with stored(files.servers(tls=False, secret=True), tmp_path) as (part, port):
         other = tmp_path / "other"
         other.write_text("the secret of quite another cluster, it is")
-        with pytest.raises(UnreachableError, match="is another one here"):
+        with pytest.raises(UnreachableError, match="is not the one of this bookie"):
             await read(part, port, BookieSecurity(secret_file=str(other)))
 
 

@@ -260,7 +260,7 @@ def test_no_topic_and_no_admin_url_are_refused(spark: SparkSession, server: Stan
     writer = _numbers(spark, 1).write.format("magnetar").mode("append").option("topic", "t")
     with pytest.raises(PySparkException, match=r"option admin.url: it is required"):
         writer.option("service.url", server.url).save()
-    with pytest.raises(PySparkException, match="option mode: messages are not overwritten"):
+    with pytest.raises(PySparkException, match="option mode: messages cannot be overwritten"):
         _write(_numbers(spark, 1), server, "t", mode="overwrite")
 
 

@@ -60,7 +60,7 @@ def test_what_is_of_another_kind_is_refused_and_says_what_is_allowed(
 async def test_settings_of_something_else_are_refused() -> None:
     client = Client()
     wrong: Any = {"name": "x"}
-    with pytest.raises(TypeError, match=r"settings are a ProducerSettings\(…\), not dict"):
+    with pytest.raises(TypeError, match=r"settings must be a ProducerSettings\(…\), not dict"):
         await client.producer("t", wrong)
     wrong = ReaderSettings()
     with pytest.raises(TypeError, match=r"ConsumerSettings\(…\), not ReaderSettings"):

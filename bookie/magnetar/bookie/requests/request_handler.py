@@ -175,7 +175,7 @@ class RequestHandler:
         """
         meant = decode_identity(frame.body) if frame.body else self._identity
         if meant.is_other_than(self._identity):
-            text = f"{meant} was meant, {self._identity} answers"
+            text = f"expected {meant}, but {self._identity} answered"
             self._replies.put_error(connection, frame, Status.WRONG_BOOKIE, text)
             raise WrongBookieError(text)
         self._replies.put(connection, frame, self._info())

@@ -60,7 +60,9 @@ class TopicPattern:
                 f"pattern {text!r} is not of the form domain://tenant/namespace/expression"
             )
         if not all(_NAMESPACE_PART.fullmatch(part) for part in parts[:2]):
-            raise TopicNameError(f"pattern {text!r}: tenant and namespace are no expressions")
+            raise TopicNameError(
+                f"pattern {text!r}: tenant and namespace must be plain names, not expressions"
+            )
         return cls(domain, f"{parts[0]}/{parts[1]}", re.compile(parts[2], pattern.flags))
 
     @property

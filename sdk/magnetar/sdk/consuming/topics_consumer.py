@@ -108,7 +108,9 @@ class TopicsConsumer(Consumer):
 
     async def last_ids(self) -> tuple[MessageId, MessageId | None]:
         """Raises: NotSupportedError: there is one per topic."""
-        raise NotSupportedError(f"{self.topic} is several topics: use last_message_ids()")
+        raise NotSupportedError(
+            f"the consumer of {self.topic} has several topics: use last_message_ids()"
+        )
 
     async def last_message_ids(self) -> dict[str, MessageId]:
         members = list(self._members)
@@ -177,7 +179,9 @@ class TopicsConsumer(Consumer):
         member = self._members.of(what)
         if member is None:
             # The transaction must not commit as if it had been acknowledged.
-            raise UnknownTopicError(f"{what} is of a topic that is not consumed any more")
+            raise UnknownTopicError(
+                f"{what} belongs to a topic that this consumer no longer consumes"
+            )
         await member._acknowledge_in(transaction, what, cumulative=cumulative)
 
     async def _open(self) -> None:
@@ -366,7 +370,8 @@ class Members:
             if found is not None:
                 return found
         raise UnknownTopicError(
-            f"id {what} does not say which of {len(members)} topics it is of: give the message"
+            f"id {what} does not say which of {len(members)} topics it belongs to: pass the "
+            "message itself"
         )
 
 

@@ -62,11 +62,11 @@ class ConsumeOptions:
 
     def __post_init__(self) -> None:
         if self.consumers < 1:
-            raise ValueError("at least one consumer")
+            raise ValueError("consumers must be at least 1")
         if self.consumers > 1 and self.subscription_type is SubscriptionType.EXCLUSIVE:
-            raise ValueError("an exclusive subscription has one consumer")
+            raise ValueError("an exclusive subscription takes one consumer only")
         if self.ack is AckMode.CUMULATIVE and not self.subscription_type.keeps_order:
-            raise ValueError("cumulative acknowledgements do not go with a shared subscription")
+            raise ValueError("a shared subscription does not support cumulative acknowledgements")
 
 
 class _Run:

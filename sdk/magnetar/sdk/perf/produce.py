@@ -44,10 +44,10 @@ class ProduceOptions:
 
     def __post_init__(self) -> None:
         if self.size < 0 or self.batch_size < 0:
-            raise ValueError("size and batch size are not negative")
+            raise ValueError("size and batch size must not be negative")
         for value in (self.messages, self.seconds, self.in_flight, self.rate):
             if value is not None and value <= 0:
-                raise ValueError("messages, seconds, in flight and rate are above 0")
+                raise ValueError("messages, seconds, in flight and rate must be above 0")
 
     @property
     def in_flight_effective(self) -> int:

@@ -89,8 +89,8 @@ class MessageEncoder:
 
     def _too_large(self, size: int) -> MessageTooLargeError:
         return MessageTooLargeError(
-            f"{self._topic}: a message of {size} bytes; the broker accepts "
-            f"{self.message_bytes_max}; `chunking` sends larger ones in parts"
+            f"{self._topic}: the message has {size} bytes; the broker accepts "
+            f"{self.message_bytes_max}; with `chunking` the producer sends larger ones in chunks"
         )
 
     def _check_frame(self, prefix: bytes, body: bytes) -> None:

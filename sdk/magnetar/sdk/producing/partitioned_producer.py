@@ -233,7 +233,8 @@ class PartitionedProducer(Producer[T]):
             slot.producer.send_message_nowait(message, on_sent)
         elif slot.room.is_waited_for or self._is_full(slot, len(message.payload)):
             raise PendingLimitError(
-                f"{self.topic}: {len(slot.waiting)} messages wait for the producer of a partition"
+                f"{self.topic}: {len(slot.waiting)} messages already wait until the producer of a "
+                "partition is created"
             )
         else:
             self._queue(slot, _Waiting(message, on_sent))
@@ -245,7 +246,9 @@ class PartitionedProducer(Producer[T]):
         slot = self._route(OutgoingMessage(payload=body, key=key))
         if slot.producer is None:
             self._begin(slot)
-            raise PendingLimitError(f"{self.topic}: the producer of the partition is being made")
+            raise PendingLimitError(
+                f"{self.topic}: the producer of the partition is still being created"
+            )
         slot.producer.send_encoded_nowait(body, metadata, on_sent=on_sent)
 
     async def send_entry(

@@ -68,7 +68,9 @@ class PartitionRouter:
         if not isinstance(routing, RoutingMode):
             index = routing(message, partitions)
             if not 0 <= index < partitions:
-                raise ValueError(f"the router chose partition {index} of {partitions}")
+                raise ValueError(
+                    f"the router chose partition {index}; there are {partitions}, from 0"
+                )
             return index
         if message.key is not None:
             key = message.metadata_key

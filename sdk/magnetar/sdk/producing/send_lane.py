@@ -201,7 +201,8 @@ class SendLane:
         newest = self._pending.newest_sequence_id
         if sequence_id <= newest or sequence_id < 0:
             raise ValueError(
-                f"{self._topic}: sequence id {sequence_id}; {newest} is under way before it"
+                f"{self._topic}: sequence id {sequence_id} must be above {newest}, the last one "
+                "sent"
             )
         self.next_sequence_id = sequence_id
 

@@ -271,7 +271,8 @@ class TopicProducer(Producer[T]):
         if not well and self._attachment.connection is not None:
             self._attachment.connection.fail(
                 BrokerUnavailableError(
-                    f"{self.topic}: a receipt for a message that is not next; connecting again"
+                    f"{self.topic}: the receipt is not for the oldest unconfirmed message; "
+                    "reconnecting"
                 )
             )
 
@@ -326,8 +327,8 @@ class TopicProducer(Producer[T]):
 
     def _limit_error(self) -> PendingLimitError:
         return PendingLimitError(
-            f"{self.topic}: {self.pending_messages} messages of {self.pending_bytes} bytes are "
-            "under way, or those of the whole client fill its memory limit"
+            f"{self.topic}: {self.pending_messages} unconfirmed messages of {self.pending_bytes} "
+            "bytes: the producer's pending limit or the client's memory limit is reached"
         )
 
 

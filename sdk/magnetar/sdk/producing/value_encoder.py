@@ -51,7 +51,7 @@ class ValueEncoder(Generic[T]):
         elif isinstance(value, bytes):
             payload = value
         else:
-            raise SchemaValueError(f"bytes were expected, not {type(value).__name__}")
+            raise SchemaValueError(f"expected bytes, got {type(value).__name__}")
         return OutgoingMessage(
             payload=payload,
             key=key,

@@ -30,7 +30,7 @@ def schema_of(info: SchemaInfo) -> Schema[object]:
         key, value, encoding = split_info(info)
         pair = KeyValueSchema(schema_of(key), schema_of(value), encoding)
         return cast("Schema[object]", pair)
-    raise SchemaDefinitionError(f"messages of {info.type.value} schemas cannot be read here")
+    raise SchemaDefinitionError(f"messages with a {info.type.value} schema cannot be decoded")
 
 
 class AutoConsumeSchema(VersionedSchema[object]):
@@ -47,7 +47,7 @@ class AutoConsumeSchema(VersionedSchema[object]):
         return AutoConsumeSchema()
 
     def encode(self, value: object) -> bytes:
-        raise SchemaValueError("AUTO_CONSUME is for reading; AUTO_PRODUCE is for writing")
+        raise SchemaValueError("AUTO_CONSUME only decodes; use AUTO_PRODUCE to publish")
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> object:
         if not version:
@@ -164,7 +164,7 @@ def _text_encoder(info: SchemaInfo) -> Callable[[bytes], bytes]:
 
 def _json_object(text: bytes) -> bytes:
     if not isinstance(parse_json(text), dict):
-        raise SchemaValueError("an object was expected")
+        raise SchemaValueError("expected an object")
     return text
 
 

@@ -65,7 +65,7 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
 
     def encode(self, value: KeyValue[K, V]) -> bytes:
         if not isinstance(value, KeyValue):
-            raise SchemaValueError(f"a KeyValue was expected, not {type(value).__name__}")
+            raise SchemaValueError(f"expected a KeyValue, got {type(value).__name__}")
         raw = None if value.value is None else self._value.encode(value.value)
         if self._is_separated:
             return raw or b""
@@ -123,7 +123,7 @@ def split_info(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo, KeyValueEncodi
         SchemaDefinitionError: it is none.
     """
     if info.type is not SchemaType.KEY_VALUE:
-        raise SchemaDefinitionError(f"a {info.type.value} schema, not KEY_VALUE")
+        raise SchemaDefinitionError(f"expected a KEY_VALUE schema, got {info.type.value}")
     try:
         key, at = _cut(info.definition, 0)
         value, _ = _cut(info.definition, at)
@@ -137,7 +137,7 @@ def split_info(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo, KeyValueEncodi
             )
         encoding = KeyValueEncoding(info.properties.get(ENCODING_PROPERTY, "INLINE"))
     except (KeyError, ValueError, SchemaValueError) as error:
-        raise SchemaDefinitionError(f"a KEY_VALUE schema that makes no sense: {error}") from error
+        raise SchemaDefinitionError(f"invalid KEY_VALUE schema: {error}") from error
     return found["key"], found["value"], encoding
 
 

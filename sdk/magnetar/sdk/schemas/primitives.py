@@ -26,7 +26,7 @@ class BytesSchema(Schema[bytes]):
 
     def encode(self, value: bytes) -> bytes:
         if not isinstance(value, bytes):
-            raise SchemaValueError(f"bytes were expected, not {type(value).__name__}")
+            raise SchemaValueError(f"expected bytes, got {type(value).__name__}")
         return value
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> bytes:
@@ -41,17 +41,17 @@ class StringSchema(Schema[str]):
 
     def encode(self, value: str) -> bytes:
         if not isinstance(value, str):
-            raise SchemaValueError(f"a str was expected, not {type(value).__name__}")
+            raise SchemaValueError(f"expected a str, got {type(value).__name__}")
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise SchemaValueError(f"a text that UTF-8 has no form for: {error}") from error
+            raise SchemaValueError(f"the text cannot be encoded as UTF-8: {error}") from error
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> str:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise SchemaValueError(f"a payload that is no UTF-8: {error}") from error
+            raise SchemaValueError(f"the payload is not UTF-8: {error}") from error
 
 
 class PrimitiveSchema(Schema[T], Generic[T]):
@@ -72,14 +72,14 @@ class PrimitiveSchema(Schema[T], Generic[T]):
         try:
             return self._layout.pack(*self._to_fields(value))
         except (struct.error, TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise SchemaValueError(f"{value!r} is no {self._name}: {error}") from error
+            raise SchemaValueError(f"{value!r} is not a valid {self._name}: {error}") from error
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> T:
         try:
             return self._from_fields(*self._layout.unpack(data))
         except (struct.error, ValueError, OverflowError) as error:
             raise SchemaValueError(
-                f"{len(data)} bytes that are no {self._name}: {error}"
+                f"{len(data)} bytes are not a valid {self._name}: {error}"
             ) from error
 
     @property
@@ -94,7 +94,7 @@ def _ms_of(value: datetime) -> tuple[int]:
 
 def _with_zone(value: datetime) -> datetime:
     if value.tzinfo is None:
-        raise ValueError("a time without a zone")
+        raise ValueError("the time has no time zone")
     return value
 
 
@@ -126,7 +126,7 @@ def _day(days: int) -> date:
 
 def _boolean(value: bool) -> tuple[bool]:
     if not isinstance(value, bool):
-        raise TypeError("a bool was expected")
+        raise TypeError("expected a bool")
     return (value,)
 
 

@@ -73,9 +73,7 @@ class JsonSchema(Schema[T]):
 
     def encode(self, value: T) -> bytes:
         if not isinstance(value, self._kind):
-            raise SchemaValueError(
-                f"a {self._kind.__name__} was expected, not {type(value).__name__}"
-            )
+            raise SchemaValueError(f"expected a {self._kind.__name__}, got {type(value).__name__}")
         try:
             raw = self._adapter.dump_json(value, by_alias=True, warnings="error")
             if self._has_reals and any(each in raw for each in _STAND_FOR_ODD):
@@ -98,7 +96,7 @@ class JsonSchema(Schema[T]):
         if found is not None:
             where, number = found
             raise SchemaValueError(
-                f"{self._kind.__name__}{where} is {number}, which JSON has no form for: leave it "
+                f"{self._kind.__name__}{where} is {number}, which JSON cannot represent: leave it "
                 "out (None), or give the class ser_json_inf_nan='strings'"
             )
 
@@ -110,7 +108,7 @@ class JsonSchema(Schema[T]):
             return self._adapter.validate_json(data)
         except (ValueError, RecursionError) as error:  # A ValidationError is a ValueError.
             raise SchemaValueError(
-                f"a payload that is no {self._kind.__name__}: {error}"
+                f"the payload is not a {self._kind.__name__}: {error}"
             ) from error
 
 
@@ -125,13 +123,13 @@ class JsonObjectSchema(Schema[object]):
         try:
             return json.dumps(value, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
-            raise SchemaValueError(f"a value that JSON cannot hold: {error}") from error
+            raise SchemaValueError(f"JSON cannot represent the value: {error}") from error
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> object:
         try:
             found: object = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise SchemaValueError(f"a payload that is no JSON: {error}") from error
+            raise SchemaValueError(f"the payload is not JSON: {error}") from error
         return found
 
     def check(self, data: bytes) -> None:
@@ -147,7 +145,7 @@ def parse_json(data: bytes) -> object:
     try:
         found: object = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise SchemaValueError(f"a payload that is no JSON: {error}") from error
+        raise SchemaValueError(f"the payload is not JSON: {error}") from error
     return found
 
 
@@ -192,7 +190,7 @@ class _AvroBase(VersionedSchema[T]):
                 self._avro.validate(plain, self._own)
             self._avro.schemaless_writer(out, self._own, plain)
         except (*_FOREIGN, self._avro.validation.ValidationError) as error:
-            raise SchemaValueError(f"a value that does not fit: {error}") from error
+            raise SchemaValueError(f"the value does not match the schema: {error}") from error
         return out.getvalue()
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> T:
@@ -205,7 +203,8 @@ class _AvroBase(VersionedSchema[T]):
             return cast("T", plain if self._back is None else self._back(plain))
         except _FOREIGN as error:
             raise SchemaValueError(
-                f"a payload of version {version.hex() or 'unknown'} that does not fit: {error!r}"
+                f"the payload of schema version {version.hex() or 'unknown'} does not match the "
+                f"schema: {error!r}"
             ) from error
 
     def add_version(self, version: bytes, info: SchemaInfo) -> None:
@@ -228,7 +227,7 @@ class _AvroBase(VersionedSchema[T]):
                 definition["aliases"] = [*(definition.get("aliases") or []), alias_of["name"]]
             parsed: object = self._avro.parse_schema(definition)
         except (*_FOREIGN, RecursionError) as error:
-            raise SchemaDefinitionError(f"no Avro definition: {error}") from error
+            raise SchemaDefinitionError(f"not an Avro definition: {error}") from error
         return parsed
 
 

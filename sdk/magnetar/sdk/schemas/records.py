@@ -158,8 +158,8 @@ class _Shapes:
         if isinstance(kind, type) and (issubclass(kind, Enum) or is_record(kind)):
             return self._named_shape(kind, where)
         raise SchemaDefinitionError(
-            f"{where}: {kind!r} has no Avro type; there are bool, int, float, str, bytes, "
-            "datetime, date, Enum, list, dict with str keys, dataclasses and pydantic models"
+            f"{where}: {kind!r} has no Avro type; use bool, int, float, str, bytes, datetime, "
+            "date, Enum, list, dict with str keys, dataclasses or pydantic models"
         )
 
     def _named_shape(self, kind: type, where: str) -> Shape:
@@ -202,7 +202,7 @@ class _Shapes:
     def _union(self, members: tuple[object, ...], where: str) -> Shape:
         others = [each for each in members if each is not type(None)]
         if len(others) != 1 or len(members) != 2:
-            raise SchemaDefinitionError(f"{where}: of unions there is only `T | None`")
+            raise SchemaDefinitionError(f"{where}: the only union allowed is `T | None`")
         one = self.of(others[0], where)
         return Shape(
             ["null", one.avro],
@@ -250,9 +250,7 @@ def _members_of(kind: typing.Any, where: str, *, as_json: bool) -> list[_Member]
     try:
         hints = typing.get_type_hints(kind, include_extras=True)
     except NameError as error:
-        raise SchemaDefinitionError(
-            f"{kind.__name__}: a type that is not known: {error}"
-        ) from error
+        raise SchemaDefinitionError(f"{kind.__name__}: unknown type: {error}") from error
     members: list[_Member] = []
     is_model = issubclass(kind, BaseModel)
     for own, field, default in _pydantic_fields(kind, hints):
@@ -360,7 +358,7 @@ def _to_record(kind: type, fields: list[tuple[_Member, Shape]]) -> Convert:
 
     def convert(value: object) -> object:
         if not isinstance(value, kind):
-            raise TypeError(f"a {kind.__name__} was expected, not {type(value).__name__}")
+            raise TypeError(f"expected a {kind.__name__}, got {type(value).__name__}")
         return {
             name: getattr(value, own) if to is None else to(getattr(value, own))
             for name, own, to in names

@@ -132,7 +132,9 @@ class AdminClient:
             if waiting and (late or rounds > _REDIRECTS_MAX) and not patience.wait():
                 if late:
                     raise late[0]
-                raise UnreachableError(f"{waiting[0]}: brokers send it to each other, or are away")
+                raise UnreachableError(
+                    f"{waiting[0]}: brokers redirect the request to each other, or do not answer"
+                )
         return answers
 
     def _ask(self, method: str, path: str, body: Json = None) -> Json:
@@ -231,9 +233,10 @@ class AdminClient:
                 return json.loads(data) if data.strip() else None
             except ValueError:
                 raise OptionError(
-                    "admin.url", f"{base}: it answers no JSON: is it a broker's HTTP interface?"
+                    "admin.url",
+                    f"{base}: it does not answer with JSON: is it a broker's HTTP interface?",
                 ) from None
-        raise UnreachableError(f"{path}: brokers send it to each other, more than 5 times")
+        raise UnreachableError(f"{path}: brokers redirected the request more than 5 times")
 
     def _check_tls(self, base: str) -> None:
         """Refuse to leave TLS: a request shows credentials to everybody on its way.
@@ -246,7 +249,7 @@ class AdminClient:
         if any(url.startswith("https:") for url in self._urls):
             raise OptionError(
                 "admin.url",
-                f"the broker sends the request to {base}, which is not TLS; it was not sent on",
+                f"the broker redirects to {base}, which is not TLS; the request was not sent there",
             )
 
     def _exchange(self, method: str, base: str, path: str, body: Json) -> HttpAnswer:

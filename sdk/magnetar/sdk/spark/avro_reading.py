@@ -161,7 +161,7 @@ def _parsed(definition: Any, written: Any, *, is_writer: bool = False) -> Any:
             columns["aliases"] = [*(columns.get("aliases") or ()), written["name"]]
         parsed = fastavro.parse_schema(columns)
     except (*UNFIT, AttributeError, fastavro.schema.SchemaParseException) as error:
-        raise SchemaMismatchError(f"the topic's schema is no Avro: {error!r}") from None
+        raise SchemaMismatchError(f"the topic's schema is not Avro: {error!r}") from None
     _set_defaults(parsed)
     return parsed
 

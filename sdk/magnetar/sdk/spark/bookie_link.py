@@ -165,13 +165,13 @@ def _prove(stream: BookieStream, secret: bytes) -> None:
         length = stream.receive(_LENGTH.size)
         (size,) = _LENGTH.unpack(length)
         if size > _HANDSHAKE_BYTES_MAX:
-            raise SecretRefusedError("the bookie answered no handshake")
+            raise SecretRefusedError("the bookie did not answer the handshake")
         try:
             frames = FrameDecoder(_HANDSHAKE_BYTES_MAX).feed(length + stream.receive(size))
         except BookieProtocolError as error:
-            raise SecretRefusedError(f"the bookie answered no handshake: {error}") from error
+            raise SecretRefusedError(f"the bookie did not answer the handshake: {error}") from error
         if not frames:
-            raise SecretRefusedError("the bookie answered no handshake")
+            raise SecretRefusedError("the bookie did not answer the handshake")
         request = handshake.on_frame(frames[0])
 
 
@@ -321,7 +321,7 @@ class BookieLink:
         body_bytes = self._answer(Op.INFO, HELLO_ID, HELLO_LEDGER_ID, NO_ENTRY_ID)
         answering = decode_identity(self._receive(body_bytes))
         if answering.is_other_than(self._meant):
-            raise WrongBookieError(f"{self._meant} was meant, {answering} answers")
+            raise WrongBookieError(f"expected {self._meant}, but {answering} answered")
 
     def _receive(self, size: int) -> bytes:
         assert self._stream is not None
@@ -373,7 +373,7 @@ class BookieLink:
         if (op, status) == (Op.INFO | RESPONSE, Status.WRONG_BOOKIE):
             raise WrongBookieError(self._receive(body_bytes).decode("utf-8", "replace"))
         if (op, answered, ledger, entry) != (asked | RESPONSE, request_id, ledger_id, entry_id):
-            raise BookieProtocolError(f"{self._name}: an answer to another question")
+            raise BookieProtocolError(f"{self._name}: the answer is to another request")
         if status != Status.OK:
             text = self._receive(body_bytes).decode("utf-8", "replace")
             self._is_asked = False

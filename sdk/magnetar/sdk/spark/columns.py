@@ -87,11 +87,11 @@ def type_of(definition: str, *, is_json: bool) -> DataType | None:
     try:
         schema = json.loads(definition)
     except ValueError as error:
-        raise SchemaMismatchError(f"the topic's schema is no JSON: {error}") from None
+        raise SchemaMismatchError(f"the topic's schema is not JSON: {error}") from None
     try:
         return _Types(is_json).of(schema, 0)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise SchemaMismatchError(f"the topic's schema is no Avro: {error!r}") from None
+        raise SchemaMismatchError(f"the topic's schema is not Avro: {error!r}") from None
 
 
 def members_of(union: list[Any]) -> list[Any]:
@@ -273,8 +273,7 @@ def check_field(each: StructField, known: Mapping[str, DataType], schema: ValueS
     asked = f"column {each.name} of type {each.dataType.simpleString()}"
     if schema.kind == "BYTES":
         raise SchemaMismatchError(
-            f"{asked}: the topic's values are bytes, which are a column value of type binary or "
-            f"string"
+            f"{asked}: the topic's values are bytes: use a column value of type binary or string"
         )
     if each.name not in known:
         raise SchemaMismatchError(

@@ -266,8 +266,8 @@ class SourceDriver:
         if at.ledger_id < state.first_ledger_id and self.options.settings.fail_on_data_loss:
             raise DataLossError(
                 f"option {option}: {state.name}: message {shown_id(at)} was trimmed; the topic "
-                f"begins with ledger {state.first_ledger_id} now: name a later one, or set "
-                f"failOnDataLoss to false"
+                f"begins with ledger {state.first_ledger_id} now: give a later message, or set "
+                "failOnDataLoss to false"
             )
 
 

@@ -289,7 +289,7 @@ class EntryRows:
         if metadata.HasField("marker_type"):
             return  # written by a broker: no message
         if metadata.encryption_keys:
-            raise CorruptDataError("it is encrypted by its producer, and there is no key to it")
+            raise CorruptDataError("it is encrypted, and there is no key for it")
         body: Part = memoryview(payload)[body_at:]
         if metadata.num_chunks_from_msg > 1:
             whole = self._assembled(metadata, ledger_id, entry_id, bytes(body))

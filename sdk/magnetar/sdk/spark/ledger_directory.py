@@ -103,7 +103,7 @@ class LedgerDirectory:
         )
         if await client.registry.find_instance_id() is None:
             await self._store.close()
-            raise InvalidPathError("there is no cluster in it: is its path that of the brokers?")
+            raise InvalidPathError("it holds no cluster: is its path the one that the brokers use?")
         await client.start()
         return client
 

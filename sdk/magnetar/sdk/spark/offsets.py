@@ -72,7 +72,7 @@ def parse_offsets(text: str) -> StartingOffsets:
         except TopicNameError as error:
             raise OffsetError(str(error)) from None
         if not isinstance(value, str):
-            raise OffsetError(f"{name}: {value!r} is no message id; {_FORM}")
+            raise OffsetError(f"{name}: {value!r} is not a message id; {_FORM}")
         if value.lower() in ("earliest", "latest"):
             is_earliest = value.lower() == "earliest"
             topics[topic] = MessageId.EARLIEST if is_earliest else MessageId.LATEST
@@ -105,7 +105,7 @@ def parse_id(text: str) -> MessageId:
     except ValueError:
         numbers = []
     if not 2 <= len(numbers) <= 4 or any(not -1 <= each < 1 << 63 for each in numbers):
-        raise OffsetError(f"{text[:100]!r} is no message id; {_FORM}")
+        raise OffsetError(f"{text[:100]!r} is not a message id; {_FORM}")
     ledger_id, entry_id, *rest = numbers
     return MessageId(ledger_id, entry_id, rest[1] if len(rest) > 1 else -1, -1)
 
@@ -176,7 +176,7 @@ class QueryOffset:
             or not _are_numbers(removed, at_least=-1)
             or not _are_numbers(joined, at_least=0)
         ):
-            raise OffsetError(f"the checkpoint's offset is none of this source: {found!r:.200}")
+            raise OffsetError(f"the checkpoint's offset is not from this source: {found!r:.200}")
         read = {name: parse_id(str(at)) for name, at in topics.items()}
         return cls(read, subscription, cuts, left, removed, joined)
 

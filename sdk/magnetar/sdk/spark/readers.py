@@ -323,10 +323,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     continue
                 if not driver.selects(name):
                     raise DataLossError(
-                        f"{name}: the options name it no more, and the query has read it up to "
-                        f"{shown_id(through)}. Name it again, or set failOnDataLoss to false to go "
-                        f"on without it; then delete the subscription {begun.subscription} that "
-                        f"holds what is there"
+                        f"{name}: the options no longer name this topic, and the query has read it "
+                        f"up to {shown_id(through)}. Name it again, or set failOnDataLoss to false "
+                        f"to go on without it; then delete its subscription {begun.subscription}, "
+                        "which retains its messages"
                     )
                 raise DataLossError(
                     f"{name}: the topic was deleted; the query has read it up to "
@@ -372,9 +372,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             if reach(begun.topics.get(name, BEFORE_FIRST)) < reach(through):
                 raise DataLossError(
-                    f"{name}: it is empty, and the checkpoint says that there was something up to "
-                    f"{shown_id(through)}: it was truncated, or made anew. Set failOnDataLoss to "
-                    f"false to go on"
+                    f"{name}: it is empty, and the checkpoint says that it had messages up to "
+                    f"{shown_id(through)}: it was truncated, or deleted and created again. Set "
+                    "failOnDataLoss to false to go on"
                 )
 
 
@@ -425,9 +425,9 @@ def _check_kept(state: TopicState, begun: QueryOffset, stands_at: MessageId | No
         # holds anything: with the subscription gone as well, this is another topic.
         if stands_at is None:
             raise DataLossError(
-                f"{state.name}: it is empty, and without the query's subscription; the query has "
-                f"read it up to {shown_id(through)}: it was truncated, or made anew. Set "
-                f"failOnDataLoss to false to go on"
+                f"{state.name}: it is empty, and has no subscription of the query, which has read "
+                f"it up to {shown_id(through)}: it was truncated, or deleted and created again. "
+                "Set failOnDataLoss to false to go on"
             )
         return
     known = {each.ledger_id: each.entries for each in state.ledgers}
@@ -438,8 +438,8 @@ def _check_kept(state: TopicState, begun: QueryOffset, stands_at: MessageId | No
     if left:
         raise DataLossError(
             f"{state.name}: ledger {through.ledger_id} was trimmed, and the query has read it up "
-            f"to {shown_id(through)}: {left} entries were behind that. Set failOnDataLoss to false "
-            f"to go on with what is left"
+            f"to {shown_id(through)}: {left} later entries are lost. Set failOnDataLoss to false "
+            "to go on with what is left"
         )
     if stands_at is not None and reach(stands_at) <= max(
         reach(through), (state.first_ledger_id, 0, -1)
@@ -447,6 +447,6 @@ def _check_kept(state: TopicState, begun: QueryOffset, stands_at: MessageId | No
         return
     raise DataLossError(
         f"{state.name}: it begins with ledger {state.first_ledger_id} now, and the query has read "
-        f"it up to {shown_id(through)}: what was between was trimmed. Set failOnDataLoss to false "
-        f"to go on with what is left"
+        f"it up to {shown_id(through)}: everything between was trimmed. Set failOnDataLoss to "
+        "false to go on with what is left"
     )

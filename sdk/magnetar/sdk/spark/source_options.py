@@ -184,7 +184,7 @@ def _selection(read: OptionReader) -> Selection:
         except TopicNameError as error:
             raise OptionError(name, str(error)) from None
         if not topic.is_persistent:
-            raise OptionError(name, f"{topic}: only what persistent topics hold can be read")
+            raise OptionError(name, f"{topic}: only persistent topics can be read")
         topics.append(topic)
     return Selection(tuple(dict.fromkeys(topics)))
 
@@ -204,7 +204,9 @@ def _pattern(text: str) -> Selection:
     try:
         re2.compile(expression)
     except re2.error as error:
-        raise OptionError("topicsPattern", f"{shown(text)} is no expression: {error}") from None
+        raise OptionError(
+            "topicsPattern", f"{shown(text)} is not a regular expression: {error}"
+        ) from None
     return Selection(namespace=f"{tenant}/{namespace}", pattern=expression)
 
 

@@ -219,9 +219,9 @@ def _object(text: str | bytes) -> dict[str, Any]:
     try:
         frame = json.loads(text)
     except ValueError as error:
-        raise MalformedFrameError(f"no JSON: {error}") from error
+        raise MalformedFrameError(f"not JSON: {error}") from error
     if not isinstance(frame, dict):
-        raise MalformedFrameError(f"no JSON object: {text!r:.200}")
+        raise MalformedFrameError(f"not a JSON object: {text!r:.200}")
     return frame
 
 
@@ -231,7 +231,7 @@ def _bytes(text: object) -> bytes:
     try:
         return base64.b64decode(str(text), validate=True)
     except ValueError as error:
-        raise MalformedFrameError(f"no base64: {error}") from error
+        raise MalformedFrameError(f"not base64: {error}") from error
 
 
 def _message_id(text: object) -> MessageId:

@@ -43,26 +43,28 @@ class TopicName:
         """
         # Field values that are no UTF-8 come out of protobuf as bytes: refuse them here, once.
         if not isinstance(name, str):
-            raise TopicNameError("a topic name that is no valid UTF-8")
+            raise TopicNameError("the topic name is not valid UTF-8")
         if len(name) > NAME_CHARACTERS_MAX:
-            raise TopicNameError(f"a topic name of {len(name)} characters is too long")
+            raise TopicNameError(f"the topic name is too long: {len(name)} characters")
         domain, separator, rest = name.partition("://")
         if not separator:
             domain, rest = PERSISTENT, name
             if "/" not in rest:
                 rest = f"public/default/{rest}"
         elif domain not in (PERSISTENT, NON_PERSISTENT):
-            raise TopicNameError(f"{name!r}: the domain is persistent or non-persistent")
+            raise TopicNameError(f"{name!r}: the domain must be persistent or non-persistent")
         parts = rest.split("/")
         if len(parts) != 3:
             raise TopicNameError(f"{name!r} is not of the form domain://tenant/namespace/name")
         tenant, namespace, local_name = parts
         if not _PART.fullmatch(tenant) or not _PART.fullmatch(namespace):
-            raise TopicNameError(f"{name!r}: tenant and namespace consist of [-=:.\\w]")
+            raise TopicNameError(
+                f"{name!r}: tenant and namespace may only have characters of [-=:.\\w]"
+            )
         if not local_name.strip() or not local_name.isprintable():
             raise TopicNameError(f"{name!r}: the topic's own name is blank or not printable")
         if local_name in _DOTS:
-            raise TopicNameError(f"{name!r}: a topic's own name is not . or ..")
+            raise TopicNameError(f"{name!r}: the topic's own name must not be . or ..")
         return cls(domain, tenant, namespace, local_name)
 
     def __str__(self) -> str:

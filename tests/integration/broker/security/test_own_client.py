@@ -224,8 +224,8 @@ async def test_a_token_that_was_refused_is_replaced_but_its_issuer_not_pestered(
     ("answer", "told"),
     [
         ((401, '{"error": "invalid_client"}'), "invalid_client"),
-        ((200, "no JSON"), "no JSON"),
-        ((200, "[]"), "no object"),
+        ((200, "no JSON"), "not answer with JSON"),
+        ((200, "[]"), "a JSON object"),
         ((200, "{}"), "without an access_token"),
     ],
 )

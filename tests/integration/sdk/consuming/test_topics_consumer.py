@@ -202,7 +202,7 @@ async def test_an_id_alone_does_not_tell_its_topic(server: Broker, client: Clien
     await send(client, topics[0], [b"a"])
     async with await client.consumer(topics, "s", FROM_START) as consumer:
         message = (await take(consumer, 1))[0]
-        with pytest.raises(UnknownTopicError, match="give the message"):
+        with pytest.raises(UnknownTopicError, match="pass the message"):
             consumer.acknowledge(message.message_id)
         await consumer.acknowledge_confirmed(message)
         with pytest.raises(NotSupportedError, match="last_message_ids"):

@@ -340,7 +340,7 @@ def test_permissive_gives_a_row_with_null_and_why() -> None:
     assert column(batch, "value") == [1, 2, None, 3, None, None, 4]
     problems = [str(each)[:20] for each in column(batch, "__error")]
     assert problems == [
-        "None", "None", "a value of 9 bytes i", "None", "it is encrypted by i",
+        "None", "None", "a value of 9 bytes i", "None", "it is encrypted, and",
         "message 0 of a batch", "None",
     ]  # fmt: skip
     assert ids(batch)[4:] == [(7, 2, 3, -1), (7, 3, 3, -1), (7, 4, 3, -1)]

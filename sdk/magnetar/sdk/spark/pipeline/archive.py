@@ -91,9 +91,9 @@ class ArchiveSettings:
 
     def __post_init__(self) -> None:
         if bool(self.topics) == bool(self.topics_pattern):
-            raise PipelineError("archive: give topics, or a pattern of topics, and not both")
+            raise PipelineError("archive: give either topics or a pattern of topics")
         if self.mode not in (FAILFAST, DROPMALFORMED):
-            raise PipelineError(f"archive: mode is {FAILFAST} or {DROPMALFORMED}")
+            raise PipelineError(f"archive: mode must be {FAILFAST} or {DROPMALFORMED}")
 
 
 def archive(spark: SparkSession, settings: ArchiveSettings) -> ArchiveStore:

@@ -290,7 +290,7 @@ class Storage:
             self._files.delete(draft, False)
             if "FileAlreadyExists" in str(error.java_exception.getClass().getName()):
                 raise ArchiveBusyError(
-                    f"{self.at(path)} is there already: another job writes to this archive"
+                    f"{self.at(path)} already exists: another job writes to this archive"
                 ) from None
             raise
 

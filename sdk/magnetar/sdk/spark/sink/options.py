@@ -106,8 +106,8 @@ def _check_admin_url(connection: ConnectionOptions, deduplication: Deduplication
     if deduplication in (Deduplication.ENABLE, Deduplication.REQUIRE):
         raise OptionError(
             "admin.url",
-            "it is required to see to deduplication, without which a retry writes rows twice; "
-            "where the namespace has it on, deduplication=assume does without",
+            "it is required to turn on deduplication, without which a retry writes rows twice; if "
+            "the namespace has it on already, set deduplication=assume instead",
         )
 
 

@@ -122,7 +122,7 @@ def plan_rows(schema: StructType, options: SinkOptions) -> RowPlan:
     for name in rest:
         if name.startswith("__"):
             raise SchemaMismatchError(
-                f"column {name} has no place in a message; beside the value there are "
+                f"a message has no field for column {name}; besides the value, there are "
                 f"{', '.join(known[:4])}"
             )
     return RowPlan(
@@ -149,7 +149,7 @@ def _value_fields(
 ) -> tuple[str, ...]:
     if encoding is not Encoding.VALUE:
         if not rest:
-            raise SchemaMismatchError("the rows have no column that a value could be made of")
+            raise SchemaMismatchError("the rows have no column for the value")
         return rest
     if rest != (VALUE,):
         raise SchemaMismatchError(

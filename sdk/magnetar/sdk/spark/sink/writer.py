@@ -163,7 +163,7 @@ def stream_writer(
 
 def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkPlan:
     if overwrite:
-        raise OptionError("mode", "messages are not overwritten: use append (or update)")
+        raise OptionError("mode", "messages cannot be overwritten: use mode append (or update)")
     chosen = SinkOptions.read(options)
     rows = plan_rows(schema, chosen)
     topic = run_to_end(_prepare(chosen, rows)) if chosen.topic else None
@@ -185,7 +185,7 @@ def _context() -> TaskContext:
 def _property(context: TaskContext, name: str) -> str:
     value = context.getLocalProperty(name)
     if value is None:
-        raise MagnetarSparkError(f"Spark tells the task no {name}: this is no streaming query")
+        raise MagnetarSparkError(f"Spark gives the task no {name}: this is not a streaming query")
     return value
 
 

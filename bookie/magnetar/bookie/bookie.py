@@ -223,8 +223,8 @@ class Bookie:
         asked = "with shared_secret_optional and" if settings.shared_secret_file else "without"
         raise OpenToAllError(
             f"refusing to listen on {settings.host} {asked} a shared secret or TLS: anybody who "
-            f"reaches it could read and write every ledger. Set up shared_secret_file or the tls_ "
-            f"files (docs/security.md), listen on 127.0.0.1, or say --insecure"
+            "reaches it could read and write every ledger. Set up shared_secret_file or the tls_ "
+            "files (docs/security.md), listen on 127.0.0.1, or give --insecure"
         )
 
     async def drain(self) -> None:

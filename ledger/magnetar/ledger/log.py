@@ -209,7 +209,7 @@ class ManagedLog:
             async with asyncio.timeout(self._config.repair_timeout_s):
                 await asyncio.shield(rotated)
         except TimeoutError as error:
-            raise LogUnavailableError(f"{self.path}: no new ledger so far") from error
+            raise LogUnavailableError(f"{self.path}: there is no new ledger yet") from error
         except LogError:
             raise
         except LedgerError as error:

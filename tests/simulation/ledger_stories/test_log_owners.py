@@ -57,7 +57,7 @@ def test_an_opener_that_may_not_own_the_log_any_more_leaves_it_as_it_is(
             random=other.random,
             may_own=lambda: next(answers, False),
         )
-        with pytest.raises(LogFencedError, match="may not own it any more"):
+        with pytest.raises(LogFencedError, match="may no longer own the log"):
             await other.run(opening)
         await sim.settle()
         assert sim.store.tree.get(PATH) == before

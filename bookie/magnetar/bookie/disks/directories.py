@@ -74,8 +74,8 @@ def lock_directories(disk: Disk, directories: BookieDirectories) -> ExitStack:
                 ) from error
             except OSError as error:
                 raise DirectoryUnusableError(
-                    f"{directory} cannot be used ({error.strerror}): "
-                    f"see to the disk or its permissions, or choose another directory"
+                    f"{directory} cannot be used ({error.strerror}): check the disk and its "
+                    "permissions, or choose another directory"
                 ) from error
             locks.callback(lock.release)
         return locks.pop_all()

@@ -88,7 +88,7 @@ def check_text(*values: str) -> None:
     """
     for value in values:
         if not isinstance(value, str):
-            raise BrokerMetadataError("a name or property that is no valid UTF-8")
+            raise BrokerMetadataError("a name or property is not valid UTF-8")
 
 
 def check_client_metadata(
@@ -135,7 +135,7 @@ def check_subscription(name: str) -> None:
             busy producer.
     """
     if not isinstance(name, str):
-        raise ProducerBusyError("a subscription name that is no valid UTF-8")
+        raise ProducerBusyError("the subscription name is not valid UTF-8")
     if not name.strip():
         raise ProducerBusyError("the subscription name is empty")
     if is_internal_cursor(name):
@@ -144,4 +144,4 @@ def check_subscription(name: str) -> None:
         raise ProducerBusyError(f"the subscription name {name!r} has a control character")
     size = len(name.encode())
     if size > SUBSCRIPTION_BYTES_MAX:
-        raise ProducerBusyError(f"a subscription name of {size} bytes is too long")
+        raise ProducerBusyError(f"the subscription name is too long: {size} bytes")

@@ -261,7 +261,9 @@ class ClusterAdmin:
         if lease is None:
             return False
         if lease.broker == self._ownership.name:
-            raise ServiceNotReadyError(f"{bundle} is being taken or given up by {lease.broker}")
+            raise ServiceNotReadyError(
+                f"{lease.broker} is acquiring or releasing {bundle}; try again"
+            )
         raise ElsewhereError(lease.http_url, http_url_tls=lease.http_url_tls)
 
     async def _lease_of(self, bundle: BundleId) -> LeaseRecord | None:
@@ -365,12 +367,12 @@ class SoleAdmin:
         return None
 
     async def ask(self, http_url: str, method: str, path: str, body: bytes = b"") -> Answer:
-        raise NotAllowedError(f"there is no broker at {http_url}: this one is alone")
+        raise NotAllowedError(f"there is no broker at {http_url}: this is the only one")
 
     async def unload_bundle(self, bundle: BundleId, destination: str) -> None:
         await self._check(bundle)
         if destination not in ("", self._describe().name):
-            raise NotAllowedError(f"there is no broker {destination}: this one is alone")
+            raise NotAllowedError(f"there is no broker {destination}: this is the only one")
         names = self._topics.ends.names_of(bundle.holds)
         await self._topics.ends.hand_over(names, None, timeout_s=self._unload_timeout_s)
 

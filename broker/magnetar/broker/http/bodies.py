@@ -45,7 +45,9 @@ async def refuse_broken_text(request: Request) -> None:
     try:
         json.dumps(json.loads(data), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise HttpRefusal(400, f"the body holds half of a character: {error.reason}") from error
+        raise HttpRefusal(
+            400, f"the body has a lone surrogate, which UTF-8 cannot encode: {error.reason}"
+        ) from error
     except (ValueError, RecursionError):
         return  # Whoever reads it says what is wrong.
 

@@ -135,12 +135,12 @@ class _Bookies:
         for bookies in (await self.racks()).values():
             if bookie in bookies:
                 return bookies[bookie]
-        raise NotThereError(f"nothing is known of the rack of bookie {bookie!r}")
+        raise NotThereError(f"no rack is known for bookie {bookie!r}")
 
     async def set_rack(self, bookie: str, info: BookieInfo, group: str = "default") -> Response:
         """Store the rack. Without effect: bookies are placed by the racks they register with."""
         if not info.rack or not group:
-            raise HttpRefusal(412, "a rack and a group are needed")
+            raise HttpRefusal(412, "give a rack and a group")
 
         def change(groups: dict[str, dict[str, dict[str, str]]]) -> None:
             for bookies in groups.values():

@@ -93,7 +93,7 @@ class _Brokers:
         for known in self._context.admin.brokers():
             if known.is_leader:
                 return LeaderBrokerInfo(serviceUrl=known.record.http_url, brokerId=known.broker_id)
-        raise HttpRefusal(404, "no broker leads the others at the moment")
+        raise HttpRefusal(404, "there is no leader among the brokers at the moment; try again")
 
     async def version(self) -> PlainTextResponse:
         """The version of this broker."""

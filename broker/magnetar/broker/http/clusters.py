@@ -342,4 +342,4 @@ def _one(known: dict[str, JsonValue], name: str, what: str) -> JsonValue:
 
 def _check_name(name: str) -> None:
     if not is_name(name):
-        raise InvalidNameError(f"{name!r}: a name consists of [-=:.\\w]")
+        raise InvalidNameError(f"{name!r}: a name may only have characters of [-=:.\\w]")

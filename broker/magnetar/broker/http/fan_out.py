@@ -98,7 +98,7 @@ async def ask_elsewhere(
         if answer.status != 307:
             return answer
         url = answer.headers.get("location", "")
-    raise BrokerMetadataError(f"the brokers send each other on about the owner of {path}")
+    raise BrokerMetadataError(f"the brokers redirect each other for the owner of {path}: try again")
 
 
 def _path_of(topic: TopicName, action: str) -> str:

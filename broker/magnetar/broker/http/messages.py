@@ -92,7 +92,7 @@ class _Messages:
     ) -> MessageId:
         """412: messages are stored without an index here, so that none can be found by it."""
         await self._single(tenant, namespace, topic, "the message of an index")
-        raise HttpRefusal(412, f"messages have no index here: {index} cannot be looked up")
+        raise HttpRefusal(412, f"this broker keeps no message index: {index} cannot be looked up")
 
     async def message_by_id(
         self, tenant: str, namespace: str, topic: str, ledger_id: int, entry_id: int

@@ -209,12 +209,18 @@ def bundles_router(context: HttpContext) -> APIRouter:
     ) -> Response:
         """Have the owner give the bundle up. 409: it has topics; with `force` they are deleted."""
         if not bundle.startswith("0x"):
-            raise HttpRefusal(404, f"namespaces have nothing that is called {bundle!r}")
+            raise HttpRefusal(
+                404, f"{bundle!r} is not a bundle: give a hash range, as 0x00000000_0x40000000"
+            )
         held = await context.bundle(tenant, namespace, bundle)
         names = [parse_topic_name(each) for each in await context.topics.names(held.namespace)]
         inside = [name for name in names if held.holds(name)]
         if inside and not force:
-            raise HttpRefusal(409, f"bundle {bundle} has {len(inside)} topics: {inside[0]}")
+            raise HttpRefusal(
+                409,
+                f"bundle {bundle} has {len(inside)} topics: {inside[0]} and so on; give force to "
+                "delete them",
+            )
 
         async def delete(topic: TopicName) -> None:
             await context.admin.here(topic)
@@ -342,7 +348,7 @@ def _add_resource_group(router: APIRouter, context: HttpContext) -> None:
         """Store the group's name. Without effect. 412: no such group exists."""
         await context.namespace(tenant, namespace)
         if name not in await context.resources.group_names():
-            raise InvalidNameError(f"there is no resource group {name!r}: make it first")
+            raise InvalidNameError(f"there is no resource group {name!r}: create it first")
         await change(f"{tenant}/{namespace}", name)
         return done(note=_NO_LIMITS)
 

@@ -109,7 +109,10 @@ class _NonPersistent:
         return sorted({str(one) for some in found if isinstance(some, list) for one in some})
 
     async def truncate(self, tenant: str, namespace: str, topic: str) -> Response:
-        raise HttpRefusal(412, f"{await self._named(tenant, namespace, topic)} keeps no data")
+        raise HttpRefusal(
+            412,
+            f"{await self._named(tenant, namespace, topic)} is not persistent: it keeps no data",
+        )
 
 
 def non_persistent_router(context: HttpContext) -> APIRouter:
@@ -146,7 +149,7 @@ def non_persistent_router(context: HttpContext) -> APIRouter:
 def _refuse(router: APIRouter, context: HttpContext, method: str, action: str) -> None:
     async def refused(tenant: str, namespace: str, topic: str) -> None:
         name = await context.topic("non-persistent", tenant, namespace, topic)
-        raise HttpRefusal(405, f"{action} of {name} is not allowed: it keeps nothing")
+        raise HttpRefusal(405, f"{action} of {name} is not allowed: it is not persistent")
 
     router.add_api_route(
         f"{_TOPIC}/{action}",
@@ -163,17 +166,19 @@ def _refuse_subscriptions(router: APIRouter, context: HttpContext) -> None:
     @router.put(path, include_in_schema=False)
     async def nothing_to_make(tenant: str, namespace: str, topic: str, sub: str) -> None:
         await context.topic("non-persistent", tenant, namespace, topic)
-        raise HttpRefusal(400, "subscriptions of non-persistent topics come with their consumers")
+        raise HttpRefusal(
+            400, "subscriptions of non-persistent topics are created by their consumers"
+        )
 
     @router.api_route(path, methods=["GET", "POST", "DELETE"], include_in_schema=False)
     async def nothing_to_move(tenant: str, namespace: str, topic: str, sub: str) -> None:
         await context.topic("non-persistent", tenant, namespace, topic)
-        raise HttpRefusal(405, "subscriptions of non-persistent topics keep no place")
+        raise HttpRefusal(405, "subscriptions of non-persistent topics have no position")
 
     @router.post(_TOPIC + "/all_subscription/{rest:path}", include_in_schema=False)
     async def nothing_to_expire(tenant: str, namespace: str, topic: str, rest: str) -> None:
         await context.topic("non-persistent", tenant, namespace, topic)
-        raise HttpRefusal(405, "subscriptions of non-persistent topics keep no place")
+        raise HttpRefusal(405, "subscriptions of non-persistent topics have no position")
 
 
 def bundle_lists_router(context: HttpContext) -> APIRouter:

@@ -184,7 +184,7 @@ async def _check_clusters(context: HttpContext, policy: Policy, value: Any) -> N
     is_replication = policy.namespace == "replication" or policy.topic == "replication"
     if is_replication and set(value) != {context.cluster_name}:
         raise HttpRefusal(
-            412, f"nothing is replicated to other clusters: give {context.cluster_name} alone"
+            412, f"geo-replication is not supported: give only {context.cluster_name}"
         )
 
 
@@ -246,7 +246,9 @@ class _Topics:
         tenant, namespace, topic = names["tenant"], names["namespace"], names["topic"]
         name = await self._context.topic(self._domain, tenant, namespace, topic)
         if name.partition_index >= 0:
-            raise HttpRefusal(405, f"{name} is a partition: the policies are its topic's")
+            raise HttpRefusal(
+                405, f"{name} is a partition: use the partitioned topic, which has the policies"
+            )
         await self._context.topics.creation.partitions_of(name, may_create=False)
         return name
 

@@ -201,7 +201,7 @@ def _text(value: str) -> str:
 def _filters(body: EntryFiltersBody) -> str:
     if not all(name.strip() for name in body.entryFilterNames.split(",")):
         raise InvalidPolicyError(
-            "entryFilterNames is one or more names, with commas between", status=400
+            "entryFilterNames must be one or more names, separated by commas", status=400
         )
     return body.entryFilterNames
 

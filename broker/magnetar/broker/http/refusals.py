@@ -174,7 +174,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ClientDisconnect)
     async def on_disconnect(request: Request, error: ClientDisconnect) -> JSONResponse:
         """Nobody hears it; but it is no defect."""
-        return refusal(400, "the client went away before its request was whole")
+        return refusal(400, "the client disconnected before it sent the whole request")
 
     @app.exception_handler(LedgerError)
     async def on_ledger_error(request: Request, error: LedgerError) -> JSONResponse:

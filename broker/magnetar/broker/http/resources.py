@@ -112,7 +112,7 @@ def resources_router(context: HttpContext) -> APIRouter:
 
 def _check_name(name: str) -> None:
     if not is_name(name):
-        raise InvalidNameError(f"{name!r}: a name consists of [-=:.\\w]")
+        raise InvalidNameError(f"{name!r}: a name may only have characters of [-=:.\\w]")
 
 
 _METHODS = ["GET", "POST", "PUT", "DELETE"]

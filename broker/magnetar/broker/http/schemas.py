@@ -138,12 +138,12 @@ def _schema_of(payload: PostSchemaPayload) -> SchemaData:
     except ValueError:
         raise InvalidSchemaError(f"there is no schema type {payload.type[:100]!r}") from None
     if kind is SchemaType.BYTES:
-        raise InvalidSchemaError("a topic of bytes has no schema")
+        raise InvalidSchemaError("a topic with schema BYTES has no definition")
     text = payload.definition or ""
     try:
         data = key_value.data_of_text(text) if kind is SchemaType.KEY_VALUE else text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidSchemaError(f"a definition that is no text: {error}") from error
+        raise InvalidSchemaError(f"the definition is not text: {error}") from error
     return SchemaData(kind, data, payload.properties or {})
 
 

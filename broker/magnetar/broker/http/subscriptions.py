@@ -306,7 +306,7 @@ class _Subscriptions:
         name = await self._persistent(tenant, namespace, topic)
         await self._each(name, "GET", _action(sub, "replicatedSubscriptionStatus"), work)
         if enabled:
-            raise HttpRefusal(412, "nothing is replicated to other clusters")
+            raise HttpRefusal(412, "geo-replication is not supported")
         return _done()
 
 
@@ -364,14 +364,14 @@ async def _expire(
         BrokerPersistenceError
     """
     if age_s <= 0:
-        raise HttpRefusal(412, f"{age_s} s is no age of messages")
+        raise HttpRefusal(412, f"{age_s} s is not a valid message age")
     if keeping.expiry.is_running(topic):
-        raise HttpRefusal(409, f"messages of {topic.name} are being expired already")
+        raise HttpRefusal(409, f"messages of {topic.name} are already being expired")
     try:
         await keeping.expiry.expire(topic, subscriptions, age_s=age_s)
     except LedgerError as error:
         raise BrokerPersistenceError(
-            f"{topic.name}: what is older cannot be found now: {error}"
+            f"{topic.name}: cannot find older messages now: {error}"
         ) from error
     for subscription in subscriptions:
         await operating.persist(subscription)

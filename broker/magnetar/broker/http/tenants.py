@@ -134,7 +134,7 @@ def _bundles(body: dict[str, Any]) -> int:
     wanted = body.get("bundles") or {}
     count = wanted.get("numBundles", 0) if isinstance(wanted, dict) else wanted
     if not isinstance(count, int) or not 0 <= count <= _BUNDLES_MAX:
-        raise HttpRefusal(412, f"numBundles is 1 to {_BUNDLES_MAX}, got {count!r}")
+        raise HttpRefusal(412, f"numBundles must be 1 to {_BUNDLES_MAX}, got {count!r}")
     return count
 
 
@@ -157,7 +157,7 @@ async def _delete_namespace(context: HttpContext, name: str, *, is_forced: bool)
         await context.policies.mark_deleted(name, is_deleted=False)
         raise
     if version is None or now != version:  # The mark is somebody else's, who may need it still.
-        raise ConflictError(f"namespace {name} is being deleted by somebody else, too: try again")
+        raise ConflictError(f"another request is deleting namespace {name}: try again")
     await context.schemas.remove_namespace(name)
     await context.tenants.delete_namespace(name, version=version)
 

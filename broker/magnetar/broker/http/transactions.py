@@ -75,7 +75,7 @@ class _Transactions:
                 )
                 if answer.status != 200:
                     raise HttpRefusal(
-                        503, f"coordinator {number}: its broker said {answer.status}"
+                        503, f"coordinator {number}: its broker answered {answer.status}"
                     ) from None
                 return number, json.loads(answer.body)
             if where.startswith("slow"):
@@ -117,7 +117,7 @@ class _Transactions:
         before = await self._coordinators.prepare()
         if replicas <= before:
             raise HttpRefusal(
-                406, f"there are {before} coordinators already: give a larger number than {before}"
+                406, f"there are already {before} coordinators: give a number above {before}"
             )
         await self._context.topics.partitioned.grow(COORDINATORS, replicas, is_forced=True)
         return Response(status_code=204)

@@ -123,7 +123,10 @@ class DynamicSettings:
         if name in NAMES:
             return
         if name in type(self._settings).model_fields:
-            raise InvalidNameError(f"{name} cannot be changed while a broker runs")
+            raise InvalidNameError(
+                f"{name} cannot be changed while a broker runs: set it in the configuration and "
+                "restart"
+            )
         if name in WITHOUT_MEANING:
             raise InvalidNameError(
                 f"Pulsar's setting {name} cannot be set here: {WITHOUT_MEANING[name]}"

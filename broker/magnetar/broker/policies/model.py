@@ -165,9 +165,9 @@ class Retention(PolicyValue):
 
     def check(self) -> None:
         if self.minutes < -1 or self.mib < -1:
-            raise InvalidPolicyError("a retention is -1 (for ever), 0 or positive")
+            raise InvalidPolicyError("a retention must be -1 (forever), 0 or positive")
         if (self.minutes == 0) != (self.mib == 0):
-            raise InvalidPolicyError("retention time and size are both set, or both 0")
+            raise InvalidPolicyError("retention time and size must be both set, or both 0")
 
 
 class Persistence(PolicyValue):
@@ -234,7 +234,7 @@ class SubscribeRate(PolicyValue):
 
 def _check_period(seconds: int) -> None:
     if seconds < 1:
-        raise InvalidPolicyError(f"a rate's period is a second or more, got {seconds}")
+        raise InvalidPolicyError(f"the period of a rate must be at least 1 s, got {seconds}")
 
 
 class AutoTopicCreation(_Value):
@@ -255,7 +255,7 @@ class DelayedDelivery(PolicyValue):
     def check(self) -> None:
         if self.tick_ms < 1 or self.max_delay_ms < 0:
             raise InvalidPolicyError(
-                "tickTime is positive, maxDeliveryDelayInMillis is not negative"
+                "tickTime must be positive, maxDeliveryDelayInMillis must not be negative"
             )
 
 

@@ -102,7 +102,7 @@ async def change_record(
         return (await record_cell(store, kind, path).change(changed)).after
     except ContendedError as error:
         raise BrokerMetadataError(
-            f"{path} was not changed: others did, {_CHANGES_TRIED} times"
+            f"{path} was not changed: others changed it {_CHANGES_TRIED} times meanwhile; try again"
         ) from error
     except MetadataError as error:
         raise BrokerMetadataError(f"cannot change {path}: {error}") from error

@@ -144,7 +144,9 @@ class PolicyRegistry:
         followed = self._namespaces.get(namespace)
         if followed is None or (followed.is_fresh and followed.value is None):
             if not is_namespace(namespace):
-                raise NamespaceNotFoundError(f"{namespace!r} is no namespace: tenant/namespace")
+                raise NamespaceNotFoundError(
+                    f"{namespace!r} is not a namespace: give tenant/namespace"
+                )
             self._forget(namespace)
             followed = self._namespaces[namespace] = Followed(
                 self._store,

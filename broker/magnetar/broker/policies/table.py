@@ -32,7 +32,7 @@ from magnetar.broker.policies.model import (
 
 _BY_LOAD_ALONE = "bundles are placed by load alone"
 _NO_OFFLOADER = "this broker has no offloader"
-_NO_RACK_GROUPS = "bookies are chosen by their own racks and zones, not by groups"
+_NO_RACK_GROUPS = "bookies are placed by their own racks and zones, not by groups"
 
 _FORMER_STRATEGIES = {
     "AutoUpdateDisabled": SchemaCompatibility.ALWAYS_INCOMPATIBLE,
@@ -276,7 +276,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
         topic="replicatorDispatchRate",
         key="replicatorDispatchRate",
         is_per_cluster=True,
-        note="nothing is replicated to other clusters",
+        note="geo-replication is not supported",
     ),
     Policy(
         field="subscribe_rate",
@@ -493,7 +493,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
         namespace="entryFilters",
         topic="entryFilters",
         key="entryFilters",
-        note="there are no plug-ins",
+        note="entry filters are not supported",
     ),
     Policy(
         field="dispatcher_pauses",
@@ -501,7 +501,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
         topic="dispatcherPauseOnAckStatePersistent",
         key="dispatcherPauseOnAckStatePersistentEnabled",
         broker=lambda _settings: False,
-        note="what is acknowledged is stored all the same",
+        note="acknowledgements are stored without a pause of dispatch",
     ),
     Policy(
         field="offload_threshold_bytes",
@@ -539,7 +539,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
         key="offload_policies",
         note=_NO_OFFLOADER,
     ),
-    Policy(field="shadow_topics", topic="shadowTopics", note="one cluster, and no shadows"),
+    Policy(field="shadow_topics", topic="shadowTopics", note="shadow topics are not supported"),
 )
 
 BY_FIELD: Final = {policy.field: policy for policy in POLICIES}

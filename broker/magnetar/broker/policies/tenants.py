@@ -105,7 +105,7 @@ class Tenants:
         except NoNodeError:
             pass
         except BadVersionError as error:
-            raise ConflictError(f"{what} was changed meanwhile: try again") from error
+            raise ConflictError(f"{what} was changed by another request: try again") from error
         except NotEmptyError as error:
             raise ConflictError(f"{what} still has {in_it}") from error
         except MetadataError as error:
@@ -216,7 +216,7 @@ class Tenants:
 
     async def _check_clusters(self, names: Sequence[str]) -> None:
         if not names or not all(names):
-            raise InvalidNameError("a tenant needs allowedClusters, one or more")
+            raise InvalidNameError("a tenant needs one or more allowedClusters")
         known = await self.clusters()
         for name in names:
             if name not in known:
@@ -377,4 +377,4 @@ class Tenants:
 
 def _check_name(name: str) -> None:
     if not is_name(name):
-        raise InvalidNameError(f"{name!r}: a name consists of [-=:.\\w]")
+        raise InvalidNameError(f"{name!r}: a name may only have characters of [-=:.\\w]")

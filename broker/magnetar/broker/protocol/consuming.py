@@ -318,7 +318,7 @@ class Consuming:
     async def _seek(self, request: CommandSeek) -> None:
         attached = self._attached(request.consumer_id)
         if request.HasField("message_id") == request.HasField("message_publish_time"):
-            raise BrokerMetadataError("a seek takes either a message id or a publish time")
+            raise BrokerMetadataError("a seek needs either a message id or a publish time")
 
         async def find() -> tuple[Position, Sequence[int]]:
             if request.HasField("message_publish_time"):
@@ -631,7 +631,7 @@ def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], 
     if ack.ack_type != CommandAck.Cumulative:
         return acks, None
     if len(acks) != 1:
-        raise BrokerMetadataError("a cumulative acknowledgement names one message")
+        raise BrokerMetadataError("a cumulative acknowledgement must name exactly one message")
     return [], acks[0]
 
 

@@ -164,7 +164,9 @@ class Link:
             self.write(refuse(BrokerPersistenceError(str(error))))
         else:
             _log.error("request_failed", address=self.address, exc_info=error)
-            self.write(refuse(UnknownFailureError(f"the broker failed: {type(error).__name__}")))
+            self.write(
+                refuse(UnknownFailureError(f"internal error of the broker: {type(error).__name__}"))
+            )
 
     # Is anybody there?
 

@@ -120,7 +120,7 @@ class Login:
             return None
         except Exception:
             # Nobody else would end it: the time for an answer may be over.
-            self._refuse("the broker failed")
+            self._refuse("internal error of the broker")
             raise
 
     async def _prove(self, data: bytes, welcome: Callable[[], None]) -> None:
@@ -140,7 +140,7 @@ class Login:
         if identity is None:
             return
         if identity.roles != self.identity.roles:
-            self._refuse("the new credentials are another role's")
+            self._refuse("the new credentials belong to another role")
             return
         self._is_challenged = False
         self._proven(identity)
@@ -176,7 +176,7 @@ class Login:
 
     def _on_no_answer(self) -> None:
         if not self._is_proving:
-            self._refuse("the credentials have expired, and no new ones came")
+            self._refuse("the credentials have expired, and the client sent no new ones")
 
     def _call_in(self, delay_s: float, call: Callable[[], None]) -> None:
         self.close()

@@ -150,7 +150,8 @@ class Publishing:
                 return
             if highest_id and highest_id < sequence_id:
                 raise BrokerMetadataError(
-                    f"a message with the sequence ids from {sequence_id} to {highest_id}"
+                    f"the message has sequence ids from {sequence_id} down to {highest_id}; they "
+                    "must ascend"
                 )
             if txn is not None and id_in(metadata_of(payload)) is None:
                 payload = with_transaction(payload, TransactionId(*txn))
@@ -502,7 +503,7 @@ def _check_producer(request: CommandProducer, settings: BrokerSettings) -> None:
     size = len(request.producer_name.encode())
     if size > PRODUCER_NAME_BYTES_MAX:
         raise NotAllowedError(
-            f"a producer name of {size} bytes; the limit is {PRODUCER_NAME_BYTES_MAX}"
+            f"the producer name has {size} bytes; the limit is {PRODUCER_NAME_BYTES_MAX}"
         )
     if request.txn_enabled and not settings.transaction_coordinator_enabled:
         raise NotAllowedError("transactions are not enabled on this broker")

@@ -50,7 +50,7 @@ class TopicPattern:
         """
         if len(pattern) > length_max:
             raise NotAllowedError(
-                f"the pattern has {len(pattern)} characters, and may have {length_max}"
+                f"the pattern has {len(pattern)} characters; the limit is {length_max}"
             )
         options = re2.Options()
         options.max_mem = _MEMORY_BYTES_MAX
@@ -58,7 +58,7 @@ class TopicPattern:
         try:
             self._matches = re2.compile(pattern.rpartition("://")[2], options).fullmatch
         except re2.error as error:
-            raise NotAllowedError(f"{pattern!r} is no pattern of RE2: {error}") from error
+            raise NotAllowedError(f"{pattern!r} is not a valid RE2 pattern: {error}") from error
 
     def matching(self, names: Iterable[str]) -> list[str]:
         """Return the full names that match, in their order."""

@@ -146,7 +146,9 @@ class TransactionCommands:
         txn = _id_of(request)
         coordinator = await self._own(txn)
         if txn in self._told:
-            raise TransactionNotFoundError(f"transaction {txn} has ended, and you were told so")
+            raise TransactionNotFoundError(
+                f"transaction {txn} has ended, and the client was told so"
+            )
         await coordinator.end(txn, commits=request.txn_action == pb.COMMIT)
         self._note_told(txn)
 
@@ -166,7 +168,7 @@ class TransactionCommands:
         coordinator = await self._services.coordinators.get(txn.most)
         owner, role = coordinator.owner_of(txn), self._login.identity.role
         if owner and owner != role and self._services.authorizer.is_on:
-            raise AuthorizationError(f"transaction {txn} was begun by somebody else")
+            raise AuthorizationError(f"transaction {txn} was begun by another role")
         return coordinator
 
     # Of coordinators
@@ -205,7 +207,7 @@ class TransactionCommands:
 
 def _check_persistent(name: TopicName) -> None:
     if not name.is_persistent:
-        raise NotAllowedError(f"{name} keeps nothing: it takes part in no transactions")
+        raise NotAllowedError(f"{name} is not persistent: it does not support transactions")
 
 
 def _id_of(request: Any) -> TransactionId:

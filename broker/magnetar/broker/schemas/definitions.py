@@ -64,7 +64,7 @@ def _of_avro(kind: SchemaType, data: bytes) -> Definition:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InvalidSchemaError(f"a {kind} schema that is no JSON: {error}") from error
+        raise InvalidSchemaError(f"the {kind} schema is not JSON: {error}") from error
     body: Body
     if kind is SchemaType.JSON and isinstance(found, dict) and found.get("type") == "object":
         body = JsonSchemaObject(str(found.get("id", "")))
@@ -87,9 +87,9 @@ def _check_primitive(kind: SchemaType, data: bytes) -> None:
         try:
             data.decode()
         except UnicodeDecodeError as error:
-            raise InvalidSchemaError(f"the definition of {kind} is no text: {error}") from error
+            raise InvalidSchemaError(f"the definition of {kind} is not text: {error}") from error
     elif data not in (b"", b"null"):
-        raise InvalidSchemaError(f"{kind} has no definition beside its name")
+        raise InvalidSchemaError(f"{kind} has no definition, only a name")
 
 
 def _without_docs(found: Any) -> Any:

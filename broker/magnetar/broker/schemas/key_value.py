@@ -41,7 +41,9 @@ def parts_of(schema: SchemaData) -> KeyValueParts:
     key, behind = _cut(schema.data, 0)
     value, end = _cut(schema.data, behind)
     if end != len(schema.data):
-        raise InvalidSchemaError(f"a KEY_VALUE schema with {len(schema.data) - end} bytes too many")
+        raise InvalidSchemaError(
+            f"the KEY_VALUE schema has {len(schema.data) - end} bytes too many"
+        )
     encoding = schema.properties.get(ENCODING, INLINE)
     if encoding not in (SEPARATED, INLINE):
         raise InvalidSchemaError(f"{ENCODING} is {encoding[:100]!r}, not {SEPARATED} or {INLINE}")
@@ -62,7 +64,7 @@ def data_of_text(text: str) -> bytes:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidSchemaError(f"a KEY_VALUE schema that is no JSON: {error}") from error
+        raise InvalidSchemaError(f"the KEY_VALUE schema is not JSON: {error}") from error
     if not isinstance(found, dict) or not found.keys() >= {"key", "value"}:
         raise InvalidSchemaError('a KEY_VALUE schema is {"key": ..., "value": ...}')
     return joined(_bytes_of(found["key"]), _bytes_of(found["value"]))
@@ -83,11 +85,11 @@ def _cut(data: bytes, at: int) -> tuple[bytes, int]:
     """A definition behind its length, and where it ends."""
     start = at + _LENGTH.size
     if start > len(data):
-        raise InvalidSchemaError("a KEY_VALUE schema that is cut off")
+        raise InvalidSchemaError("the KEY_VALUE schema is cut off")
     (length,) = _LENGTH.unpack_from(data, at)
     length = max(0, length)  # -1 stands for none.
     if start + length > len(data):
-        raise InvalidSchemaError("a KEY_VALUE schema that is cut off")
+        raise InvalidSchemaError("the KEY_VALUE schema is cut off")
     return data[start : start + length], start + length
 
 
@@ -108,7 +110,7 @@ def _bytes_of(value: Any) -> bytes:
     try:
         return (value if isinstance(value, str) else json.dumps(value)).encode()
     except UnicodeEncodeError as error:
-        raise InvalidSchemaError(f"a KEY_VALUE schema that is no text: {error}") from error
+        raise InvalidSchemaError(f"the KEY_VALUE schema is not text: {error}") from error
 
 
 def _json_of(data: bytes) -> Any:

@@ -109,11 +109,11 @@ def schema_of_wire(schema: pb.Schema) -> SchemaData:
     """
     kind = _TYPES.get(schema.type)
     if kind is None:
-        raise InvalidSchemaError(f"{pb.Schema.Type.Name(schema.type)} is no type of data")
+        raise InvalidSchemaError(f"{pb.Schema.Type.Name(schema.type)} is not a data type")
     properties = {each.key: each.value for each in _pairs(schema)}
     for text in (*properties, *properties.values()):
         if not isinstance(text, str):  # Protobuf hands out bytes when they are no UTF-8.
-            raise InvalidSchemaError("a property of the schema is no valid UTF-8")
+            raise InvalidSchemaError("a property of the schema is not valid UTF-8")
     return SchemaData(kind, schema.schema_data, properties)
 
 
@@ -143,5 +143,5 @@ def version_of_bytes(value: bytes) -> int:
         InvalidSchemaError: no version of this broker's.
     """
     if len(value) != 8:
-        raise InvalidSchemaError(f"a schema version of {len(value)} bytes, and not of 8")
+        raise InvalidSchemaError(f"the schema version has {len(value)} bytes, expected 8")
     return int.from_bytes(value, "big", signed=True)

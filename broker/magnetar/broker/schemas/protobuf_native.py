@@ -58,13 +58,15 @@ def parse(data: bytes) -> ProtobufDefinition:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InvalidSchemaError(f"a PROTOBUF_NATIVE schema that is no JSON: {error}") from error
+        raise InvalidSchemaError(f"the PROTOBUF_NATIVE schema is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise InvalidSchemaError("a PROTOBUF_NATIVE schema is a JSON object")
+        raise InvalidSchemaError("the PROTOBUF_NATIVE schema must be a JSON object")
     names = ("fileDescriptorSet", "rootMessageTypeName", "rootFileDescriptorName")
     encoded, root, file_name = (found.get(each) for each in names)
     if not (isinstance(encoded, str) and isinstance(root, str) and isinstance(file_name, str)):
-        raise InvalidSchemaError(f"a PROTOBUF_NATIVE schema has the texts {', '.join(names)}")
+        raise InvalidSchemaError(
+            f"the PROTOBUF_NATIVE schema must have the texts {', '.join(names)}"
+        )
     files = _files_of(encoded)
     messages = _messages_of(files)
     if all(each.name != file_name for each in files.file):
@@ -123,9 +125,7 @@ def _check_references(
     for name, message in messages.items():
         numbers = {field.number for field in message.field}
         if len(numbers) != len(message.field) or any(number < 1 for number in numbers):
-            raise InvalidSchemaError(
-                f"fields of the message {name[1:101]} have no numbers of theirs"
-            )
+            raise InvalidSchemaError(f"fields of the message {name[1:101]} share a number")
         for field in message.field:
             if _is_message(field) and field.type_name not in messages:
                 raise InvalidSchemaError(

@@ -125,7 +125,7 @@ class SchemaRegistry:
         """
         found = (await self._read(topic))[0].find(self._parsed(schema).fingerprint)
         if found is None:
-            raise SchemaNotFoundError(f"Schema not found: it is none of {schema_id(topic)}")
+            raise SchemaNotFoundError(f"Schema not found: it is not a schema of {schema_id(topic)}")
         return found.version
 
     async def check(
@@ -302,7 +302,7 @@ class SchemaRegistry:
                 changed = await self._change(path, gone)
             except ContendedError as error:
                 raise BrokerMetadataError(
-                    f"{path} was not deleted: others changed it all the time"
+                    f"{path} was not deleted: others kept changing it; try again"
                 ) from error
             if changed.before is None or not changed.is_written:
                 return None
@@ -321,7 +321,7 @@ class SchemaRegistry:
         size, limit = len(schema.data), self._settings.schema_bytes_max
         size += sum(len(key) + len(value) for key, value in schema.properties.items())
         if size > limit:
-            raise InvalidSchemaError(f"a schema of {size} bytes; the limit is {limit}")
+            raise InvalidSchemaError(f"the schema has {size} bytes; the limit is {limit}")
         return parse(schema)
 
     async def _check_addition(
@@ -335,8 +335,8 @@ class SchemaRegistry:
     ) -> None:
         if not may_add:
             raise IncompatibleSchemaError(
-                "Schema not found and schema auto updating is disabled: "
-                f"an operator registers those of {schema_id(topic)}"
+                "Schema not found and schema auto updating is disabled: ask an operator to "
+                f"register the schema of {schema_id(topic)}"
             )
         await self._check(topic, record, definition, policies.schema_compatibility)
         limit = self._settings.schema_versions_max
@@ -412,4 +412,4 @@ class SchemaRegistry:
 
 
 def _contended(path: str) -> BrokerMetadataError:
-    return BrokerMetadataError(f"{path} was not changed: others did all the time")
+    return BrokerMetadataError(f"{path} was not changed: others kept changing it; try again")

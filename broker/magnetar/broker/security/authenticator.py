@@ -88,7 +88,9 @@ class TlsMethod:
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         if not credentials.certificate_role:
-            raise AuthenticationError("the method tls takes a client certificate with a name")
+            raise AuthenticationError(
+                "the method tls needs a client certificate with a common name"
+            )
         return Identity(credentials.certificate_role, TLS)
 
 
@@ -171,7 +173,7 @@ class Authenticator:
             )
         identity = await method.authenticate(credentials)
         if len(identity.role) > ROLE_CHARACTERS_MAX:
-            raise AuthenticationError(f"a role of more than {ROLE_CHARACTERS_MAX} characters")
+            raise AuthenticationError(f"the role has more than {ROLE_CHARACTERS_MAX} characters")
         return identity
 
     def _acting(self, identity: Identity, credentials: Credentials) -> Identity:
@@ -186,19 +188,23 @@ class Authenticator:
         if not self._methods:
             return identity
         if not isinstance(principal, str):  # protobuf hands out bytes when they are no UTF-8
-            raise AuthenticationError("the original principal is no valid UTF-8")
+            raise AuthenticationError("the original principal is not valid UTF-8")
         role = identity.connected_role
         if role in self._proxy_roles:
             principal = principal or (identity.role if identity.proxy_role else "")
             if not principal:
-                raise AuthenticationError(f"{role!r} is a proxy: it must say whom it speaks for")
+                raise AuthenticationError(
+                    f"{role!r} is a proxy role: it must give the original principal"
+                )
             if principal in self._proxy_roles:
-                raise AuthenticationError(f"{role!r} cannot speak for another proxy")
+                raise AuthenticationError(f"{role!r} cannot act for another proxy role")
             if len(principal) > ROLE_CHARACTERS_MAX:
-                raise AuthenticationError(f"a role of more than {ROLE_CHARACTERS_MAX} characters")
+                raise AuthenticationError(
+                    f"the role has more than {ROLE_CHARACTERS_MAX} characters"
+                )
             return Identity(principal, identity.method, role, identity.expires_at_ms)
         if principal and principal != role:
-            raise AuthenticationError(f"{role!r} is no proxy: it can only speak for itself")
+            raise AuthenticationError(f"{role!r} is not a proxy role: it can only act for itself")
         return identity
 
     def _accepted(self) -> str:
@@ -229,6 +235,6 @@ def credentials_of(
         try:
             data = base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
-            raise AuthenticationError("the header Authorization: Basic holds no base64") from None
+            raise AuthenticationError("the header Authorization: Basic is not base64") from None
         return Credentials(BASIC, data, certificate_role, principal)
     return Credentials(scheme, value.encode("utf-8", "replace"), certificate_role, principal)

@@ -111,7 +111,7 @@ class Security:
             raise ListenError(
                 f"refusing to listen on {open_to[0]} without authentication: anybody who reaches "
                 "it could do everything. Set up authentication (docs/security.md), listen on "
-                "127.0.0.1, or say --insecure"
+                "127.0.0.1, or give --insecure"
             )
 
     def load(self) -> None:

@@ -96,14 +96,16 @@ class Issuers:
                     await self._refresh(issuer)
             keys = self._keys.get(issuer)
         if keys is None:
-            raise AuthenticationError("the issuer of the token does not answer, so try again")
+            raise AuthenticationError("the issuer of the token does not answer: try again")
         if self._clock.monotonic_s() - keys.fetched_s > self._freshness.kept_s:
             raise AuthenticationError("the issuer's keys are too old, and it does not answer")
         if key_id is None:
             return [*keys.without_id, *keys.by_id.values()]
         known = keys.by_id.get(key_id)
         if known is None:
-            raise AuthenticationError("the token is signed with a key that its issuer has not got")
+            raise AuthenticationError(
+                "the token is signed with a key that its issuer does not publish"
+            )
         return [known]
 
     def _will_do(self, keys: _Keys | None, key_id: str | None) -> bool:
@@ -130,7 +132,7 @@ class Issuers:
         found = _json_object(await self._fetch(where))
         url = found.get("jwks_uri")
         if not isinstance(url, str) or found.get("issuer") != issuer:
-            raise ValueError("its discovery names another issuer, or no keys")
+            raise ValueError("the discovery document names another issuer, or no keys")
         return url
 
 
@@ -139,7 +141,7 @@ def _json_object(data: bytes) -> dict[str, Any]:
         raise ValueError(f"an answer of {len(data)} bytes")
     found = json.loads(data)
     if not isinstance(found, dict):
-        raise ValueError("an answer that is no object")
+        raise ValueError("the answer is not a JSON object")
     return found
 
 
@@ -150,7 +152,7 @@ def _parse(data: bytes, now_s: float) -> _Keys:
 
     listed = _json_object(data).get("keys")
     if not isinstance(listed, list):
-        raise ValueError("a document without keys")
+        raise ValueError("the document has no keys")
     keys = _Keys({}, [], now_s)
     for each in listed[:KEYS_MAX]:
         # Only public keys that sign: a symmetric one in public would be anybody's.

@@ -55,7 +55,9 @@ def read_key(where: str, read: ReadFile, *, what: str) -> bytes:
         try:
             return base64.b64decode(text, validate=True)
         except binascii.Error:
-            raise SecurityConfigError(f"{what}: what follows data:;base64, is no base64") from None
+            raise SecurityConfigError(
+                f"{what}: the text after data:;base64, is not base64"
+            ) from None
     path = where.removeprefix("file://")
     try:
         return read(path)
@@ -91,8 +93,8 @@ def secret_key(data: bytes, *, what: str) -> TokenKey:
     algorithms = tuple(name for name, least in _HMAC_BYTES.items() if len(data) >= least)
     if not algorithms:
         raise SecurityConfigError(
-            f"{what}: a secret key of {len(data)} bytes is too short, it takes 32 at least; "
-            "`magnetar admin tokens create-secret-key` makes one"
+            f"{what}: the secret key has {len(data)} bytes and needs at least 32; `magnetar admin "
+            "tokens create-secret-key` creates one"
         )
     return TokenKey(data, algorithms)
 
@@ -112,7 +114,7 @@ def public_key(data: bytes, *, what: str) -> TokenKey:
         else:
             key = serialization.load_der_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise SecurityConfigError(f"{what}: no public key, neither PEM nor DER") from error
+        raise SecurityConfigError(f"{what}: not a public key in PEM or DER") from error
     return token_key(key, what=what)
 
 
@@ -127,9 +129,11 @@ def token_key(key: "PublicKeyTypes", *, what: str) -> TokenKey:
     if isinstance(key, rsa.RSAPublicKey):
         if key.key_size < _RSA_BITS_MIN:
             raise SecurityConfigError(
-                f"{what}: an RSA key of {key.key_size} bits is too small, it takes {_RSA_BITS_MIN}"
+                f"{what}: the RSA key has {key.key_size} bits and needs at least {_RSA_BITS_MIN}"
             )
         return TokenKey(key, _RSA)
     if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _CURVES:
         return TokenKey(key, (_CURVES[key.curve.name],))
-    raise SecurityConfigError(f"{what}: a public key for RSA or the curves P-256, P-384, P-521")
+    raise SecurityConfigError(
+        f"{what}: expected a public key for RSA or the curves P-256, P-384, P-521"
+    )

@@ -50,8 +50,8 @@ def parse_passwords(text: str, *, what: str) -> dict[str, str]:
             )
         if match and not 4 <= int(match[1]) <= _BCRYPT_COST_MAX:
             raise SecurityConfigError(
-                f"{what}: line {number}: bcrypt's cost is {int(match[1])}; "
-                f"taken are 4 to {_BCRYPT_COST_MAX}"
+                f"{what}: line {number}: the bcrypt cost is {int(match[1])}; allowed are 4 to "
+                f"{_BCRYPT_COST_MAX}"
             )
         hashes[user] = hashed
     return hashes

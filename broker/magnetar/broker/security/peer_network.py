@@ -42,7 +42,7 @@ class PeerNetwork:
         place = self._places().get((host, port))
         if tls is None or place is None:
             raise ConnectionError(
-                f"{host}:{port} is of no broker with TLS, which broker_client_tls asks for"
+                f"no broker advertises {host}:{port} with TLS, which broker_client_tls requires"
             )
         return await tls.connect(*place, factory, timeout_s=timeout_s)
 

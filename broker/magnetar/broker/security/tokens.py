@@ -54,7 +54,9 @@ def text_of(data: bytes) -> str:
     try:
         return data.decode("ascii").strip()
     except UnicodeDecodeError:
-        raise AuthenticationError("the token is no token: it holds other bytes") from None
+        raise AuthenticationError(
+            "the token is not a JSON Web Token: it has invalid characters"
+        ) from None
 
 
 def unverified(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -66,7 +68,7 @@ def unverified(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     try:
         whole = jwt.decode_complete(token, options=_NOTHING)
     except (jwt.PyJWTError, ValueError, RecursionError):
-        raise AuthenticationError("the token is no JSON Web Token") from None
+        raise AuthenticationError("the token is not a JSON Web Token") from None
     return whole["header"], whole["payload"]
 
 
@@ -114,7 +116,7 @@ def _identity(payload: Mapping[str, Any], claims: Claims, *, now_ms: int) -> Ide
     if isinstance(role, list):
         role = role[0] if role else None
     if not isinstance(role, str) or not role:
-        raise AuthenticationError(f"the token names no role: its claim {claims.role!r} is no text")
+        raise AuthenticationError(f"the token names no role: its claim {claims.role!r} is not text")
     return Identity(role, METHOD, expires_at_ms=expires_at_ms)
 
 
@@ -124,5 +126,5 @@ def _time_of(payload: Mapping[str, Any], claim: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e12:
-        raise AuthenticationError(f"the token's claim {claim!r} is no time")
+        raise AuthenticationError(f"the token's claim {claim!r} is not a time")
     return int(value * 1000)

@@ -138,7 +138,7 @@ class ProducerAccess:
             return None
         if not text.isdecimal():
             raise BrokerMetadataError(
-                f"{self._topic.name}: the property {EPOCH_PROPERTY} is {text!r}, and no number"
+                f"{self._topic.name}: the property {EPOCH_PROPERTY} is {text!r}, not a number"
             )
         return int(text)
 
@@ -257,7 +257,7 @@ class ProducerAccess:
         if self._holder is not None or self._waiting:
             holder = self.holder
             who = "waits for" if holder is None else f"named {holder.name} has"
-            raise ProducerBusyError(f"a producer {who} {topic.name} for itself")
+            raise ProducerBusyError(f"a producer {who} exclusive access to {topic.name}")
         other = topic.producers.get(name)
         if other is not None:
             raise ProducerBusyError(
@@ -273,8 +273,8 @@ class ProducerAccess:
             self._holder = claim
         elif access.mode == EXCLUSIVE:
             raise ProducerFencedError(
-                f"{topic.name} has {len(topic.producers)} producers and {len(self._waiting)} that "
-                "wait for it: nobody can have it exclusively"
+                f"{topic.name} has {len(topic.producers)} producers and {len(self._waiting)} "
+                "waiting ones: no producer can get exclusive access"
             )
         elif access.mode == FENCING:
             self._fence_others(claim)
@@ -312,8 +312,8 @@ class ProducerAccess:
         current = self.epoch
         if known is not None and current is not None and known < current:
             raise ProducerFencedError(
-                f"{self._topic.name} was another producer's meanwhile: its epoch is {current}, and "
-                f"that of this producer {known}"
+                f"another producer had {self._topic.name} meanwhile: the topic's epoch is "
+                f"{current}, this producer's is {known}"
             )
 
     async def _raise_epoch(self, claim: _Claim, known: int | None) -> int:

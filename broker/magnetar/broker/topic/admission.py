@@ -38,8 +38,8 @@ def check_initial_subscription(topic: str, policies: Policies, subscription: str
     """
     if not policies.auto_subscription_creation:
         raise NotAllowedError(
-            f"{topic} has no subscription {subscription}, and none appear by themselves: "
-            "create it first"
+            f"{topic} has no subscription {subscription}, and automatic creation is off: create it "
+            "first"
         )
 
 
@@ -128,6 +128,6 @@ class SubscribeRate:
             since_s, count = now_s, 0
         if count >= limit:
             raise NotAllowedError(
-                f"{topic} lets each consumer subscribe {limit} times in {period_s} s: wait"
+                f"{topic} lets each consumer subscribe {limit} times per {period_s} s: wait"
             )
         self._counts[consumer] = (since_s, count + 1)

@@ -135,7 +135,7 @@ class PublishLine:
             yield SizeCheck(name, policies.max_message_bytes)
 
     def _takes_none(self) -> bool:
-        raise NotAllowedError(f"{self.name} takes part in no transactions")
+        raise NotAllowedError(f"{self.name} does not support transactions")
 
     def policies_changed(self) -> None:
         """The topic's policies are other ones now."""

@@ -290,8 +290,8 @@ class Subscription:
             assert self.dispatcher is not None
             if self.dispatcher.sub_type != consumer.sub_type:
                 raise ConsumerBusyError(
-                    f"subscription {self.name} is in use as {self.type_name}; "
-                    f"{TYPE_NAMES.get(consumer.sub_type, consumer.sub_type)} was asked for"
+                    f"subscription {self.name} is in use as {self.type_name}, but the consumer "
+                    f"requested {TYPE_NAMES.get(consumer.sub_type, consumer.sub_type)}"
                 )
             holder = self._in_the_way(consumer)
             if holder is None:
@@ -345,8 +345,8 @@ class Subscription:
             return None
         if dispatcher.mode != consumer.key_shared:
             raise ConsumerBusyError(
-                f"subscription {self.name} is in use with {dispatcher.mode}; "
-                f"{consumer.key_shared} was asked for"
+                f"subscription {self.name} is in use with {dispatcher.mode}, but the consumer "
+                f"requested {consumer.key_shared}"
             )
         return dispatcher.conflict_of(consumer.hash_ranges)
 
@@ -519,15 +519,17 @@ class Subscription:
             return
         if len(self.consumers) > 1:
             raise BrokerMetadataError(
-                f"subscription {self.name} has {len(self.consumers)} consumers; "
-                "only a consumer that is alone can unsubscribe"
+                f"subscription {self.name} has {len(self.consumers)} consumers; only the last one "
+                "can unsubscribe"
             )
         dispatcher = self.dispatcher
         if isinstance(dispatcher, SingleActiveDispatcher) and dispatcher.active not in (
             None,
             consumer,
         ):
-            raise BrokerMetadataError(f"not the active consumer of subscription {self.name}")
+            raise BrokerMetadataError(
+                f"the consumer is not the active one of subscription {self.name}"
+            )
 
     async def seek(
         self,

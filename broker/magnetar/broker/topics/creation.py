@@ -75,7 +75,7 @@ class CreationTurns:
                     raise
         except (TimeoutError, MetadataError) as error:
             raise BrokerMetadataError(
-                f"no topic can be created in {namespace} now: others are being created: {error!r}"
+                f"no topic can be created in {namespace} while others are being created: {error!r}"
             ) from error
         try:
             yield
@@ -187,7 +187,7 @@ class TopicCreation:
             raise TopicNotFoundError(f"{name} does not exist")
         if not (await self._policies.of(name)).auto_topic_creation.allowed:
             raise TopicNotFoundError(
-                f"{name} does not exist, and topics do not appear by themselves in "
+                f"{name} does not exist, and automatic topic creation is off in "
                 f"{name.namespace_name}: create it first"
             )
 

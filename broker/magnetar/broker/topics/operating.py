@@ -141,8 +141,8 @@ async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
     found = None if dispatcher is None else dispatcher.unreadable
     if dispatcher is None or found is None:
         raise NotAllowedError(
-            f"subscription {subscription.name} of {topic.name} stands at no entry that cannot be "
-            f"read: whyIdle of its statistics says what it waits for"
+            f"subscription {subscription.name} of {topic.name} has no unreadable entry to skip: "
+            "whyIdle in its statistics says what it waits for"
         )
     position, skipped = found[0], 0
     if cursor.is_acked(position):

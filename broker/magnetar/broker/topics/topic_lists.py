@@ -58,7 +58,7 @@ def check_name(namespace: str) -> None:
         NamespaceNotFoundError: it is no name of a namespace.
     """
     if not is_namespace(namespace):
-        raise NamespaceNotFoundError(f"{namespace!r} is no namespace: tenant/namespace")
+        raise NamespaceNotFoundError(f"{namespace!r} is not a namespace: give tenant/namespace")
 
 
 async def _names_of(

@@ -200,7 +200,7 @@ class WebSocketConnection(asyncio.Protocol):
         except Exception:  # noqa: BLE001
             # A defect of ours: the client is not left waiting, and the log tells.
             _log.exception("websocket_upgrade_failed", peer=self.peer)
-            self._refuse(UpgradeRefusedError(500, "the broker failed"))
+            self._refuse(UpgradeRefusedError(500, "internal error of the broker"))
         else:
             self._begin(session, response)
 
@@ -252,7 +252,7 @@ class WebSocketConnection(asyncio.Protocol):
         except Exception:  # noqa: BLE001
             # A defect of ours must not leave the client waiting for an answer.
             _log.exception("websocket_frame_failed", peer=self.peer)
-            self.close(CLOSE_INTERNAL, "the broker failed")
+            self.close(CLOSE_INTERNAL, "internal error of the broker")
 
     @property
     def is_writable(self) -> bool:

@@ -104,7 +104,9 @@ class _Receiving:
     def _check_count(self, topics: Sequence[TopicName]) -> None:
         most = self._settings.websocket_topics_max
         if len(topics) > most:
-            raise UpgradeRefusedError(400, f"{len(topics)} topics and partitions; at most {most}")
+            raise UpgradeRefusedError(
+                400, f"the consumer has {len(topics)} topics and partitions; the limit is {most}"
+            )
 
     def _pump_soon(self) -> None:
         if self._pump_handle is None and not self._is_closed:
@@ -356,7 +358,7 @@ class ReaderSession(_Receiving):
         is_partitioned = topics != [self._topic]
         if is_partitioned and start not in (MessageId.EARLIEST, MessageId.LATEST):
             raise UpgradeRefusedError(
-                400, f"messageId: on {self._topic}, which is partitioned, earliest or latest only"
+                400, f"messageId: {self._topic} is partitioned: use earliest or latest"
             )
         self._topics_opened = max(1, len(topics))
         await self._sources.open(topics, self._open_one)

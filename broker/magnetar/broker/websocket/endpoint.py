@@ -118,7 +118,9 @@ def _single_topic(kind: Kind, parts: list[str], query: Mapping[str, str]) -> End
         )
     domain, tenant, namespace, local_name = parts[4:8]
     if domain not in (PERSISTENT, NON_PERSISTENT):
-        raise UpgradeRefusedError(400, f"the domain is persistent or non-persistent: {domain!r}")
+        raise UpgradeRefusedError(
+            400, f"the domain must be persistent or non-persistent: {domain!r}"
+        )
     topic = _topic(f"{domain}://{_decoded(tenant)}/{_decoded(namespace)}/{_decoded(local_name)}")
     subscription = _subscription(parts[8]) if is_consumer else ""
     return Endpoint(kind, (topic,), subscription, None, query)
@@ -147,13 +149,15 @@ def _topic(name: str) -> TopicName:
 def _pattern(text: str) -> TopicPattern:
     """A full-name pattern: domain, tenant and namespace as they are, then the expression."""
     if len(text) > PATTERN_CHARACTERS_MAX:
-        raise UpgradeRefusedError(400, "a topicsPattern that is too long")
+        raise UpgradeRefusedError(400, "the topicsPattern is too long")
     domain, separator, rest = text.partition("://")
     if not separator:
         domain, rest = PERSISTENT, text
     parts = rest.split("/", 2)
     if domain not in (PERSISTENT, NON_PERSISTENT) or len(parts) != 3:
-        raise UpgradeRefusedError(400, "a topicsPattern is domain://tenant/namespace/expression")
+        raise UpgradeRefusedError(
+            400, "a topicsPattern must be domain://tenant/namespace/expression"
+        )
     tenant, namespace, expression = parts
     _topic(f"{domain}://{tenant}/{namespace}/x")
     full = f"{re.escape(f'{domain}://{tenant}/{namespace}/')}(?:{expression})"
@@ -183,7 +187,7 @@ def _decoded(part: str) -> str:
     try:
         return unquote_plus(part, errors="strict")
     except UnicodeDecodeError:
-        raise UpgradeRefusedError(400, "a part of the path is no UTF-8") from None
+        raise UpgradeRefusedError(400, "a part of the path is not UTF-8") from None
 
 
 def _query(text: str) -> Mapping[str, str]:
@@ -253,7 +257,7 @@ class ProducerParameters:
         encodes_text = query.get("encodeBySchema", "").lower() == "true"
         if encodes_text and query.get("encryptionKeys"):
             raise UpgradeRefusedError(
-                400, "encodeBySchema: who encrypts messages encodes them before"
+                400, "encodeBySchema: a client that encrypts messages must encode them itself"
             )
         first = _number(query, "initialSequenceId", -1, _LONG_MAX - 1)
         routing = query.get("messageRoutingMode", "")
@@ -307,7 +311,7 @@ class ConsumerParameters:
         ack_timeout_ms = _default(query, "ackTimeoutMillis", 0, 0, most=_LONG_MAX)
         if 0 < ack_timeout_ms < ACK_TIMEOUT_MS_MIN:
             raise UpgradeRefusedError(
-                400, f"ackTimeoutMillis: 0, or {ACK_TIMEOUT_MS_MIN} and more: {ack_timeout_ms}"
+                400, f"ackTimeoutMillis: {ack_timeout_ms}; use 0, or {ACK_TIMEOUT_MS_MIN} and more"
             )
         return cls(
             name=query.get("consumerName", ""),
@@ -376,7 +380,7 @@ def _start(text: str) -> MessageId:
         return parse_message_id(text.replace(" ", "+"))
     except MalformedPayloadError as error:
         raise UpgradeRefusedError(
-            400, f"messageId: earliest, latest or the base64 of an id: {error}"
+            400, f"messageId: expected earliest, latest or a base64 id: {error}"
         ) from error
 
 
@@ -402,7 +406,9 @@ def _number(query: Mapping[str, str], name: str, least: int, most: int) -> int |
         return None
     value = int(text) if _NUMBER.fullmatch(text) else None
     if value is None or not least <= value <= most:
-        raise UpgradeRefusedError(400, f"{name}: a number from {least} to {most}: {text[:100]!r}")
+        raise UpgradeRefusedError(
+            400, f"{name}: expected a number from {least} to {most}, got {text[:100]!r}"
+        )
     return value
 
 
@@ -413,7 +419,9 @@ def _choice(
     if text is None:
         return default
     if text not in values:
-        raise UpgradeRefusedError(400, f"{name}: one of {', '.join(values)}: {text[:100]!r}")
+        raise UpgradeRefusedError(
+            400, f"{name}: expected one of {', '.join(values)}, got {text[:100]!r}"
+        )
     return values[text]
 
 

@@ -82,9 +82,13 @@ def parse_publish(data: bytes) -> Publish:
     if is_null and payload in (None, ""):
         payload = ""
     elif is_null:
-        raise BadFrameError(Code.BAD_PAYLOAD, "nullValue, and a payload", context=context)
+        raise BadFrameError(
+            Code.BAD_PAYLOAD,
+            "the frame has nullValue and a payload: give one of them",
+            context=context,
+        )
     if not isinstance(payload, str):
-        raise BadFrameError(Code.BAD_PAYLOAD, "no payload", context=context)
+        raise BadFrameError(Code.BAD_PAYLOAD, "the frame has no payload", context=context)
     try:
         content = b64decode(payload, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -149,7 +153,7 @@ def _object(data: bytes) -> dict[str, Any]:
         # Of numbers with thousands of digits Python says more than a client needs to know.
         raise BadFrameError(Code.BAD_JSON, str(error)[:200]) from None
     if not isinstance(body, dict):
-        raise BadFrameError(Code.BAD_JSON, "a frame is an object")
+        raise BadFrameError(Code.BAD_JSON, "a frame must be a JSON object")
     return body
 
 
@@ -162,7 +166,7 @@ def _text(body: dict[str, Any], name: str, code: Code, context: str | None) -> s
         return "true" if value else "false"
     if isinstance(value, int | float):
         return _number_text(value, name, context)
-    raise BadFrameError(code, f"{name} is no string", context=context)
+    raise BadFrameError(code, f"{name} is not a string", context=context)
 
 
 def _number_text(value: float, name: str, context: str | None) -> str:
@@ -178,7 +182,7 @@ def _encodable(text: str | None, name: str, context: str | None) -> str | None:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise BadFrameError(Code.BAD_JSON, f"{name} is no text", context=context) from None
+            raise BadFrameError(Code.BAD_JSON, f"{name} is not text", context=context) from None
     return text
 
 
@@ -187,7 +191,7 @@ def _properties(body: dict[str, Any], context: str | None) -> dict[str, str] | N
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise BadFrameError(Code.BAD_JSON, "properties is no object", context=context)
+        raise BadFrameError(Code.BAD_JSON, "properties is not an object", context=context)
     properties: dict[str, str] = {}
     for key in value:
         text = _encodable(_text(value, key, Code.BAD_JSON, context), "a property", context)
@@ -202,7 +206,7 @@ def _long(body: dict[str, Any], name: str, context: str | None) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _LONG_MAX:
-        raise BadFrameError(Code.BAD_JSON, f"{name} is no 64-bit number", context=context)
+        raise BadFrameError(Code.BAD_JSON, f"{name} is not a 64-bit number", context=context)
     return value if value > 0 else None
 
 
@@ -213,7 +217,7 @@ def _event_time(body: dict[str, Any], context: str | None) -> int | None:
     try:
         moment = datetime.fromisoformat(value)
         if moment.tzinfo is None or "T" not in value.upper():
-            raise ValueError("it needs a time and an offset")
+            raise ValueError("give a time with an offset")
         milliseconds = (moment - _EPOCH) // _MILLISECOND
         if milliseconds < 0:
             raise ValueError("before 1970")
@@ -228,7 +232,7 @@ def _clusters(body: dict[str, Any], context: str | None) -> tuple[str, ...]:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise BadFrameError(
-            Code.BAD_JSON, "replicationClusters is no array of strings", context=context
+            Code.BAD_JSON, "replicationClusters is not an array of strings", context=context
         )
     for each in value:
         _encodable(each, "a cluster", context)

@@ -146,7 +146,7 @@ class WebSocketService:
             self._discovering.cancel()
             await asyncio.gather(self._discovering, return_exceptions=True)
         for connection in list(self._connections):
-            connection.close(CLOSE_GOING_AWAY, "the broker stops")
+            connection.close(CLOSE_GOING_AWAY, "the broker is stopping")
         for session in list(self._sessions):
             self.end(session)
         if self._closing:
@@ -162,7 +162,7 @@ class WebSocketService:
 
     def admit(self, connection: WebSocketConnection) -> None:
         if self._is_stopping:
-            raise UpgradeRefusedError(503, "the broker stops")
+            raise UpgradeRefusedError(503, "the broker is stopping")
         most = self.settings.websocket_sessions_max
         if len(self._connections) >= most:
             raise UpgradeRefusedError(503, f"there are {most} WebSocket sessions already")

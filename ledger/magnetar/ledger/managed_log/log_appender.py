@@ -330,7 +330,9 @@ class LogAppender:
         )
 
     def _behind_another(self) -> LogError:
-        return LogUnavailableError(f"{self._path}: an append before it was refused just now")
+        return LogUnavailableError(
+            f"{self._path}: a previous append failed; this one is refused to keep the order"
+        )
 
     def _refuse(self, batch: AppendBatch, error: LogError) -> None:
         self._refused += 1

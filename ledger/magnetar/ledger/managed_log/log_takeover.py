@@ -125,8 +125,8 @@ async def claim(
 def _check(path: str, may_own: MayOwn) -> None:
     if not may_own():
         raise LogFencedError(
-            f"{path}: whoever opens the log may not own it any more, and left it as it is; "
-            f"open it again only if it should be yours"
+            f"{path}: this process may no longer own the log, and left it unchanged; open it again "
+            "only if it should own it"
         )
 
 

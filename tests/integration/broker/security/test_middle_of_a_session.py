@@ -95,7 +95,7 @@ def test_credentials_that_end_end_the_connection_with_the_reason(
         said = client.receive_until_closed()
     errors = [each.error for each in said if each.type == BaseCommand.ERROR]
     assert [each.error for each in errors] == [pb.ServerError.AuthenticationError]
-    reasons = {"nonsense": "no JSON Web Token", "another role's": "another role's"}
+    reasons = {"nonsense": "not a JSON Web Token", "another role's": "another role"}
     assert reasons.get(answer or "", "expired") in errors[0].message
 
 

@@ -69,7 +69,7 @@ async def test_wrong_credentials_and_missing_rights_have_classes_of_their_own(
 ) -> None:
     wrong = ClientSettings(auth_method_name="token", auth_data=b"wrong")
     async with Client(server.url, wrong) as client:
-        with pytest.raises(AuthenticationError, match="no JSON Web Token"):
+        with pytest.raises(AuthenticationError, match="not a JSON Web Token"):
             await client.producer(TOPIC)
     other = ClientSettings(auth_method_name="token", auth_data=token_for("nobody").encode())
     async with Client(server.url, other) as client:

@@ -103,7 +103,7 @@ async def test_brokers_that_send_each_other_on_are_asked_so_often_and_no_more() 
 async def test_an_owner_that_does_not_answer_is_said_in_words() -> None:
     status, _, body = await _ask("http://127.0.0.1:1/x")
     assert status == 503
-    assert "cannot be asked" in json.loads(body)["reason"]
+    assert "cannot reach the broker" in json.loads(body)["reason"]
 
 
 async def test_what_came_by_tls_never_goes_on_in_the_clear() -> None:

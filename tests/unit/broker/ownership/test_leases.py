@@ -321,7 +321,7 @@ async def test_nothing_is_announced_in_a_lease_that_is_another_brokers_now() -> 
         world.give_to_another()
         world.store.versions[PATH] = 1
         world.store.lost_requests = lost
-        with pytest.raises(BrokerMetadataError, match="not ours"):
+        with pytest.raises(BrokerMetadataError, match="no longer owns"):
             await world.leases.announce(BUNDLE, "br3")
         assert world.destination == ""
         assert world.lost == [BUNDLE]

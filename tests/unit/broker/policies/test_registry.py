@@ -108,11 +108,11 @@ async def _refused(registry: PolicyRegistry, namespace: str) -> None:
     [
         ("public/nowhere", "namespace public/nowhere does not exist$"),
         ("nobody/nowhere", "there is no tenant nobody"),
-        ("public", "is no namespace"),
-        ("public/a/b", "is no namespace"),
-        ("../default", "is no namespace"),
-        ("public/", "is no namespace"),
-        ("public/sp ace", "is no namespace"),
+        ("public", "is not a namespace"),
+        ("public/a/b", "is not a namespace"),
+        ("../default", "is not a namespace"),
+        ("public/", "is not a namespace"),
+        ("public/sp ace", "is not a namespace"),
     ],
 )
 async def test_what_does_not_exist_is_refused_and_named(

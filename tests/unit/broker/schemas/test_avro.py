@@ -125,8 +125,8 @@ def test_what_an_attempt_at_a_union_took_for_granted_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("definition", "problem"),
     [
-        (5, "a type is text"),
-        ("nothing", "nothing is no type"),
+        (5, "a type must be text"),
+        ("nothing", "unknown type nothing"),
         ([], "a union has no types"),
         ([["int"]], "directly in a union"),
         (["int", "int"], "int twice"),

@@ -77,14 +77,14 @@ async def test_a_proxy_speaks_for_others_and_never_for_itself() -> None:
     identity = await who(made, "token", token("proxy"), original_principal="alice")
     assert identity.role == "alice"
     assert identity.roles == ("alice", "proxy")
-    for principal, reason in (("", "whom it speaks for"), ("proxy2", "another proxy")):
+    for principal, reason in (("", "give the original principal"), ("proxy2", "another proxy")):
         with pytest.raises(AuthenticationError, match=reason):
             await who(made, "token", token("proxy"), original_principal=principal)
 
 
 async def test_nobody_else_may_speak_for_others() -> None:
     made = harness(proxy_roles=("proxy",))
-    with pytest.raises(AuthenticationError, match="'mallory' is no proxy"):
+    with pytest.raises(AuthenticationError, match="'mallory' is not a proxy"):
         await who(made, "token", token("mallory"), original_principal="root")
     own = await who(made, "token", token("alice"), original_principal="alice")
     assert own.roles == ("alice",)
@@ -96,7 +96,7 @@ async def test_a_proxy_names_another_principal_for_a_single_request() -> None:
     other = made.security.authenticator.acting_for(identity, "bob")
     assert other.roles == ("bob", "proxy")
     assert made.security.authenticator.acting_for(identity, "").roles == ("alice", "proxy")
-    with pytest.raises(AuthenticationError, match="no valid UTF-8"):
+    with pytest.raises(AuthenticationError, match="not valid UTF-8"):
         made.security.authenticator.acting_for(identity, b"\xff")  # type: ignore[arg-type]
 
 

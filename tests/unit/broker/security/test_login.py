@@ -136,7 +136,7 @@ async def test_a_challenge_that_nobody_answers_is_the_end() -> None:
     harness.clock.now_ms = (now_s - 10) * 1000
     client, _ = await harness.login(harness.token("admin", exp=now_s - 1))
     assert (await client.next()).type == BaseCommand.AUTH_CHALLENGE
-    assert "no new ones came" in (await client.next()).error.message
+    assert "sent no new ones" in (await client.next()).error.message
 
 
 @pytest.mark.parametrize("is_challenged", [False, True])

@@ -28,7 +28,7 @@ _WRONGS: list[tuple[str, dict[str, Any], dict[str, Any], int]] = [
     ("requires encryption", {}, {"encryption_keys": _KEYS}, _CODES.MetadataError),
     ("the topic's limit is", {"body": b"x" * 101}, {"body": b"x"}, _CODES.NotAllowedError),
     ("the longest delay is", {"deliver_at_time": 1 << 60}, {}, _CODES.NotAllowedError),
-    ("markers are for brokers", {"marker_type": 1}, {}, _CODES.NotAllowedError),
+    ("may not publish transaction markers", {"marker_type": 1}, {}, _CODES.NotAllowedError),
     ("deduplicates", {"inner_id": 5}, {}, _CODES.MetadataError),
 ]
 

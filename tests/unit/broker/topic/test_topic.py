@@ -134,7 +134,7 @@ async def test_what_a_gate_takes_apart_goes_on_through_the_gates_behind_it() -> 
 async def test_a_topic_without_features_has_empty_rows() -> None:
     line = Alone().topic.line
     assert (line.checks, line.gates) == ((), ())
-    with pytest.raises(NotAllowedError, match="takes part in no transactions"):
+    with pytest.raises(NotAllowedError, match="does not support transactions"):
         line.takes_transactions()
 
 

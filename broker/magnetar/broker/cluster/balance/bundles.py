@@ -50,7 +50,7 @@ class Bundle:
     def __post_init__(self) -> None:
         if not HASH_MIN <= self.lower < self.upper <= HASH_MAX:
             raise BundleError(
-                f"a bundle reaches from a lower to a higher hash, got {self.lower:#x} to "
+                f"a bundle must range from a lower to a higher hash, got {self.lower:#x} to "
                 f"{self.upper:#x}"
             )
 
@@ -63,7 +63,9 @@ class Bundle:
         """
         match = _NAME.fullmatch(name)
         if match is None:
-            raise BundleError(f"{name!r} is no bundle: expected 0x00000000_0x40000000 or the like")
+            raise BundleError(
+                f"{name!r} is not a bundle: expected a hash range, as 0x00000000_0x40000000"
+            )
         return cls(int(match[1], 16), int(match[2], 16))
 
     @property
@@ -121,7 +123,7 @@ class Layout:
         bounds = self.boundaries
         if len(bounds) < 2 or bounds[0] != HASH_MIN or bounds[-1] != HASH_MAX:
             raise BundleError(
-                "boundaries begin with 0x00000000 and end with 0xffffffff, got "
+                "boundaries must begin with 0x00000000 and end with 0xffffffff, got "
                 f"{[hex(each) for each in bounds[:8]]}"
             )
         for lower, upper in pairwise(bounds):
@@ -134,7 +136,7 @@ class Layout:
     def even(cls, bundles: int) -> Self:
         """`bundles` bundles of (nearly) the same width."""
         if bundles < 1:
-            raise BundleError(f"a namespace has at least one bundle, not {bundles}")
+            raise BundleError(f"a namespace must have at least one bundle, got {bundles}")
         return cls((*((i << 32) // bundles for i in range(bundles)), HASH_MAX))
 
     @cached_property
@@ -226,5 +228,5 @@ def middle_of_weights(bundle: Bundle, weights: Sequence[tuple[int, float]]) -> i
         if best is None or difference < best[0]:
             best = (difference, hashed)
     if best is None:
-        raise BundleError(f"what is in {bundle} cannot be divided by a split")
+        raise BundleError(f"the topics of {bundle} cannot be divided by a split")
     return best[1]

@@ -56,7 +56,7 @@ class LayoutRecord(BaseModel):
         """
         for each in self.boundaries:
             if _BOUNDARY.fullmatch(each) is None:
-                raise BundleError(f"{each!r} is no boundary such as 0x40000000")
+                raise BundleError(f"{each!r} is not a boundary, as 0x40000000")
         return Layout(tuple(int(each, 16) for each in self.boundaries))
 
 

@@ -76,7 +76,7 @@ class HttpOrders:
                 token=self._token(),
             )
         except HttpCallError as error:
-            raise BrokerMetadataError(f"{http_url} was not told: {error}") from error
+            raise BrokerMetadataError(f"cannot reach {http_url}: {error}") from error
 
 
 def _path_of(bundle: BundleId) -> str:

@@ -174,7 +174,9 @@ class LoadReporter:
         elif algorithm == "topic_count_equally_divide":
             weights = [(each, 1.0) for each in self._hashes_in(bundle)]
         else:
-            raise BundleError(f"{algorithm!r} is none of {', '.join(ALGORITHMS)}")
+            raise BundleError(
+                f"unknown split algorithm {algorithm!r}: give one of {', '.join(ALGORITHMS)}"
+            )
         at = split_point(bundle.bundle, weights)
         if at is None:
             raise BundleError(f"{bundle} cannot be divided: it has less than two topics here")

@@ -113,7 +113,7 @@ class Leases:
         try:
             found = await self._cell(bundle).change(self._without_stale, is_sure=False)
         except ContendedError as error:
-            raise BrokerMetadataError(f"the lease of {bundle} changes again and again") from error
+            raise BrokerMetadataError(f"the lease of {bundle} keeps changing; try again") from error
         except MetadataError as error:
             raise BrokerMetadataError(f"the owner of {bundle} cannot be read: {error}") from error
         record = found.after
@@ -158,7 +158,7 @@ class Leases:
                 if not await self._cell(bundle).create(record):
                     continue  # whoever has it: the next look tells
             except MetadataError as error:
-                raise BrokerMetadataError(f"{bundle} cannot be taken now: {error}") from error
+                raise BrokerMetadataError(f"cannot acquire {bundle} now: {error}") from error
             self.taken += 1
             if token != self._registration.token or not self._guard.holds(term):
                 # Created, perhaps, under the session that came after: not to be relied upon.
@@ -172,7 +172,7 @@ class Leases:
                 self._hold(bundle, term, 0)
             _log.info("bundle_taken", bundle=str(bundle))
             return record
-        raise BrokerMetadataError(f"the lease of {bundle} changes again and again")
+        raise BrokerMetadataError(f"the lease of {bundle} keeps changing; try again")
 
     async def announce(self, bundle: BundleId, destination: str) -> None:
         """Write into a lease of ours where the bundle goes, which has to be carried out then.
@@ -189,7 +189,7 @@ class Leases:
                 return
             if await self._may_have_destination(bundle, destination, term):
                 return
-        raise BrokerMetadataError(f"the lease of {bundle} changes again and again")
+        raise BrokerMetadataError(f"the lease of {bundle} keeps changing; try again")
 
     async def _write_destination(self, bundle: BundleId, destination: str) -> bool:
         """False: that, or what we knew of the node before, has to be looked at.
@@ -199,7 +199,7 @@ class Leases:
         """
         held = self._held.get(bundle)
         if held is None:
-            raise BrokerMetadataError(f"{bundle} is not ours")
+            raise BrokerMetadataError(f"this broker does not own {bundle}")
         record = lease_of(self._registration.record, destination=destination)
         try:
             held.version = await self._store.set(
@@ -208,7 +208,7 @@ class Leases:
         except (BadVersionError, UnknownOutcomeError):
             return False
         except NoNodeError as error:
-            raise BrokerMetadataError(f"the lease of {bundle} is not ours any more") from error
+            raise BrokerMetadataError(f"this broker no longer owns {bundle}") from error
         except MetadataError as error:
             raise BrokerMetadataError(f"the lease of {bundle} is not changed: {error}") from error
         return True

@@ -121,12 +121,14 @@ class Registration:
         try:
             found = decode(BrokerRecord, path, (await self._store.get(path)).value)
         except NoNodeError as error:
-            raise BrokerMetadataError(f"{path}: nobody knows whether it is created") from error
+            raise BrokerMetadataError(
+                f"the metadata store does not say whether it created {path}"
+            ) from error
         if found.session_token not in self._unknown:
             raise BrokerMetadataError(
-                f"the broker name {found.name} is taken by {found.native_url}: if that is a former "
-                f"process of this one, its session ends within {self.timeout_s:.0f} s; otherwise "
-                f"give this broker another name"
+                f"the broker name {found.name} is taken by {found.native_url}: if that is an "
+                f"earlier process of this broker, its session ends within {self.timeout_s:.0f} s; "
+                "otherwise give this broker another name"
             )
         return found
 

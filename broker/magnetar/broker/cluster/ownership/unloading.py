@@ -100,7 +100,7 @@ class Unloading:
         await asyncio.wait([unloading], timeout=wait_ms / 1000)
         if not unloading.done():
             raise BrokerMetadataError(
-                f"{bundle} is being unloaded, which goes on when the metadata store answers"
+                f"{bundle} is being unloaded; the unload continues when the metadata store answers"
             )
         unloading.result()
 
@@ -113,7 +113,7 @@ class Unloading:
         if record is None:
             raise NotAllowedError(f"there is no broker {wanted}")
         if wanted == self._registration.name:
-            raise NotAllowedError(f"{bundle} is at {wanted} already")
+            raise NotAllowedError(f"{bundle} is already at {wanted}")
         if record.draining:
             raise NotAllowedError(f"broker {wanted} is stopping")
         return record

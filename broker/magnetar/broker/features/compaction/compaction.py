@@ -409,5 +409,5 @@ def compaction_of(topic: Topic) -> Compaction:
     """
     found = topic.find(Compaction)
     if found is None:
-        raise NotAllowedError(f"{topic.name} keeps nothing: there is nothing to compact")
+        raise NotAllowedError(f"{topic.name} is not persistent: there is nothing to compact")
     return found

@@ -268,7 +268,8 @@ class TransactionalAcks:
             await cursor.persist()
         except CursorError as error:
             raise BrokerPersistenceError(
-                f"subscription {subscription.name}: what is committed is not saved: {error}"
+                f"subscription {subscription.name}: the committed acknowledgements are not saved: "
+                f"{error}"
             ) from error
         if isinstance(cursor, Cursor):
             left = cursor.statistics

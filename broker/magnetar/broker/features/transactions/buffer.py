@@ -71,7 +71,9 @@ class TransactionBuffer:
             BrokerMetadataError: the metadata, which are all that a replay has, name another one.
         """
         if metadata.HasField("marker_type"):
-            raise NotAllowedError(f"{self._topic.name}: markers are for brokers to write")
+            raise NotAllowedError(
+                f"{self._topic.name}: clients may not publish transaction markers"
+            )
         txn = None if send.txn is None else TransactionId(*send.txn)
         if id_in(metadata) != txn:
             raise BrokerMetadataError(

@@ -160,13 +160,13 @@ class Coordinator(Feature):
         settings = self._settings
         if not 0 < timeout_ms <= settings.transaction_timeout_max_ms:
             raise NotAllowedError(
-                f"a transaction's timeout of {timeout_ms} ms; from 1 to "
-                f"{settings.transaction_timeout_max_ms} are possible"
+                f"the transaction timeout is {timeout_ms} ms; allowed are 1 to "
+                f"{settings.transaction_timeout_max_ms} ms"
             )
         if len(self.state.transactions) >= settings.transaction_open_max:
             raise NotAllowedError(
-                f"coordinator {self.number} has {len(self.state.transactions)} transactions that "
-                "have not ended, which is its limit"
+                f"coordinator {self.number} has {len(self.state.transactions)} open transactions, "
+                "which is its limit"
             )
         record = self.state.begin(now_ms=self._clock.wall_ms(), timeout_ms=timeout_ms, owner=owner)
         txn = TransactionId(self.number, record["id"])

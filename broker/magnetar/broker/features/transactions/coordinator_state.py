@@ -157,7 +157,7 @@ class CoordinatorState:
     def _check_known(self, txn: TransactionId) -> None:
         if txn.least not in self.finished:
             raise TransactionNotFoundError(
-                f"coordinator {self.number} knows of no transaction {txn}, or no more"
+                f"coordinator {self.number} does not know transaction {txn}, or has forgotten it"
             )
 
     # Records

@@ -334,5 +334,5 @@ def transactions_of(topic: Topic) -> TopicTransactions:
     """
     found = topic.find(TopicTransactions)
     if found is None:
-        raise NotAllowedError(f"{topic.name} keeps nothing: it takes part in no transactions")
+        raise NotAllowedError(f"{topic.name} is not persistent: it does not support transactions")
     return found

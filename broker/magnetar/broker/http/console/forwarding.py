@@ -89,13 +89,13 @@ class Forwarding:
                     network, method, url, timeout_s=self._timeout_s, body=body, headers=headers
                 )
             except HttpCallError as error:
-                await _refuse(send, 503, f"the broker that serves it cannot be asked: {error}")
+                await _refuse(send, 503, f"cannot reach the broker that serves it: {error}")
                 return
             if answer.status != 307:
                 await _pass_on(answer, send)
                 return
             url = answer.headers.get("location", "")
-        await _refuse(send, 503, "the brokers send each other on about its owner: try again")
+        await _refuse(send, 503, "the brokers redirect each other for its owner: try again")
 
 
 async def _pass_on(answer: Answer, send: Send) -> None:

@@ -60,7 +60,9 @@ class _Parser:
         if isinstance(definition, list):
             return self._union(definition, namespace, depth)
         if not isinstance(definition, dict):
-            raise InvalidSchemaError(f"a type is text, a list or an object, and not {definition!r}")
+            raise InvalidSchemaError(
+                f"a type must be text, a list or an object, not {definition!r}"
+            )
         return self._described(definition, namespace, depth)
 
     def _reference(self, name: str, namespace: str) -> AvroType:
@@ -72,7 +74,7 @@ class _Parser:
             found = self._named.get(name)
         if found is None:
             raise InvalidSchemaError(
-                f"{_short(name)} is no type, and none of that name was defined"
+                f"unknown type {_short(name)}: it is not built in, and was not defined before"
             )
         return found
 

@@ -43,7 +43,9 @@ class PassingSubscription(Subscription):
             NotAllowedError: an operator asks, to whom it would mean nothing.
         """
         if consumer is None:
-            raise NotAllowedError(f"{self.topic} keeps nothing: there is no place to reset to")
+            raise NotAllowedError(
+                f"{self.topic} is not persistent: there is no position to reset to"
+            )
         await super().seek(consumer, find)
 
     def _in_the_way(self, consumer: Consumer) -> Consumer | None:
@@ -53,8 +55,8 @@ class PassingSubscription(Subscription):
         assert isinstance(dispatcher, PassingDispatcher)
         if dispatcher.mode != consumer.key_shared:
             raise ConsumerBusyError(
-                f"subscription {self.name} is in use with {dispatcher.mode}; "
-                f"{consumer.key_shared} was asked for"
+                f"subscription {self.name} is in use with {dispatcher.mode}, but the consumer "
+                f"requested {consumer.key_shared}"
             )
         return dispatcher.conflict_of(consumer)
 

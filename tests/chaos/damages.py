@@ -46,7 +46,7 @@ _REMEDIES = (
     "remove the file",
     "put it back",
     "put the right files back",
-    "put the one into it",
+    "put the secret of",
     "start with",
     "--data",
     "bookie-tool",

@@ -140,13 +140,13 @@ class OrphanSweep:
         component = metadata.custom_metadata.get("component")
         is_referred = self._owners.get(component) if component is not None else None
         if is_referred is None:
-            return finding(Verdict.UNDECIDED, f"no known component made it: {component!r}")
+            return finding(Verdict.UNDECIDED, f"no known component created it: {component!r}")
         try:
             if await is_referred(metadata):
-                return finding(Verdict.IN_USE, f"its {component} names it")
+                return finding(Verdict.IN_USE, f"its {component} refers to it")
         except LedgerError as error:
-            return finding(Verdict.UNDECIDED, f"its {component} cannot be asked: {error}")
-        return finding(Verdict.ORPHAN, f"its {component} does not name it")
+            return finding(Verdict.UNDECIDED, f"cannot check its {component}: {error}")
+        return finding(Verdict.ORPHAN, f"its {component} does not refer to it")
 
     async def _remove(self, ledger: VersionedLedger, finding: Finding) -> Finding:
         """Seal or delete an orphan, unless its metadata changed since it was judged."""

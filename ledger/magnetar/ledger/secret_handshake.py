@@ -30,8 +30,8 @@ _BOOKIE = b"magnetar bookie"
 
 
 _ADVICE = (
-    "Put the one into it that the other servers have; of a standalone server remove the file, and "
-    "it makes another"
+    "Put the secret of the other servers into it; for a standalone server remove the file, and it "
+    "creates another"
 )
 
 

@@ -242,7 +242,9 @@ def _decrypt_data_key(name: str, pem: bytes, value: bytes) -> bytes:
             return _ecies_decrypt(private, value)
     except (ValueError, TypeError) as error:
         raise CryptoKeyError(f"key {name}: cannot decrypt the data key: {error}") from error
-    raise CryptoKeyError(f"key {name}: RSA and elliptic curves only, not {type(private).__name__}")
+    raise CryptoKeyError(
+        f"key {name}: only RSA and elliptic curve keys are supported, not {type(private).__name__}"
+    )
 
 
 def _without_parameters(pem: bytes) -> bytes:

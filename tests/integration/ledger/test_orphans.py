@@ -203,11 +203,11 @@ def test_a_short_grace_is_refused(manager: LedgerManager) -> None:
     ("custom_metadata", "reason"),
     [
         ({}, "no known component"),
-        ({"component": "spaceship", "log": LOG}, "no known component made it: 'spaceship'"),
+        ({"component": "spaceship", "log": LOG}, "no known component created it: 'spaceship'"),
         ({"component": "managed-log"}, "does not say which log"),
-        ({"component": "managed-log", "log": "nowhere"}, "cannot be asked"),
+        ({"component": "managed-log", "log": "nowhere"}, "cannot check its"),
         ({"component": "cursor", "log": LOG}, "does not say which cursor"),
-        ({"component": "cursor", "log": LOG, "cursor": ""}, "cannot be asked"),
+        ({"component": "cursor", "log": LOG, "cursor": ""}, "cannot check its"),
     ],
 )
 async def test_a_ledger_whose_owner_is_not_known_is_kept(

@@ -86,8 +86,8 @@ class FenceRequests:
             self.refuse_key(connection, frame)
         else:
             text = (
-                f"ledger {frame.ledger_id} has a password: to read it takes its master key, which "
-                f"readers of older releases do not send"
+                f"ledger {frame.ledger_id} has a password: reads need its master key, which "
+                "readers of older releases do not send"
             )
             self._replies.put_error(connection, frame, Status.UNAUTHORIZED, text)
         return False

@@ -194,7 +194,10 @@ class LacRequests:
             self._metrics.long_polls = self.polls.count
             self._watch_deadlines()
         else:
-            text = f"{self.polls.count} requests wait for news; that, or too many on one connection"
+            text = (
+                f"{self.polls.count} long polls are waiting: the limit of the bookie or of the "
+                "connection is reached"
+            )
             self._replies.put_error(
                 waiting.connection, waiting.frame, Status.TOO_MANY_REQUESTS, text
             )

@@ -171,7 +171,7 @@ def bookies_router(
     there are, by id."""
     router = late_router(tags=["bookies"])
     routes = _Bookies(context, registered, random)
-    router.get("/magnetar/v1/bookies", summary="Bookies, and how re-replication stands")(
+    router.get("/magnetar/v1/bookies", summary="Bookies, and the status of re-replication")(
         routes.storage
     )
     router.get("/admin/v2/bookies/all", summary="The bookies that are registered")(
@@ -186,7 +186,7 @@ def bookies_router(
         routes.rack
     )
     router.post(_RACK, status_code=204, summary="Set the rack of a bookie")(routes.set_rack)
-    router.delete(_RACK, status_code=204, summary="Forget the rack of a bookie")(routes.remove_rack)
+    router.delete(_RACK, status_code=204, summary="Remove the rack of a bookie")(routes.remove_rack)
     return router
 
 

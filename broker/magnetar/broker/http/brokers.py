@@ -204,7 +204,7 @@ def brokers_router(
         "/status.html", summary="`OK`, for load balancers", response_class=PlainTextResponse
     )(routes.status_page)
     router.post(
-        "/admin/v2/brokers/shutdown", status_code=204, summary="Have this broker stop in order"
+        "/admin/v2/brokers/shutdown", status_code=204, summary="Shut down this broker"
     )(routes.shutdown)
     router.get("/admin/v2/brokers", summary="Ids of the registered brokers")(routes.brokers)
     router.get("/admin/v2/brokers/{cluster}", summary="Ids of the brokers of a cluster")(
@@ -308,19 +308,15 @@ def configuration_router(context: HttpContext, *, metadata_url: str) -> APIRoute
     router = late_router(tags=["brokers"])
     dynamic = context.policies.dynamic
 
-    @router.get(
-        _CONFIGURATION, summary="The names of the settings that can be changed while brokers run"
-    )
+    @router.get(_CONFIGURATION, summary="Names of the dynamic settings")
     async def names() -> list[str]:
         return list(ALL_NAMES)
 
-    @router.get(
-        _CONFIGURATION + "/values", summary="What was set while brokers ran, on all of them"
-    )
+    @router.get(_CONFIGURATION + "/values", summary="Dynamic settings that have a value")
     async def values() -> dict[str, str]:
         return under_both_names(await dynamic.values())
 
-    @router.get(_CONFIGURATION + "/runtime", summary="All settings of this broker as they are now")
+    @router.get(_CONFIGURATION + "/runtime", summary="Current settings of this broker")
     async def runtime() -> dict[str, str]:
         """Secrets are not among them."""
         return under_both_names(
@@ -331,16 +327,14 @@ def configuration_router(context: HttpContext, *, metadata_url: str) -> APIRoute
         )
 
     @router.post(
-        _CONFIGURATION + "/{name}/{value:path}", status_code=204, summary="Change a setting"
+        _CONFIGURATION + "/{name}/{value:path}", status_code=204, summary="Set a dynamic setting"
     )
     async def change(name: str, value: str) -> Response:
         """On all brokers, at once. 412: there is no such setting, or value."""
         await dynamic.set(name, value)
         return done()
 
-    @router.delete(
-        _CONFIGURATION + "/{name}", status_code=204, summary="Go back to the broker's setting"
-    )
+    @router.delete(_CONFIGURATION + "/{name}", status_code=204, summary="Reset a dynamic setting")
     async def remove(name: str) -> Response:
         """412: it cannot be changed while brokers run."""
         await dynamic.remove(name)
@@ -348,7 +342,7 @@ def configuration_router(context: HttpContext, *, metadata_url: str) -> APIRoute
 
     @router.get(
         "/admin/v2/brokers/internal-configuration",
-        summary="Where the cluster keeps its metadata",
+        summary="Metadata store of the cluster",
         response_model_exclude_none=True,
     )
     async def internal() -> InternalConfiguration:
@@ -467,7 +461,7 @@ def broker_stats_router(
     """The routes below /admin/v2/broker-stats. `page`: what /metrics shows."""
     router = late_router(tags=["broker statistics"])
     routes = _BrokerStats(context, page, wall_ms)
-    router.get(_STATS + "/metrics", summary="What /metrics shows, as JSON")(routes.metrics)
+    router.get(_STATS + "/metrics", summary="Metrics as JSON")(routes.metrics)
     router.get(_STATS + "/mbeans", summary="The process and its garbage collector")(routes.mbeans)
     router.get(
         _STATS + "/topics",
@@ -482,7 +476,7 @@ def broker_stats_router(
     )
     router.get(
         _STATS + "/broker-resource-availability/{tenant}/{namespace}",
-        summary="How much more this broker can take",
+        summary="Free capacity of this broker",
     )(routes.availability)
     return router
 

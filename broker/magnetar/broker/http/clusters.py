@@ -203,22 +203,18 @@ def clusters_router(context: HttpContext) -> APIRouter:
     router = late_router(tags=["clusters"])
     routes = _Clusters(context)
     router.get("/admin/v2/clusters", summary="The names of all clusters")(routes.names)
-    router.get(_CLUSTER, summary="What is known of a cluster", response_model_exclude_none=True)(
-        routes.get
-    )
-    router.put(_CLUSTER, summary="Make a cluster known", response_class=Response)(routes.create)
-    router.post(_CLUSTER, summary="Replace what is known of a cluster", response_class=Response)(
-        routes.update
-    )
-    router.delete(_CLUSTER, status_code=204, summary="Forget a cluster")(routes.delete)
+    router.get(_CLUSTER, summary="A cluster", response_model_exclude_none=True)(routes.get)
+    router.put(_CLUSTER, summary="Register a cluster", response_class=Response)(routes.create)
+    router.post(_CLUSTER, summary="Update a cluster", response_class=Response)(routes.update)
+    router.delete(_CLUSTER, status_code=204, summary="Delete a cluster")(routes.delete)
     router.get(
         _CLUSTER + "/migrate",
-        summary="Whether a cluster was given up for another one",
+        summary="Whether a cluster was migrated to another one",
         response_model_exclude_none=True,
     )(routes.migration)
     router.post(
         _CLUSTER + "/migrate",
-        summary="Say that a cluster was given up for another one",
+        summary="Mark a cluster as migrated to another one",
         response_class=Response,
     )(routes.set_migration)
     router.get(_CLUSTER + "/peers", summary="The peers of a cluster")(routes.peers)
@@ -244,7 +240,7 @@ def _add_failure_domains(router: APIRouter, context: HttpContext) -> None:
         found = (await tenants.cluster(cluster)).failure_domains
         return FailureDomain.model_validate(_one(found, name, f"failure domain of {cluster}"))
 
-    @router.post(path + "/{name}", status_code=204, summary="Make or replace a failure domain")
+    @router.post(path + "/{name}", status_code=204, summary="Create or replace a failure domain")
     async def set_domain(cluster: str, name: str, domain: FailureDomain) -> Response:
         """409: one of its brokers is in another one."""
 
@@ -308,7 +304,7 @@ def _add_isolation(router: APIRouter, context: HttpContext) -> None:
         found = (await tenants.cluster(cluster)).isolation_policies
         return NamespaceIsolation.model_validate(_one(found, name, what))
 
-    @router.post(path + "/{name}", status_code=204, summary="Make or replace an isolation policy")
+    @router.post(path + "/{name}", status_code=204, summary="Create or replace an isolation policy")
     async def set_policy(cluster: str, name: str, policy: NamespaceIsolation) -> Response:
         """Store the policy. Without effect: bundles are placed by load alone."""
 

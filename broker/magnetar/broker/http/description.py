@@ -118,17 +118,17 @@ _SUMMARY = "Pulsar's lookup and admin interface (v2), health and metrics of a Ma
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 _REFUSALS = {
-    "307": "The same request is for another broker: `Location` says which",
-    "400": "The request cannot be read",
-    "401": "Nobody knows who asks",
-    "403": "Whoever asks may not do this",
+    "307": "Redirect to another broker, which `Location` names",
+    "400": "The request is malformed",
+    "401": "Credentials are missing or not valid",
+    "403": "The caller may not do this",
     "404": "Something in the path does not exist",
     "405": "This cannot be done with an object of this kind",
-    "406": "There is no such number of partitions",
-    "409": "It exists already, is in use, or is being done",
-    "412": "A value makes no sense or is too large, or something stands in the way",
-    "413": "The body is larger than a request's may be",
-    "422": "There are more partitions already, or there may not be so many",
+    "406": "The number of partitions is not valid",
+    "409": "It already exists, is in use, or is in progress",
+    "412": "A value is not valid or too large, or a precondition is not met",
+    "413": "The body is too large",
+    "422": "The topic has more partitions already, or the number is too large",
     "503": "This cannot be done now: try again",
 }
 # They are answered before FastAPI is asked, or even there (`http/app.py`).
@@ -141,7 +141,7 @@ _PROBES = {
             "operationId": "health",
             "responses": {
                 "200": {
-                    "description": "It is well",
+                    "description": "The broker is healthy",
                     "content": {
                         "application/json": {"schema": {"$ref": "#/components/schemas/Health"}}
                     },

@@ -10,9 +10,11 @@ from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import ElsewhereError
 
-AuthoritativeQuery = Annotated[bool, Query(description="Sent here by whoever chose this broker.")]
+AuthoritativeQuery = Annotated[
+    bool, Query(description="Set in a redirect by the broker that chose this one.")
+]
 ListenerQuery = Annotated[
-    str, Query(alias="listenerName", description="Which of the brokers' addresses to answer.")
+    str, Query(alias="listenerName", description="Name of the advertised listener to return.")
 ]
 ListenerHeader = Annotated[str, Header(alias="X-Pulsar-ListenerName")]
 

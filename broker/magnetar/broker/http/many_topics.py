@@ -180,10 +180,10 @@ def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
         routes.internal_stats
     )
     router.post("/magnetar/v1/topics/schemas", summary="The schemas of many topics")(routes.schemas)
-    router.post("/magnetar/v1/topics/messageIds", summary="The first messages since a time")(
+    router.post("/magnetar/v1/topics/messageIds", summary="The first messages at or after a time")(
         routes.message_ids
     )
-    router.post("/magnetar/v1/topics/subscriptions", summary="Move a subscription of many topics")(
+    router.post("/magnetar/v1/topics/subscriptions", summary="Reset a subscription of many topics")(
         routes.subscriptions
     )
     return router

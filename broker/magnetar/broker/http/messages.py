@@ -151,7 +151,7 @@ def messages_router(context: HttpContext) -> APIRouter:
         summary="The last message of a topic",
         response_model_exclude_none=True,
     )(routes.last_message_id)
-    router.get(_TOPIC + "/messageid/{timestamp}", summary="The first message since a time")(
+    router.get(_TOPIC + "/messageid/{timestamp}", summary="The first message at or after a time")(
         routes.message_id_at
     )
     router.get(
@@ -179,7 +179,7 @@ def messages_router(context: HttpContext) -> APIRouter:
     )(routes.peek)
     router.put(
         _TOPIC + "/backlogSize",
-        summary="How many bytes a topic has behind a message",
+        summary="Bytes of a topic after a message",
         response_model=int,
     )(routes.backlog_size)
     return router

@@ -30,7 +30,8 @@ from magnetar.sdk.wire import TopicName, parse_topic_name
 _LEASES_AT_ONCE = 32
 
 DestinationQuery = Annotated[
-    str, Query(alias="destinationBroker", description="Name or id of the broker that gets it.")
+    str,
+    Query(alias="destinationBroker", description="Name or id of the broker that takes the bundle."),
 ]
 
 
@@ -202,7 +203,7 @@ def bundles_router(context: HttpContext) -> APIRouter:
     @router.delete(
         "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}",
         status_code=204,
-        summary="Have nothing in a bundle any more",
+        summary="Delete a bundle's topics and unload it",
     )
     async def delete_bundle(
         tenant: str, namespace: str, bundle: str, force: bool = False
@@ -262,16 +263,22 @@ def _add_properties(router: APIRouter, context: HttpContext) -> None:
             raise NotThereError(f"namespace {name} has no property {key!r}")
         return properties[key]
 
-    @router.get(_NAMESPACE + "/properties", summary="What was written down about a namespace")
+    @router.get(_NAMESPACE + "/properties", summary="Properties of a namespace")
     async def properties(tenant: str, namespace: str) -> dict[str, str]:
         return (await context.tenants.namespace(f"{tenant}/{namespace}")).properties
 
-    @router.put(_NAMESPACE + "/properties", status_code=204, summary="Add to that, or change it")
+    @router.put(
+        _NAMESPACE + "/properties",
+        status_code=204,
+        summary="Add or replace properties of a namespace",
+    )
     async def set_properties(tenant: str, namespace: str, values: dict[str, str]) -> Response:
         await change(f"{tenant}/{namespace}", dict(values))
         return done()
 
-    @router.delete(_NAMESPACE + "/properties", status_code=204, summary="Remove all properties")
+    @router.delete(
+        _NAMESPACE + "/properties", status_code=204, summary="Remove all properties of a namespace"
+    )
     async def clear_properties(tenant: str, namespace: str) -> Response:
         await change(f"{tenant}/{namespace}", {}, clears=True)
         return done()
@@ -308,7 +315,7 @@ def _add_migration(router: APIRouter, context: HttpContext) -> None:
     @router.post(
         _NAMESPACE + "/migration",
         status_code=204,
-        summary="Say that a namespace has gone to another cluster",
+        summary="Mark a namespace as migrated to another cluster",
     )
     async def set_migrated(
         tenant: str, namespace: str, migrated: Annotated[Flag, Body()]

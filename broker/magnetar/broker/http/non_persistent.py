@@ -120,12 +120,12 @@ def non_persistent_router(context: HttpContext) -> APIRouter:
     router = late_router(tags=["non-persistent topics"])
     routes = _NonPersistent(context)
     router.get(_NAMESPACE, summary="The non-persistent topics of a namespace")(routes.listed)
-    router.put(_TOPIC, status_code=204, summary="Have a non-persistent topic")(routes.create)
+    router.put(_TOPIC, status_code=204, summary="Create a non-persistent topic")(routes.create)
     router.delete(_TOPIC, status_code=204, summary="Delete a non-persistent topic")(routes.delete)
     router.delete(
         _TOPIC + "/partitions",
         status_code=204,
-        summary="Delete a partitioned topic that keeps nothing",
+        summary="Delete a partitioned non-persistent topic",
     )(routes.delete_partitioned)
     router.put(_TOPIC + "/unload", status_code=204, summary="Unload a non-persistent topic")(
         routes.unload

@@ -19,7 +19,7 @@ _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/permissions"
 _DOMAINS = ("persistent", "non-persistent")
 
 Grants = dict[str, list[str]]
-Actions = Annotated[list[AuthAction], Body(description="What the role may do.")]
+Actions = Annotated[list[AuthAction], Body(description="Permitted actions of the role.")]
 Roles = Annotated[list[str], Body(description="The roles that may use the subscription.")]
 
 
@@ -48,7 +48,7 @@ def _taken(grants: Mapping[str, tuple[str, ...]], role: str) -> dict[str, tuple[
 
 
 def _add_of_namespaces(router: APIRouter, context: HttpContext) -> None:
-    @router.get(_NAMESPACE, summary="What each role may do in a namespace")
+    @router.get(_NAMESPACE, summary="Permissions of each role on a namespace")
     async def show(tenant: str, namespace: str) -> Grants:
         record = await context.tenants.namespace(f"{tenant}/{namespace}")
         return _shown(record.permissions)
@@ -61,7 +61,7 @@ def _add_of_namespaces(router: APIRouter, context: HttpContext) -> None:
     @router.post(
         _NAMESPACE + "/subscription/{subscription}",
         status_code=204,
-        summary="Let roles use a subscription",
+        summary="Grant roles permission to use a subscription",
     )
     async def grant_subscription(
         tenant: str, namespace: str, subscription: str, roles: Roles
@@ -79,7 +79,7 @@ def _add_of_namespaces(router: APIRouter, context: HttpContext) -> None:
     @router.delete(
         _NAMESPACE + "/{subscription}/{role}",
         status_code=204,
-        summary="Take the right to use a subscription from a role",
+        summary="Revoke a role's permission to use a subscription",
     )
     async def revoke_subscription(
         tenant: str, namespace: str, subscription: str, role: str
@@ -92,7 +92,9 @@ def _add_of_namespaces(router: APIRouter, context: HttpContext) -> None:
         await context.policies.update_namespace(f"{tenant}/{namespace}", change)
         return done()
 
-    @router.post(_NAMESPACE + "/{role}", status_code=204, summary="Let a role do something")
+    @router.post(
+        _NAMESPACE + "/{role}", status_code=204, summary="Grant a role permissions on a namespace"
+    )
     async def grant(tenant: str, namespace: str, role: str, actions: Actions) -> Response:
         """In all topics of a namespace; replaces what the role was given before."""
 
@@ -103,7 +105,11 @@ def _add_of_namespaces(router: APIRouter, context: HttpContext) -> None:
         await context.policies.update_namespace(f"{tenant}/{namespace}", change)
         return done()
 
-    @router.delete(_NAMESPACE + "/{role}", status_code=204, summary="Take all rights from a role")
+    @router.delete(
+        _NAMESPACE + "/{role}",
+        status_code=204,
+        summary="Revoke all permissions of a role on a namespace",
+    )
     async def revoke(tenant: str, namespace: str, role: str) -> Response:
         """In a namespace; what it was given for single topics stays."""
 
@@ -143,7 +149,7 @@ def _add_of_topics(router: APIRouter, context: HttpContext, domain: str) -> None
         await context.policies.update_namespace(namespace, changed)
         return done()
 
-    @router.get(path, summary=f"What each role may do with a {domain} topic")
+    @router.get(path, summary=f"Permissions of each role on a {domain} topic")
     async def show(tenant: str, namespace: str, topic: str) -> Grants:
         """What its namespace grants is among it."""
         name = await name_of(tenant, namespace, topic)
@@ -154,7 +160,7 @@ def _add_of_topics(router: APIRouter, context: HttpContext, domain: str) -> None
         return shown
 
     @router.post(
-        path + "/{role}", status_code=204, summary=f"Let a role do something with a {domain} topic"
+        path + "/{role}", status_code=204, summary=f"Grant a role permissions on a {domain} topic"
     )
     async def grant(
         tenant: str, namespace: str, topic: str, role: str, actions: Actions
@@ -165,7 +171,7 @@ def _add_of_topics(router: APIRouter, context: HttpContext, domain: str) -> None
     @router.delete(
         path + "/{role}",
         status_code=204,
-        summary=f"Take from a role what it may do with a {domain} topic",
+        summary=f"Revoke all permissions of a role on a {domain} topic",
     )
     async def revoke(tenant: str, namespace: str, topic: str, role: str) -> Response:
         """404: it has nothing of its own there."""

@@ -156,7 +156,7 @@ def _extra(path: str, verb: str, shape: Shape, policy: Policy | None) -> dict[st
         kinds = {"type": "string", "enum": list(QuotaType), "default": QuotaType.SIZE}
         query = [{"name": "backlogQuotaType", "in": "query", "schema": kinds}]
     elif verb == "GET" and is_topic:
-        text = "What counts, if the topic has none of its own."
+        text = "Return the effective value if the topic has none of its own."
         schema = {"type": "boolean", "default": False}
         query = [{"name": "applied", "in": "query", "schema": schema, "description": text}]
     if verb not in ("POST", "PUT"):

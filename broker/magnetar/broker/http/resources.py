@@ -89,7 +89,7 @@ def resources_router(context: HttpContext) -> APIRouter:
         _check_name(name)
         return ResourceGroup.model_validate(await resources.group(name))
 
-    @router.put(_GROUP, status_code=204, summary="Make or replace a resource group")
+    @router.put(_GROUP, status_code=204, summary="Create or replace a resource group")
     async def set_group(name: str, group: ResourceGroup) -> Response:
         """Store the group. Without effect: groups limit nothing."""
         _check_name(name)

@@ -23,30 +23,32 @@ from magnetar.sdk.wire import TopicName
 _DOMAINS = ("persistent", "non-persistent")
 
 Stats = dict[str, Any]
-Parted = Annotated[bool, Query(alias="perPartition", description="With those of each partition.")]
+Parted = Annotated[
+    bool, Query(alias="perPartition", description="Include the statistics of each partition.")
+]
 Earliest = Annotated[
     bool,
     Query(
         alias="getEarliestTimeInBacklog",
-        description="Read when the oldest message of each backlog was published.",
+        description="Include the publish time of the oldest message of each backlog.",
     ),
 ]
 Precise = Annotated[
     bool, Query(alias="getPreciseBacklog", description="Backlogs are exact, in entries, always.")
 ]
 Sized = Annotated[
-    bool, Query(alias="subscriptionBacklogSize", description="With the bytes of each backlog.")
+    bool, Query(alias="subscriptionBacklogSize", description="Include the bytes of each backlog.")
 ]
-NoPublishers = Annotated[bool, Query(alias="excludePublishers", description="Without producers.")]
+NoPublishers = Annotated[bool, Query(alias="excludePublishers", description="Leave out producers.")]
 OnlyLoaded = Annotated[
     bool,
     Query(
         alias="onlyLoaded",
-        description="Load nothing: of a topic that nobody uses the answer is {}. A topic that is "
-        "loaded and not used is deleted in the end, where a policy says so. Beyond Pulsar's.",
+        description="Do not load the topic: the answer for one that is not loaded is {}. A loaded "
+        "topic that is not used may be deleted by a policy. Pulsar has no such parameter.",
     ),
 ]
-NoConsumers = Annotated[bool, Query(alias="excludeConsumers", description="Without consumers.")]
+NoConsumers = Annotated[bool, Query(alias="excludeConsumers", description="Leave out consumers.")]
 
 
 def stats_router(context: HttpContext, *, wall_ms: Callable[[], int]) -> APIRouter:
@@ -158,7 +160,7 @@ class _Routes:
         router, prefix = self._router, self._prefix
         of = f"of a {self._domain} topic"
 
-        @router.get(prefix + "/stats", summary=f"What happens: statistics {of}")
+        @router.get(prefix + "/stats", summary=f"Statistics {of}")
         async def stats(
             tenant: str,
             namespace: str,
@@ -213,7 +215,7 @@ class _Routes:
         of = f"of a {self._domain} topic"
 
         @router.get(
-            prefix + "/internalStats", summary=f"How it is stored: ledgers and cursors {of}"
+            prefix + "/internalStats", summary=f"Internal statistics {of}: ledgers and cursors"
         )
         async def internal_stats(
             tenant: str, namespace: str, topic: str, metadata: bool = False
@@ -222,7 +224,7 @@ class _Routes:
 
         @router.get(
             prefix + "/partitioned-internalStats",
-            summary=f"How all partitions {of} are stored",
+            summary=f"Internal statistics of all partitions {of}",
         )
         async def partitioned_internal_stats(tenant: str, namespace: str, topic: str) -> Stats:
             name = await self._context.topic(self._domain, tenant, namespace, topic)
@@ -233,7 +235,7 @@ class _Routes:
     def _add_stored(self) -> None:
         router, prefix = self._router, self._prefix
 
-        @router.get(prefix + "/internal-info", summary="What is stored of a topic in the metadata")
+        @router.get(prefix + "/internal-info", summary="Metadata of a topic")
         async def internal_info(tenant: str, namespace: str, topic: str) -> Stats:
             """Of a partitioned topic: of each partition, by its name."""
             name = await self._context.topic(self._domain, tenant, namespace, topic)
@@ -246,7 +248,7 @@ class _Routes:
                 return {"version": 0, "partitions": parts}
             return await work(await self._plain(tenant, namespace, topic))
 
-        @router.get(prefix + "/backlog", summary="What lies behind the cursors of a topic")
+        @router.get(prefix + "/backlog", summary="Backlogs of a topic's cursors")
         async def backlog(
             tenant: str, namespace: str, topic: str, authoritative: bool = False
         ) -> JSONResponse:

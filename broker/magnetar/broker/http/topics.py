@@ -170,7 +170,7 @@ def topics_router(context: HttpContext) -> APIRouter:
         await context.served(name)
         raise HttpRefusal(412, f"{name} cannot be offloaded: this broker has no offloader")
 
-    @router.get(prefix + "/{topic}/offload", summary="What the last offloading has come to")
+    @router.get(prefix + "/{topic}/offload", summary="Status of the last offload")
     async def offload_status(tenant: str, namespace: str, topic: str) -> OffloadStatus:
         await context.served(await context.topic("persistent", tenant, namespace, topic))
         return OffloadStatus()

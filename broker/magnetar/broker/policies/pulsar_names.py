@@ -62,9 +62,9 @@ PULSARS: Final[Mapping[str, str]] = {ours: name for name, ours in OURS.items()}
 """Our name -> Pulsar's."""
 
 _BALANCING = "bundles are moved and split by the shedding_ and bundle_ settings, read at the start"
-_AT_START = "the setting like it is read when a broker starts: change the file and restart"
-_CODE = "there are no classes to plug in"
-_LEDGERS = "ledgers, caches and their metadata work in another way here"
+_AT_START = "the corresponding setting is read when a broker starts: change the file and restart"
+_CODE = "this broker has no plug-in classes"
+_LEDGERS = "ledgers, caches and their metadata work differently here"
 _DISPATCH = "dispatchers are sized by settings of their own, read when a broker starts"
 _ABSENT: Final[tuple[tuple[str, str], ...]] = (
     (
@@ -148,20 +148,20 @@ _ABSENT: Final[tuple[tuple[str, str], ...]] = (
         "transactionPendingAckBatchedWriteEnabled",
     ),
     (
-        "no rate or number of a whole broker, namespace or tenant is limited by it here",
+        "this broker has no such limit of a whole broker, namespace or tenant",
         "brokerPublisherThrottlingMaxByteRate brokerPublisherThrottlingMaxMessageRate "
         "brokerPublisherThrottlingTickTimeMillis dispatchThrottlingRateInByte "
         "dispatchThrottlingRateInMsg maxConcurrentLookupRequest maxNamespacesPerTenant maxTenants "
         "resourceUsageTransportPublishIntervalInSecs topicPublisherThrottlingTickTimeMillis",
     ),
     (
-        "there is one cluster, and nothing is replicated",
+        "geo-replication is not supported",
         "configurationMetadataSyncEventTopic dispatchThrottlingRatePerReplicatorInByte "
         "dispatchThrottlingRatePerReplicatorInMsg metadataSyncEventTopic "
         "replicationProducerQueueSize replicationStartAt",
     ),
     (
-        "nothing here is like what it turns on or off",
+        "this broker has no such feature",
         "clientLibraryVersionCheckEnabled exposeBundlesMetricsInPrometheus "
         "httpRequestsFailOnUnknownPropertiesEnabled preferLaterVersions skipBrokerShutdownOnOOM "
         "strictlyVerifySubscriptionName topicNameCacheMaxCapacity",

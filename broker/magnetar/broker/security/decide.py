@@ -112,12 +112,12 @@ def _missing(role: str, action: Action, resource: Resource, grants: Grants) -> s
             if isinstance(resource, Cluster)
             else f"an administrator of tenant {tenant_of(resource)}"
         )
-        return f"{who} may not administer {resource}: that takes {needed}"
+        return f"{who} may not administer {resource}: that needs {needed}"
     if action == Action.LOOKUP:
         return f"{who} may neither produce to nor consume from {resource}"
     said = f"{who} may not {_WORDS.get(action, f'use {action.value} in')} {resource}"
     if grants.wants_prefix and isinstance(resource, Subscription):
-        said += ": names of subscriptions begin with the role here"
+        said += ": subscription names must begin with the role here"
     return said
 
 

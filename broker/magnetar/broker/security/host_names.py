@@ -14,8 +14,8 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.ledger.link_settings import is_loopback
 
 REFUSED_NAME = (
-    "this broker serves people it does not know, and answers to its own names only: localhost, "
-    "addresses, what it advertises, http_names, and the hosts in websocket_origins"
+    "unknown host name: a broker that requires no credentials answers only to localhost, "
+    "addresses, its advertised names, http_names and the hosts in websocket_origins"
 )
 
 

@@ -60,7 +60,7 @@ def check_subscription(
     """
     if is_durable and not is_asked_for and not policies.auto_subscription_creation:
         raise SubscriptionNotFoundError(
-            f"{topic} has no subscription {name}, and none appear by themselves: create it first"
+            f"{topic} has no subscription {name}, and automatic creation is off: create it first"
         )
     if 0 < policies.max_subscriptions <= len(subscriptions):
         raise NotAllowedError(

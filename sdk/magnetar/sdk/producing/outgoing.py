@@ -85,14 +85,14 @@ class OutgoingMessage:
     def _misfit(self) -> str:
         """What is of no type that it may be."""
         if not isinstance(self.key, (str, bytes, type(None))):
-            return f"key: text or bytes, not {self.key!r}"
+            return f"key must be text or bytes, not {self.key!r}"
         if not isinstance(self.ordering_key, (bytes, type(None))):
-            return f"ordering_key: bytes, not {self.ordering_key!r}"
+            return f"ordering_key must be bytes, not {self.ordering_key!r}"
         for name in ("event_time_ms", "deliver_at_ms"):
             time = getattr(self, name)
             if not isinstance(time, (int, type(None))):
-                return f"{name}: whole milliseconds since 1970, not {time!r}"
-        return f"properties: a mapping of texts to texts, not {self.properties!r:.200}"
+                return f"{name} must be whole milliseconds since 1970, not {time!r}"
+        return f"properties must map text to text, not {self.properties!r:.200}"
 
 
 def single_metadata(extra: MessageMetadata) -> bytes:

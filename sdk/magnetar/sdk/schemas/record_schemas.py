@@ -278,5 +278,5 @@ class AvroObjectSchema(_AvroBase[object]):
             self._avro.validate(value, self._own)
             self._avro.schemaless_writer(out, self._own, value, strict_allow_default=True)
         except (*_FOREIGN, self._avro.validation.ValidationError) as error:
-            raise SchemaValueError(f"a value that does not fit: {error!r}") from error
+            raise SchemaValueError(f"the value does not match the schema: {error!r}") from error
         return out.getvalue()

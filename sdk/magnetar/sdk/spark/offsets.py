@@ -88,7 +88,7 @@ def _user_id(name: str, value: str) -> MessageId:
         try:  # the bytes of a message id, as __messageId has them, in hexadecimal
             made = MessageId.from_bytes(bytes.fromhex(value))
         except (SdkError, ValueError):
-            raise OffsetError(f"{name}: {value[:100]!r} is no message id; {_FORM}") from None
+            raise OffsetError(f"{name}: {value[:100]!r} is not a message id; {_FORM}") from None
     if made.ledger_id < 0 or made.entry_id < 0:
         raise OffsetError(f"{name}: {value[:100]!r} names no message; {_FORM}")
     return made

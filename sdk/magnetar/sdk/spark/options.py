@@ -244,7 +244,7 @@ NO_TABLE = (
     "Spark keeps the options of a table (CREATE TABLE … USING magnetar) from the source; make a "
     "view: CREATE TEMPORARY VIEW name USING magnetar OPTIONS (…)"
 )
-_NEEDS_NONE = "leave it out, there is nothing like it here"
+_NEEDS_NONE = "leave it out: it has no equivalent here"
 _FIXED = "each of the client's settings has an option of its own, or none: see docs/spark.md"
 _KEYS = (
     "encrypted messages cannot be read; mode PERMISSIVE gives them as rows without a value, "
@@ -254,7 +254,7 @@ _LOGIN = "it is option authentication: tls, token:TOKEN, token:file:PATH or basi
 _SIZES = "tasks are cut by option sliceBytes"
 _TIME = "it is option startingTime, for all topics"
 _RATE = "the limits are maxEntriesPerTrigger, where an entry is a batch, and maxBytesPerTrigger"
-_WAIT = "a micro-batch begins when its trigger says so: .trigger(processingTime=…)"
+_WAIT = "the trigger starts micro-batches: .trigger(processingTime=…)"
 
 _HINTS: dict[str, str] = {
     # Spark's own
@@ -329,7 +329,7 @@ for _name in ("deduplication", "producerName", "schema", "schemaName", "compress
 
 _PREFIXES: Mapping[str, str] = {
     "option.": NO_TABLE,
-    "kafka.": "it is one of Kafka's, for which there is nothing here",
+    "kafka.": "it is one of Kafka's, and has no equivalent here",
     "pulsar.": _FIXED,
     "privatekey": _KEYS,
 }

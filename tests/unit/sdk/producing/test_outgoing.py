@@ -7,12 +7,12 @@ import pytest
 from magnetar.sdk import OutgoingMessage
 
 MISFITS: list[tuple[dict[str, Any], str]] = [
-    ({"key": 5}, "key: text or bytes, not 5"),
-    ({"ordering_key": "text"}, "ordering_key: bytes, not 'text'"),
-    ({"properties": {"a": 1}}, "properties: a mapping of texts to texts, not {'a': 1}"),
-    ({"properties": ["a"]}, "properties: a mapping of texts to texts"),
-    ({"event_time_ms": 1.5}, "event_time_ms: whole milliseconds since 1970, not 1.5"),
-    ({"deliver_at_ms": "soon"}, "deliver_at_ms: whole milliseconds since 1970, not 'soon'"),
+    ({"key": 5}, "key must be text or bytes, not 5"),
+    ({"ordering_key": "text"}, "ordering_key must be bytes, not 'text'"),
+    ({"properties": {"a": 1}}, "properties must map text to text, not {'a': 1}"),
+    ({"properties": ["a"]}, "properties must map text to text"),
+    ({"event_time_ms": 1.5}, "event_time_ms must be whole milliseconds since 1970, not 1.5"),
+    ({"deliver_at_ms": "soon"}, "deliver_at_ms must be whole milliseconds since 1970, not 'soon'"),
 ]
 
 

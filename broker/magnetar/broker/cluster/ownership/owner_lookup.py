@@ -192,7 +192,7 @@ class OwnerLookup:
             if not placement.is_leader:
                 leader = placement.leader()
                 if leader is None or leader.name == self._registration.name:
-                    return "no broker leads the others yet"
+                    return "there is no leader broker yet"
                 if not await self._reachability.answers(leader.native_url):
                     return f"the leader {leader.name} does not answer"
                 return _redirect(leader, listener, is_authoritative=False)
@@ -200,11 +200,11 @@ class OwnerLookup:
                 bundle, excluding=(self._registration.name,) if self.is_draining else ()
             )
             if chosen is None:
-                return "no broker can take it"
+                return "no broker can own it"
             if chosen != self._registration.name:
                 record = placement.broker(chosen)
                 if record is None or not await self._reachability.answers(record.native_url):
-                    return f"broker {chosen}, which was chosen, does not answer"
+                    return f"the chosen broker {chosen} does not answer"
                 return _redirect(record, listener, is_authoritative=True)
         lease = await self._leases.take(bundle)
         if self._leases.holds(bundle):

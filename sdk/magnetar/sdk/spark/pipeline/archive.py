@@ -255,15 +255,15 @@ def _check_columns(names: list[str]) -> None:
 
 
 def archive_arguments(arguments: list[str] | None = None) -> Chosen[ArchiveSettings]:
-    parser = job_parser("archive", "Topics to Parquet, each message once.")
-    parser.add_argument("--metadata-url", default="", help="read straight from the bookies")
+    parser = job_parser("archive", "Archive topics to Parquet files, each message once.")
+    parser.add_argument("--metadata-url", default="", help="to read from the bookies")
     parser.add_argument("--output", required=True)
     parser.add_argument("--topics", default="")
     parser.add_argument("--topics-pattern", default="")
-    parser.add_argument("--continuous", action="store_true", help="go on until it is stopped")
+    parser.add_argument("--continuous", action="store_true", help="run until stopped")
     parser.add_argument("--interval-s", type=int, default=60)
-    parser.add_argument("--entries-max", type=int, default=0, help="of a micro-batch")
-    parser.add_argument("--mode", default=FAILFAST, help="of messages that cannot be read")
+    parser.add_argument("--entries-max", type=int, default=0, help="per batch; 0: no limit")
+    parser.add_argument("--mode", default=FAILFAST, help="FAILFAST or DROPMALFORMED")
     parser.add_argument("--checkpoint", default="")
     parser.add_argument("--file-bytes", type=int, default=FILE_BYTES)
     parser.add_argument("--files-min", type=int, default=FILES_MIN)

@@ -149,7 +149,7 @@ def _tasks(spark: SparkSession) -> tuple[int, str, int]:
 
 
 def replay_arguments(arguments: list[str] | None = None) -> Chosen[ReplaySettings]:
-    parser = job_parser("replay", "An archive back into a topic.")
+    parser = job_parser("replay", "Publish an archive to a topic.")
     parser.add_argument("--archive", required=True)
     parser.add_argument("--to", required=True)
     parser.add_argument("--topics", default="")

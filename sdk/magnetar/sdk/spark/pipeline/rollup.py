@@ -160,12 +160,12 @@ def _lines(spark: SparkSession, settings: RollupSettings, topic: str, columns: s
 
 def rollup_arguments(arguments: list[str] | None = None) -> Chosen[RollupSettings]:
     parser = job_parser("rollup", "Delays per carrier and hour, with the weather at the origin.")
-    parser.add_argument("--metadata-url", default="", help="read straight from the bookies")
+    parser.add_argument("--metadata-url", default="", help="to read from the bookies")
     parser.add_argument("--flights", required=True, help="topic of flights")
     parser.add_argument("--weather", required=True, help="topic of weather")
     parser.add_argument("--output", required=True)
     parser.add_argument("--lateness", default=LATENESS)
-    parser.add_argument("--continuous", action="store_true", help="go on until it is stopped")
+    parser.add_argument("--continuous", action="store_true", help="run until stopped")
     parser.add_argument("--plots", default="", help="directory for PNG files")
     found = parser.parse_args(arguments)
     settings = RollupSettings(

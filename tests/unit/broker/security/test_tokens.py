@@ -84,9 +84,9 @@ def test_a_public_key_never_passes_for_a_secret() -> None:
         (made({"sub": []}), "names no role"),
         (made({"sub": "a"})[:-4] + "AAAA", "signature"),
         (jwt.encode({"sub": "a"}, "", algorithm="none"), "'none'; accepted: HS256"),
-        ("no.token.this", "no JSON Web Token"),
-        ("", "no JSON Web Token"),
-        ("a" * 1000, "no JSON Web Token"),
+        ("no.token.this", "not a JSON Web Token"),
+        ("", "not a JSON Web Token"),
+        ("a" * 1000, "not a JSON Web Token"),
     ],
 )
 def test_what_is_wrong_is_said_without_the_token(token: str, reason: str) -> None:

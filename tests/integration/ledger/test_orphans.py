@@ -92,7 +92,7 @@ async def test_a_ledger_that_its_log_or_cursor_names_is_in_use(
         (2, Verdict.IN_USE),
         (3, Verdict.ORPHAN),
     ]
-    assert findings[1].reason == "its managed-log does not name it"
+    assert findings[1].reason == "its managed-log does not refer to it"
     assert findings[3].custom_metadata == OF_CURSOR
 
 

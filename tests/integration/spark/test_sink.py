@@ -230,7 +230,7 @@ _BAD = [
     ({}, "value AS text", "one column value, and here are text"),
     ({}, "cast(value AS int) AS value", "column value is int; expected is binary or string"),
     ({}, "value, 1 AS __key", "column __key is int"),
-    ({}, "value, 1 AS __kye", "column __kye has no place"),
+    ({}, "value, 1 AS __kye", "no field for column __kye"),
     ({"schema": "avro"}, "array(value) AS list", "column list is array<string>"),
     ({"sortBy": "nothing"}, "value", "option sortBy: the rows have no column nothing"),
     ({"deduplication": "require"}, "value", "deduplication is off"),

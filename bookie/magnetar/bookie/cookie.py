@@ -156,7 +156,7 @@ def _read(disk: Disk, path: str, kind: type[_Record], remedy: str) -> _Record | 
         text = open_sealed(data)
     if text is None:
         raise CookieError(
-            f"{path} is damaged: its checksum is not that of its text. Nothing was changed. "
+            f"{path} is damaged: its checksum does not match its text. Nothing was changed. "
             f"{remedy}"
         )
     return _decode(text, path, kind)

@@ -138,7 +138,7 @@ class Cursor(SubscriptionCursor):
             raise CursorFencedError(f"cursor {path}: another owner has the log: {exc}") from exc
         except LedgerError as exc:
             raise CursorUnavailableError(f"cursor {path} cannot be opened now: {exc}") from exc
-        raise CursorFencedError(f"cursor {path} is being opened by others, too")
+        raise CursorFencedError(f"cursor {path} is being opened by another process, too")
 
     @classmethod
     async def _try_open(

@@ -121,7 +121,7 @@ def cursor_path(log_path: str, name: str) -> str:
     encoded = name.encode("utf-8", "surrogatepass")
     if not 0 < len(encoded) <= _NAME_BYTES_MAX:
         raise InvalidCursorNameError(
-            f"a cursor's name has 1 to {_NAME_BYTES_MAX} bytes, got {len(encoded)}"
+            f"a cursor's name must have 1 to {_NAME_BYTES_MAX} bytes, got {len(encoded)}"
         )
     quoted = quote(encoded, safe="")
     # ZooKeeper takes these two for relative paths.

@@ -269,7 +269,7 @@ class LedgerClient:
         ledger = await self.manager.read(ledger_id)
         if password is not None and not compare_digest(password, ledger.metadata.password):
             raise UnauthorizedError(
-                f"ledger {ledger_id}: this is not its password. Pass the one that it was created "
-                f"with; or pass none, if you may act as an administrator of the cluster"
+                f"ledger {ledger_id}: wrong password. Pass the one that it was created with; or "
+                "pass none, if you may act as an administrator of the cluster"
             )
         return ledger

@@ -65,7 +65,7 @@ class LinkSettings(BaseModel):
             raise ValueError("tls_certificate_file, tls_key_file and tls_ca_file go together")
         if self.shared_secret_create and not self.shared_secret_file.startswith("/"):
             # Not any path: somebody may have put the secret itself where its file is expected.
-            raise ValueError("shared_secret_create takes an absolute path in shared_secret_file")
+            raise ValueError("shared_secret_create needs an absolute path in shared_secret_file")
         return self
 
 

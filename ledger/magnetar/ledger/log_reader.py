@@ -354,8 +354,8 @@ class LogReader:
         await self._load()
         if self._is_listed(gone):
             raise LogDataLossError(
-                f"{self.path}: ledger {gone} is listed, but its metadata is gone; what it held can "
-                f"only be passed over on purpose: seek behind it"
+                f"{self.path}: ledger {gone} is listed, but its metadata is gone, and its entries "
+                "cannot be read; to skip them, seek behind it"
             )
         self._check_not_trimmed(gone)
 
@@ -365,8 +365,8 @@ class LogReader:
         ledgers = self._metadata.ledgers
         first = Position(ledgers[0].ledger_id, 0) if ledgers else LATEST
         raise LogTrimmedError(
-            f"{self.path}: ledger {ledger_id} was removed by a shrink; the log begins at {first}: "
-            f"seek there to go on",
+            f"{self.path}: ledger {ledger_id} was trimmed; the log begins at {first}: seek there "
+            "to go on",
             first,
         )
 

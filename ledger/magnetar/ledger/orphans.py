@@ -188,8 +188,8 @@ async def agreed_ms(store: MetadataStore, clock: Clock) -> int:
     if not asked_ms - CLOCKS_APART_MS_MAX <= store_ms <= now_ms + CLOCKS_APART_MS_MAX:
         raise ClocksApartError(
             f"the clock of this machine says {_time(now_ms)}, that of the metadata store "
-            f"{_time(store_ms)}: how old ledgers are cannot be told, and nothing was changed. Set "
-            f"the clock that is wrong, and run it again"
+            f"{_time(store_ms)}: the age of ledgers is unknown, and nothing was changed. Set the "
+            "clock that is wrong, and run the command again"
         )
     return min(now_ms, store_ms)
 

@@ -458,8 +458,8 @@ def _checked_instance_id(value: bytes, path: str) -> str:
     """
     if _INSTANCE_ID.fullmatch(value) is None:
         raise InvalidLedgerMetadataError(
-            f"{path} holds {value[:80]!r}, which is no cluster id of 32 hexadecimal digits. "
-            f"Nothing was changed: bring it back from a backup of the metadata store, or from the "
-            f"cookie of any bookie"
+            f"{path} holds {value[:80]!r}, which is not a cluster id of 32 hexadecimal digits. "
+            "Nothing was changed: bring it back from a backup of the metadata store, or from the "
+            "cookie of any bookie"
         )
     return value.decode()

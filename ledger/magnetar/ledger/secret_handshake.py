@@ -44,7 +44,7 @@ def parse_secrets(data: bytes, *, where: str) -> tuple[bytes, ...]:
     secrets = tuple(line.strip() for line in data.splitlines() if line.strip())
     if not secrets:
         raise SharedSecretConfigError(
-            f"{where} holds no shared secret: one per line is expected. {_ADVICE}"
+            f"{where} holds no shared secret: expected one per line. {_ADVICE}"
         )
     if min(map(len, secrets)) < SECRET_BYTES_MIN:
         raise SharedSecretConfigError(

@@ -159,7 +159,7 @@ async def _pragma(store: MetadataStore, pragma: str) -> None:
 async def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("no database\n" * 1000)
-    with pytest.raises(InvalidPathError, match=r"notes\.txt is no SQLite file"):
+    with pytest.raises(InvalidPathError, match=r"notes\.txt is not a SQLite file"):
         await open_store(f"embedded:{text}")
     assert text.read_text() == "no database\n" * 1000
 
@@ -167,7 +167,7 @@ async def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE people (name TEXT)")
     connection.close()
-    with pytest.raises(InvalidPathError, match="holds no metadata of ours"):
+    with pytest.raises(InvalidPathError, match="not a metadata store of Magnetar"):
         await open_store(f"embedded:{database}")
 
 

@@ -160,8 +160,8 @@ class DiskWatch:
         try:
             if needs_cookie and read_cookie(self._disk, directory) is None:
                 raise DiskLostError(
-                    f"{directory} has lost its cookie: it was emptied, exchanged or unmounted "
-                    f"while the bookie ran; bring it back and start again"
+                    f"{directory} has lost its cookie: it was emptied, replaced or unmounted while "
+                    "the bookie ran; bring it back and start again"
                 )
             return Usage(self._disk.free_bytes(directory), self._disk.total_bytes(directory))
         except (OSError, BookieServiceError) as error:

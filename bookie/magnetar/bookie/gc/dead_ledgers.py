@@ -79,7 +79,7 @@ class DeadLedgerSearch:
         """
         if self._next_id != LEDGER_ID_MAX + 1:
             raise ImplausibleListingError(
-                f"the listing of ledgers ended before {self._next_id}: nobody knows what follows"
+                f"the listing of ledgers ended before {self._next_id}: what follows is unknown"
             )
         if brake is not None:
             self._check_plausible(brake, len(self._missing))
@@ -88,13 +88,14 @@ class DeadLedgerSearch:
     def _check_plausible(self, brake: Brake, missing: int) -> None:
         if missing and self.listed_count == 0:
             raise ImplausibleListingError(
-                f"the metadata lists no ledgers at all, this bookie has {self.local_count}"
+                "the metadata store lists no ledgers at all, but this bookie has "
+                f"{self.local_count}"
             )
         if (
             self.local_count > brake.ledgers_min
             and missing > brake.vanish_share_max * self.local_count
         ):
             raise ImplausibleListingError(
-                f"the metadata lacks {missing} of the {self.local_count} ledgers of this "
-                f"bookie at once; more than a share of {brake.vanish_share_max} is not believed"
+                f"the metadata lacks {missing} of the {self.local_count} ledgers of this bookie at "
+                f"once, more than the share {brake.vanish_share_max} (gc_vanish_share_max)"
             )

@@ -29,7 +29,7 @@ class MetadataCalls:
         found = await self._registry.find_instance_id()
         if found != self._instance_id:
             raise ForeignMetadataError(
-                f"the metadata is that of cluster {found or '(none)'}, our data belongs to "
+                f"the metadata store belongs to cluster {found or '(none)'}, this bookie's data to "
                 f"{self._instance_id}: nothing is deleted"
             )
 

@@ -72,9 +72,9 @@ def open_index(
     promise = mark.read()
     if promise is not None and promise.engine != engine:
         raise WrongEngineError(
-            f"{directory} is a storage of kind {promise.engine}, but {engine} is set: set "
-            f"storage_engine={promise.engine}, or convert it first with "
-            f"'magnetar bookie-tool convert --to {engine}'"
+            f"{directory} is stored by engine {promise.engine}, but {engine} is set: set "
+            f"storage_engine={promise.engine}, or convert it first with 'magnetar bookie-tool "
+            f"convert --to {engine}'"
         )
     opener = IndexOpener(directory, disk, make_key_value=make_key_value, pages=pages)
     return opener.open(engine, mark, has_logs=has_logs)

@@ -142,7 +142,8 @@ class JournalFiles:
         except OSError as error:
             raise JournalFailedError(
                 f"sync of journal file {file_name(self._file_id)} in {self._directory} failed: "
-                f"{error}; what it holds is not known, so the bookie must end and replay it"
+                f"{error}; its content is unknown, so the bookie stops and replays it at the next "
+                "start"
             ) from error
         self._length += self._appended
         return LastMark(self._file_id, self._length)
@@ -160,8 +161,8 @@ class JournalFiles:
             )
         self._was_full = True
         return JournalFullError(
-            f"no space left on the journal disk ({self._directory}): the add was not stored; "
-            f"free some space, and adds go on"
+            f"no space left on the journal disk ({self._directory}): the add was not stored; adds "
+            "resume when there is free space"
         )
 
     def _have_file(self, size: int) -> bool:

@@ -325,8 +325,8 @@ class LogAppender:
 
     def _unavailable(self) -> LogError:
         return LogUnavailableError(
-            f"{self._path}: no ledger can be written to just now; the next try is at most "
-            f"{self._config.unavailable_retry_s} s away"
+            f"{self._path}: no ledger can be written to now; the next attempt is within "
+            f"{self._config.unavailable_retry_s} s"
         )
 
     def _behind_another(self) -> LogError:

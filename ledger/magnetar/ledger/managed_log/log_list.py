@@ -222,8 +222,9 @@ class LogList:
             LogMetadata.from_json(value, path=self._path)
         except InvalidLedgerMetadataError as error:
             return LogFencedError(
-                f"{self._path}: the ledger list was overwritten with what this release cannot use; "
-                f"close this handle, and open the log again when that is settled: {error}"
+                f"{self._path}: the ledger list was overwritten with a value that this release "
+                "cannot use; close this handle, and open the log again when that is settled: "
+                f"{error}"
             )
         return LogFencedError(f"{self._path}: another owner changed the ledger list; {_TAKEN_OVER}")
 

@@ -163,8 +163,8 @@ async def _recover(
             await log_list.check_unchanged()
             raise LogDataLossError(
                 f"{path}: ledger {ledger.ledger_id} is listed, with {ledger.entries} entries, but "
-                f"its metadata is gone; the log is not opened, lest that be skipped in silence: "
-                f"bring the metadata back from a backup of the metadata store"
+                "its metadata is gone; the log is not opened, so that the loss is not hidden: "
+                "bring the metadata back from a backup of the metadata store"
             ) from error
         recovered.append(
             LogLedger(

@@ -314,11 +314,13 @@ class SqliteTree:
         tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if application == APPLICATION_ID:
             raise InvalidPathError(
-                f"{self._path} has version {version} of the metadata tables, this program knows "
+                f"{self._path} has version {version} of the metadata tables; this release reads "
                 f"version {SCHEMA_VERSION}"
             )
         if tables or application:
-            raise InvalidPathError(f"{self._path} is a SQLite file, but holds no metadata of ours")
+            raise InvalidPathError(
+                f"{self._path} is a SQLite file, but not a metadata store of Magnetar"
+            )
         self._check_not_lost()
         with self._write_transaction():
             for statement in (*_SCHEMA, *_GUARDS):
@@ -572,7 +574,8 @@ class SqliteTree:
         except sqlite3.DatabaseError as exc:
             if exc.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
                 raise InvalidPathError(
-                    f"{self._path} is no SQLite file: bring it back from a backup, or name another"
+                    f"{self._path} is not a SQLite file: bring it back from a backup, or give "
+                    "another"
                 ) from exc
             raise MetadataDamagedError(
                 f"{self._path} is damaged: {exc}. Bring it back from a backup"

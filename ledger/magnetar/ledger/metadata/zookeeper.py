@@ -303,7 +303,7 @@ class ZooKeeperStore:
                     raise
                 await self._use_up_number(path, full)
         raise MetadataUnavailableError(
-            f"the parents of {path} are deleted, or its numbers taken, again and again"
+            f"cannot create {path}: its parents keep being deleted, or its numbers keep being taken"
         )
 
     async def _use_up_number(self, path: str, full: str) -> None:

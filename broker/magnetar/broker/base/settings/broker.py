@@ -396,12 +396,12 @@ class BrokerSettings(
         default=25.0,
         ge=0,
         le=100,
-        description="A broker below this usage does not shed, however far it is above the average.",
+        description="A broker below this usage does not shed for being above the average.",
     )
     shedding_topics_min: int = Field(
         default=50,
         ge=0,
-        description="A difference between two brokers of fewer topics than this is ignored.",
+        description="A load difference between brokers worth fewer topics than this is ignored.",
     )
     shedding_moves_max: int = Field(
         default=4, ge=1, description="Bundles moved per load check; then the brokers report again."

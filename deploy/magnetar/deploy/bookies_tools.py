@@ -161,7 +161,7 @@ class BookiesTools:
         if not turns_on:
             words = {
                 True: "on: new ledgers have passwords, which readers must present",
-                False: "off: new ledgers have no passwords; use --turn-on once all run this release",
+                False: "off: new ledgers have no passwords; --turn-on when all run this release",
                 None: "no ledger exists yet: the first one will have a password",
             }
             say(words[are_on])

@@ -203,9 +203,9 @@ def brokers_router(
     router.get(
         "/status.html", summary="`OK`, for load balancers", response_class=PlainTextResponse
     )(routes.status_page)
-    router.post(
-        "/admin/v2/brokers/shutdown", status_code=204, summary="Shut down this broker"
-    )(routes.shutdown)
+    router.post("/admin/v2/brokers/shutdown", status_code=204, summary="Shut down this broker")(
+        routes.shutdown
+    )
     router.get("/admin/v2/brokers", summary="Ids of the registered brokers")(routes.brokers)
     router.get("/admin/v2/brokers/{cluster}", summary="Ids of the brokers of a cluster")(
         routes.brokers_of

@@ -51,6 +51,8 @@ _READY_TIMEOUT_S = 60.0
 """Time until a server serves: an operator may start an ensemble's servers one by one, and a busy
 machine starts each slowly."""
 _POLL_INTERVAL_S = 0.05
+_PORT_ATTEMPTS = 3
+"""Where any free port will do."""
 _STOP_TIMEOUT_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 10
 
@@ -132,6 +134,10 @@ def _is_port(text: str) -> bool:
     return text.isdecimal() and 0 < int(text) < 65_536
 
 
+class _EndedError(DeployError):
+    """Java ended before the server served."""
+
+
 class ZooKeeperServer:
     """One ZooKeeper server process."""
 
@@ -162,9 +168,26 @@ class ZooKeeperServer:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start the server and wait until it serves."""
+        """Start the server and wait until it serves.
+
+        Raises:
+            MissingProgramError, AddressUnavailableError, DataDirectoryError
+            DeployError: it ended at once, or does not serve in time.
+        """
+        wanted = self._port
+        for attempts_left in reversed(range(_PORT_ATTEMPTS)):
+            self._port = _claim_port(self._host, wanted)
+            try:
+                await self._start()
+            except _EndedError:
+                # A free port may be somebody else's by the time that Java asks for it.
+                if wanted or not attempts_left:
+                    raise
+            else:
+                return
+
+    async def _start(self) -> None:
         java, jars = find_java(), find_jars()
-        self._port = _claim_port(self._host, self._port)
         configuration = self._write_configuration()
         self._process = await asyncio.create_subprocess_exec(
             java,
@@ -242,9 +265,9 @@ class ZooKeeperServer:
         deadline_s = time.monotonic() + _READY_TIMEOUT_S
         while time.monotonic() < deadline_s:
             if process.returncode is not None:
-                raise DeployError(
-                    f"ZooKeeper ended at once with status {process.returncode}; "
-                    f"does another ZooKeeper use {self._data}?"
+                raise _EndedError(
+                    f"ZooKeeper ended at once with status {process.returncode}; does another "
+                    f"ZooKeeper use {self._data}, or another program port {self._port}?"
                 )
             if "Mode:" in await four_letter_word(self._host, self._port, "srvr"):
                 return

@@ -110,7 +110,7 @@ class Peer:
     open: Callable[[Path], AbstractContextManager[System]]
     small_load: str = "in batches of 1000"
     warm_messages: int = 0
-    """What it is given before anything is measured."""
+    """Messages that warm the system up before anything is measured."""
     why_missing: Callable[[], str] = lambda: ""
     """Why it cannot be run on this machine; empty: it can."""
 

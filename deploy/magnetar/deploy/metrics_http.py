@@ -106,7 +106,7 @@ def _app(collectors: Sequence[Collector]) -> FastAPI:
 
     @app.get("/magnetar/v1/slow")
     async def answer_slow(kind: str = "", milliseconds_min: float = 0.0) -> list[SlowMoment]:
-        """What took long in this process lately, the newest first."""
+        """Recent slow operations of this process, newest first."""
         return list(RECORDER.moments(kind=kind, milliseconds_min=milliseconds_min))
 
     return app

@@ -1,11 +1,12 @@
 """The slow moments of a process: what took long, when it ended, and what it was about.
 
 A ring of the last ones, always on. Metrics say how often something is slow; this says what else
-was slow at that moment, which is what a publish that took long has waited for. Whoever measures a
-piece of work notes it here; what stays below the threshold of its kind costs a comparison.
+was slow at the same moment, and so what a slow publish waited for. Code that measures its work
+notes it here. Work that took less than the threshold of its kind costs one comparison.
 
 There is one recorder per process (`RECORDER`), as there is one event loop, one garbage collector
-and one log. It belongs to the event loop.
+and one log. A garbage collection may note a moment at any time and on any thread, also while the
+moments are read.
 """
 
 import time
@@ -50,7 +51,7 @@ class SlowMoment:
     """Wall clock, in milliseconds since 1970."""
     milliseconds: float
     cause: str
-    """What it was about, or what was running; empty: not known."""
+    """The object of the work, or the code that ran; empty: unknown."""
 
 
 class FlightRecorder:
@@ -80,7 +81,7 @@ class FlightRecorder:
         """Return the moments of a kind, or of all kinds, of at least that length, newest first."""
         return [
             each
-            for each in reversed(self._moments)
+            for each in reversed(self._moments.copy())
             if kind in ("", each.kind) and each.milliseconds >= milliseconds_min
         ]
 

@@ -26,6 +26,23 @@ def test_the_newest_come_first_and_the_oldest_go() -> None:
     assert [each.cause for each in recorder.moments()] == ["4", "3", "2"]
 
 
+def test_a_moment_may_be_noted_while_the_moments_are_read() -> None:
+    """A garbage collection can begin there."""
+    recorder = FlightRecorder()
+
+    class Interrupting(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            recorder.note(LOOP, 1.0, "during")
+            return str.__eq__(self, other)
+
+    recorder.note(COMMIT, 1.0, "before")
+    assert [each.cause for each in recorder.moments(kind=Interrupting(COMMIT))] == ["before"]
+    assert recorder.moments(kind=LOOP)[0].cause == "during"
+
+
 def test_moments_are_found_by_kind_and_length() -> None:
     recorder = FlightRecorder()
     recorder.note(LOOP, 0.1, "a")

@@ -204,15 +204,18 @@ class ClusterAdmin:
             await self._have_taken(bundle, name)
 
     async def _have_taken(self, bundle: BundleId, destination: str) -> None:
-        """Have the destination of an unload take the bundle, unless clients made it do so already:
-        without any, the next lookup would have the leader choose, who knows of no destination."""
+        """Have the destination of an unload acquire the bundle, unless a client's lookup did so.
+
+        Without clients, the leader would choose the owner at the next lookup, and it does not know
+        the destination.
+        """
         record = self._leader.broker(destination)
         if record is None or await self._lease_of(bundle) is not None:
             return
         try:
             await self._orders.unload(record, bundle, destination)
         except BrokerMetadataError as error:
-            # It was unloaded, which is what was asked; whoever is chosen takes it.
+            # The unload succeeded. The leader chooses an owner at the next lookup.
             _log.warning("bundle_not_taken", bundle=str(bundle), error=str(error))
 
     async def unload_namespace(self, namespace: str) -> None:

@@ -166,8 +166,8 @@ class _Brokers:
         return [BrokerView.of(known) for known in self._context.admin.brokers()]
 
     async def slow(self, kind: str = "", milliseconds_min: float = 0.0) -> list[SlowMoment]:
-        """What took long in this process lately, the newest first: turns of the event loop, journal
-        commits and flushes of bookies in it, calls to the metadata store, garbage collections."""
+        """Recent slow operations of this process, newest first: late callbacks of the event loop,
+        journal commits, flushes, calls to the metadata store, garbage collections."""
         return list(RECORDER.moments(kind=kind, milliseconds_min=milliseconds_min))
 
     def _broker(self, broker_id: str) -> KnownBroker:

@@ -228,7 +228,7 @@ def test_an_unloaded_bundle_is_where_it_was_sent_and_its_clients_follow(
 
 
 def test_a_bundle_without_clients_goes_where_it_is_sent(cluster: RealCluster) -> None:
-    """Nobody connects there, and whoever leads the brokers does not choose another."""
+    """No client connects to the destination, and the leader chooses no other broker."""
     (topic, *_) = topics_in_each_bundle("without")
     bundle = bundle_of(cluster, topic)
     path = f"{NAMESPACE}/{bundle}/unload"

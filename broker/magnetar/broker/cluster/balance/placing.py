@@ -41,7 +41,7 @@ class Assignment:
     given_at_s: float
     """Monotonic."""
     load: BundleLoad | None
-    """What was known of it then; None: it was never reported."""
+    """The last reported load of the bundle at that time; None: no broker has reported it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Placing:
         self._able: dict[str, _Known] = {}
         self._assigned: dict[BundleId, Assignment] = {}  # the oldest first
         self._settling: dict[BundleId, Assignment] = {}
-        """In the report of its broker, perhaps without most of its clients yet; oldest first."""
+        """Bundles that the new broker reports, perhaps without all their clients; oldest first."""
         self._loads: dict[str, BundleLoad] = {}
 
     @property

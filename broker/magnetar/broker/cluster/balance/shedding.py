@@ -185,8 +185,8 @@ def _too_large(
 ) -> tuple[str, BundleId] | None:
     """A bundle whose size is what keeps the costs uneven.
 
-    None while either of the two brokers has a bundle that was moved just now: what that costs there
-    is not known yet, and a split is for good.
+    Returns None while either of the two brokers has a bundle that was moved recently: the cost of
+    that bundle is not known yet, and a split cannot be undone.
     """
     source, destination, gap = _widest(sides, policy)
     if gap == 0.0:

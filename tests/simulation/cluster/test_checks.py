@@ -475,3 +475,12 @@ def test_c18_what_was_asked_of_one_bookie_may_reach_another_later() -> None:
     dropped: Line = ("br1", Dropped(TOPIC))
     assert "C18" not in violated([*good(), add("b1", 7), dropped, add("b2", 7)])
     assert "C18" in violated([*good(), add("b1", 7), dropped, add("b2", 8)])
+
+
+def test_c18_a_ledger_that_left_the_list_may_be_deleted_later() -> None:
+    dropped: Line = ("br1", Dropped(TOPIC))
+    deletes: Line = ("br1", Proposed(9, 0, -1, None))
+    assert "C18" in violated([*good(), dropped, deletes])
+    trimmed = listed(at=9, removed_through=0)
+    assert "C18" not in violated([*good(), dropped, trimmed, deletes])
+    assert "C18" in violated([*good(), dropped, deletes, trimmed])

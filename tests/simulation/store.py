@@ -3,7 +3,8 @@
 The operations of a handle travel in order, as the store's interface promises: one that is held or
 stalled stops those behind it, and a read sees every change that the handle made before it, also
 one whose caller has given up. What the caller of a write hears may be lost ("unknown"), whether or
-not it was done. Watches look at the tree late, and may merge events.
+not it was done; a write whose session has ended meanwhile is not done. Watches look at the tree
+late, and may merge events.
 """
 
 import asyncio
@@ -321,6 +322,7 @@ class SimStore:
             number = server.next_number()
             server.record(self.process.name, Proposed(number, ledger_id, *proposal))
         operation.arrives_s = server.loop.time() + self._latency_s()
+        operation.session = self._session
         self._queue.append(operation)
         self.pump()
         try:
@@ -400,6 +402,9 @@ class SimStore:
             error = UnknownOutcomeError("the connection was lost")
         elif accident == "unavailable":
             error = MetadataUnavailableError("the store does not answer")
+        elif operation.kind in _WRITES and operation.session not in server.tree.sessions:
+            error = UnknownOutcomeError("the session ended")
+            self.process.call_soon(self._on_expired)
         else:
             try:
                 result = operation.apply()

@@ -14,7 +14,17 @@ class Handle(Protocol):
 
 
 class Operation:
-    __slots__ = ("apply", "arrives_s", "future", "held_by", "kind", "ledger_id", "path", "reply")
+    __slots__ = (
+        "apply",
+        "arrives_s",
+        "future",
+        "held_by",
+        "kind",
+        "ledger_id",
+        "path",
+        "reply",
+        "session",
+    )
 
     def __init__(
         self, kind: str, path: str, ledger_id: int | None, apply: Callable[[], object]
@@ -27,6 +37,8 @@ class Operation:
         self.arrives_s = 0.0
         self.held_by: StoreHold | None = None
         self.reply: tuple[object, BaseException | None] | None = None
+        self.session = -1
+        """In which it was asked for."""
 
 
 class OperationMatch(NamedTuple):

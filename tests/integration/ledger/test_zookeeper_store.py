@@ -221,6 +221,40 @@ async def test_a_server_that_falls_silent_is_left_though_it_is_asked_all_the_tim
     relay.close()
 
 
+async def test_a_write_is_not_done_in_a_later_session_than_it_was_asked_for_in(
+    server: ZooKeeper, url: str
+) -> None:
+    """Each incarnation of a node begins with version 0: a late write would meet another's lease."""
+    relay = Relay(server)
+    settings = SETTINGS.model_copy(update={"session_timeout_ms": 1_000})
+    path = url.removeprefix(server.url)
+    mine = await open_store(f"{await relay.start()}{path}", settings=settings)
+    other = await open_store(url, settings=SETTINGS)
+    states, events = States(mine), Events()
+    other.watch("/lease", events)
+    await mine.create("/lease", b"mine", ephemeral=True)
+    await events.wait_for(WatchEvent.CREATED)
+    relay.silent = 1_000_000
+    relay.cut()
+    await states.wait_for(SessionState.SUSPENDED)
+    writing = asyncio.create_task(mine.set("/lease", b"late", version=0))
+    creating = asyncio.create_task(mine.create("/created"))
+    await events.wait_for(WatchEvent.DELETED)
+    await other.create("/lease", b"another", ephemeral=True)
+    relay.silent = 0
+    relay.cut()
+    for asked in (writing, creating):
+        with pytest.raises(MetadataUnavailableError, match="session"):
+            await asked
+    assert (await other.get("/lease")).value == b"another"
+    assert await other.exists("/created") is None
+    # What is asked for now belongs to the session that there is now.
+    assert await mine.create("/created") == "/created"
+    await mine.close()
+    await other.close()
+    relay.close()
+
+
 async def test_data_sessions_and_ephemeral_nodes_survive_the_servers_death(
     server: ZooKeeper, url: str
 ) -> None:

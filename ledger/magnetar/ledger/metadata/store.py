@@ -19,6 +19,8 @@ them:
 - A write either happens or raises. `UnknownOutcomeError` says that nobody knows: read again and
   compare. `MetadataUnavailableError` says that nothing was changed. A cancelled write is unknown
   too.
+- A write that waits for a connection is not done in a later session than the one that it was asked
+  for in: a version that was read under a lease may mean another node by then.
 - A watch is persistent and may be late or merge events, but after the last change of a node there
   is an event that was not there before it. Treat an event as "look again", never as the news
   itself.

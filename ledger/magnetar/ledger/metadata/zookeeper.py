@@ -137,6 +137,8 @@ _KazooWatch = Callable[[_Event], None]
 class _Client(Protocol):
     """The part of kazoo's client that is used here, with types."""
 
+    @property
+    def client_id(self) -> tuple[int, bytes] | None: ...
     def add_listener(self, listener: Callable[[str], None]) -> None: ...
     def start_async(self) -> object: ...
     def stop(self) -> None: ...
@@ -227,6 +229,8 @@ class ZooKeeperStore:
         self._is_sync_needed = False
         self._pending: set[asyncio.Future[object]] = set()
         self._connected = asyncio.Event()
+        self._session: object = None
+        """kazoo's identity of the session that the loop knows of; None: it is lost."""
         self._watches = WatchTable(self._loop.call_soon)
         self._listeners = SessionListeners(self._loop.call_soon)
         self._listeners.state = SessionState.SUSPENDED
@@ -410,11 +414,17 @@ class ZooKeeperStore:
             RECORDER.note(METADATA, self._loop.time() - started_s, partial("read {}".format, path))
 
     async def _write(self, path: str, start: Callable[[], _Result[T]]) -> T:
-        """Send a write once, while there is a connection."""
+        """Send a write once, while there is a connection, and in no later session than this one."""
         self._check_open()
+        session = self._session
         if not self._connected.is_set():
             await self._wait_connected(self._settings.operation_timeout_s, path)
             self._check_open()
+        if session is not None and session != self._client.client_id:  # the loop hears of it late
+            raise MetadataUnavailableError(
+                f"the session in which the write to {path} was asked for is over, or without "
+                "contact; nothing was changed"
+            )
         started_s = self._loop.time()
         try:
             async with asyncio.timeout(self._settings.operation_timeout_s):
@@ -561,6 +571,7 @@ class ZooKeeperStore:
             return
         _log.info("metadata_session_state", state=state)
         if state == KazooState.CONNECTED:
+            self._session = self._client.client_id
             self._connected.set()
             self._listeners.on_state(SessionState.CONNECTED)
             for path in list(self._watches.paths):
@@ -568,6 +579,8 @@ class ZooKeeperStore:
             return
         self._connected.clear()
         expired = state == KazooState.LOST
+        if expired:
+            self._session = None
         self._listeners.on_state(SessionState.EXPIRED if expired else SessionState.SUSPENDED)
 
 

@@ -98,7 +98,7 @@ async def healing_on(
 
 def expire(server: ZooKeeper, store: ZooKeeperStore) -> None:
     """End the session for good: whoever knows its id and password may close it."""
-    session: tuple[int, bytes] = store._client.client_id  # type: ignore[attr-defined]
+    session = store._client.client_id
     thief = KazooClient(hosts=server.url.removeprefix("zk://"), client_id=session)
     thief.start()
     thief.stop()

@@ -198,7 +198,7 @@ class Leases:
             BrokerMetadataError: it is not written.
         """
         held = self._held.get(bundle)
-        if held is None:
+        if held is None or not self._guard.holds(held.term):
             raise BrokerMetadataError(f"this broker does not own {bundle}")
         record = lease_of(self._registration.record, destination=destination)
         try:

@@ -119,17 +119,28 @@ class Layouts:
         """
         return (await self._read(namespace))[0]
 
-    async def split(self, namespace: str, bundle: Bundle, at: int) -> Layout:
+    async def split(
+        self,
+        namespace: str,
+        bundle: Bundle,
+        at: int,
+        *,
+        check: Callable[[], None] = lambda: None,
+    ) -> Layout:
         """Cut a bundle in two in the store; returns the new layout.
 
         Only the owner of the bundle does this, after it has taken the leases of both halves: when
         others see the new layout, they find an owner. Done already, by an attempt whose outcome
         was unknown, is done.
 
+        `check` is called right before each attempt to write, and raises a RequestError if the
+        caller owns the bundle no longer: the store may have let it wait for long.
+
         Raises:
             BundleError: no such bundle any more, or `at` is not inside it.
             NotAllowedError: the namespace has as many bundles as it may have.
             BrokerMetadataError
+            RequestError: what `check` raised; nothing was changed, unless by an attempt before.
         """
 
         def split(layout: Layout | None) -> Layout | None:
@@ -137,6 +148,7 @@ class Layouts:
                 raise BrokerMetadataError(f"{namespace} is being deleted: {bundle} is not split")
             if bundle not in layout and at in layout.boundaries:
                 return None
+            check()
             if len(layout) >= self._bundles_max:
                 raise NotAllowedError(
                     f"{namespace} has {len(layout)} bundles, which is the limit: "

@@ -212,8 +212,20 @@ class Unloading:
             await self._leases.take(half, is_listed=False)
             if not self._leases.holds(half):
                 raise BrokerMetadataError(f"{half} is owned by another broker: {parent} stays")
-        await self._layouts.split(parent.namespace, parent.bundle, at)
+        check = partial(self._check_held, parent, lower, upper)
+        await self._layouts.split(parent.namespace, parent.bundle, at, check=check)
         await self._drop_unlisted(parent)
+
+    def _check_held(self, *bundles: BundleId) -> None:
+        """Leases may be lost between the requests of a split. A new layout would then take the
+        bundle away from an owner that hears nothing of it.
+
+        Raises:
+            ServiceNotReadyError
+        """
+        for bundle in bundles:
+            if not self._leases.holds(bundle):
+                raise ServiceNotReadyError(f"{bundle} was lost meanwhile: nothing is split")
 
     def _resolve_later(self, *bundles: BundleId) -> None:
         """Give back those that the layout does not name, once that can be told: in this term, or in

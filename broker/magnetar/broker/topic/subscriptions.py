@@ -1,5 +1,6 @@
 """The subscriptions of a topic: who may join, what appears by itself, and what each works on."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
 from functools import partial
 from typing import Protocol
@@ -236,13 +237,22 @@ class TopicSubscriptions(Mapping[str, Subscription]):
     async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
         if subscription.is_open:
             return
-        topic = self._topic
-        async with topic.gate.placing():
-            cursor = await open_cursor()
-            context = self._context_of(subscription, cursor, topic.tail.trim_soon)
-            for feature in topic.features:
-                context = feature.attach(subscription, context)
-            subscription.context = context
+        async with self._topic.gate.placing():
+            # A cursor that is being created for a client that goes may be stored. The topic keeps
+            # what the cursor needs, so it must know of it.
+            opening = asyncio.ensure_future(open_cursor())
+            try:
+                await asyncio.shield(opening)
+            finally:
+                await asyncio.wait([opening])
+                if not opening.cancelled() and opening.exception() is None:
+                    self._attach(subscription, opening.result())
+
+    def _attach(self, subscription: Subscription, cursor: SubscriptionCursor) -> None:
+        context = self._context_of(subscription, cursor, self._topic.tail.trim_soon)
+        for feature in self._topic.features:
+            context = feature.attach(subscription, context)
+        subscription.context = context
 
     def _context_of(
         self,

@@ -61,20 +61,32 @@ def _keys(run: Record) -> list[Subscription]:
 @invariant("C5", "A cursor stores nothing that was not acknowledged, and does not go back")
 def stored_is_acked(run: Record) -> Iterator[str]:
     topics = Topics.of(run)
+    known_of = _known_entries(run)
     for key in _keys(run):
         path, name = key
         acked = topics.acked.get(key, {})
         begin = topics.initial(key)
         entries = [each for each in topics.kept.get(path, {}) if each > begin]
+        known = known_of.get(path, set()).union(entries)
         reached: Place = (-1, -1)
         for place, actor, (mark_delete, ranges) in _states(run, key):
             for entry in entries if name != deduplication.CURSOR else ():
                 if covers(mark_delete, ranges, entry) and acked.get(entry, 1 << 60) > place:
                     yield f"{actor} stored {entry} of {name} as acknowledged (line {place})"
                     break
-            if mark_delete < reached:
+            if any(mark_delete < entry <= reached for entry in known):
                 yield f"{actor} stored {mark_delete} of {name} after {reached} (line {place})"
             reached = max(reached, mark_delete)
+
+
+def _known_entries(run: Record) -> dict[str, set[Place]]:
+    """The confirmed entries of each log. Between two positions of a log there may be none: its
+    first ledger was begun ahead, and one of them is before, the other one in it."""
+    known: dict[str, set[Place]] = {}
+    for seen in run.of(Confirmed):
+        entry = seen.event.ledger_id, seen.event.entry_id
+        known.setdefault(log_path(seen.event.topic), set()).add(entry)
+    return known
 
 
 @invariant("C15", "A stored position of deduplication has the sequence ids of what is before it")
@@ -112,6 +124,7 @@ def acknowledgements_survive_moves(run: Record) -> Iterator[str]:
         [*run.of(Closing), *run.of(Closed), *run.of(Dropped)], key=lambda seen: seen.place
     )
     states = {key: _states(run, key) for key in _keys(run)}
+    known_of = _known_entries(run)
     dropped: set[tuple[str, str]] = set()
     for seen in events:
         event, who = seen.event, (seen.actor, seen.event.topic)
@@ -123,9 +136,11 @@ def acknowledgements_survive_moves(run: Record) -> Iterator[str]:
             dropped.discard(who)
         else:
             for name, mark_delete, singly in open_ends[who].cursors:
-                known = states.get((log_path(event.topic), name), [])
-                before = [state for place, _, state in known if place <= seen.place]
-                for entry in (mark_delete, *singly):
+                path = log_path(event.topic)
+                stored = states.get((path, name), [])
+                before = [state for place, _, state in stored if place <= seen.place]
+                passed = [each for each in known_of.get(path, ()) if each <= mark_delete]
+                for entry in (max(passed, default=(-1, -1)), *singly):
                     if entry > (-1, -1) and not (before and _has(before[-1], entry)):
                         yield f"{seen.actor} {event}; that {entry} is acknowledged is not stored"
 

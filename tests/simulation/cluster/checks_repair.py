@@ -23,6 +23,13 @@ class _Copies:
         self._lost = {seen.event.bookie_id: seen.place for seen in run.of(Lost)}
         self._rotten: dict[tuple[str, int, int], list[int]] = {}
         """Where a copy began to rot, and where it was written again, in turns."""
+        self._read: dict[tuple[str, int, int], int] = {}
+        """Where a copy was first read, also one whose writer died before it heard of it."""
+        for sent in run.of(Sent):
+            reply = sent.event
+            if reply.is_reply and reply.op == Op.READ and reply.status == Status.OK:
+                for entry_id in reply.entries:
+                    self._read.setdefault((reply.source, reply.ledger_id, entry_id), sent.place)
         for seen in run.of(Corrupted):
             bookie_id, ledger_id, entry_id = seen.event
             self._rotten.setdefault((bookie_id, ledger_id, entry_id), []).append(seen.place)
@@ -43,11 +50,19 @@ class _Copies:
         )
 
     def is_intact(self, bookie_id: str, ledger_id: int, entry_id: int, place: int) -> bool:
-        return (
-            self._run.has_copy(bookie_id, ledger_id, entry_id, place=place)
-            and self._lost.get(bookie_id, 1 << 60) > place
-            and not self._is_rotten((bookie_id, ledger_id, entry_id), place)
+        has_copy = self._run.has_copy(bookie_id, ledger_id, entry_id, place=place)
+        return has_copy and self._is_sound(bookie_id, ledger_id, entry_id, place)
+
+    def is_there(self, bookie_id: str, ledger_id: int, entry_id: int, place: int) -> bool:
+        """Whether it is intact, or was read, which whoever looked for it may rely on."""
+        was_read = self._read.get((bookie_id, ledger_id, entry_id), 1 << 60) <= place
+        return self.is_intact(bookie_id, ledger_id, entry_id, place) or (
+            was_read and self._is_sound(bookie_id, ledger_id, entry_id, place)
         )
+
+    def _is_sound(self, bookie_id: str, ledger_id: int, entry_id: int, place: int) -> bool:
+        is_lost = self._lost.get(bookie_id, 1 << 60) <= place
+        return not is_lost and not self._is_rotten((bookie_id, ledger_id, entry_id), place)
 
     def is_absent(self, bookie_id: str, ledger_id: int, entry_id: int, place: int) -> bool:
         """Whether whoever asks the bookie hears that it never had the entry."""
@@ -142,7 +157,7 @@ def items_go_when_done(run: Record) -> Iterator[str]:
                     for first, last in named.get(path, {}).get(bookie_id, [])
                 )
                 is_known = is_named or copies.is_absent(bookie_id, ledger_id, entry_id, seen.place)
-                if is_known and not copies.is_intact(bookie_id, ledger_id, entry_id, seen.place):
+                if is_known and not copies.is_there(bookie_id, ledger_id, entry_id, seen.place):
                     yield f"{seen.actor} deleted {path}; {bookie_id} lacks e{entry_id}"
 
 

@@ -22,7 +22,7 @@ from tests.simulation.cluster.events import (
     Unreadable,
 )
 from tests.simulation.cluster.topics import Topics, log_path
-from tests.simulation.history import Fault, LogAppended, LogRead, Proposed, Sent
+from tests.simulation.history import Delivered, Fault, LogAppended, LogRead, Proposed, Sent
 from tests.simulation.record import Record, Seen, invariant
 
 DUPLICATE = -1
@@ -248,27 +248,34 @@ def dropped_topics_rest(run: Record) -> Iterator[str]:
         ],
         key=lambda seen: seen.place,
     )
-    given_up: dict[tuple[str, str], None] = {}
+    greeted = {
+        (seen.actor, seen.event.connection): seen.place
+        for seen in run.of(Delivered)
+        if seen.event.op == Op.INFO and seen.event.is_reply
+    }
+    """Where each connection to a bookie was ready: it had kept what was asked before."""
+    given_up: dict[tuple[str, str], int] = {}
     asked: set[tuple[str, int, int]] = set()
     """By whom, ledger and entry: what is asked of one bookie may wait for the connection to
     another. Others that take the place of one are asked only behind a change of metadata."""
     for seen in events:
         event, actor = seen.event, seen.actor
         if isinstance(event, Dropped):
-            given_up[actor, log_path(event.topic)] = None
+            given_up[actor, log_path(event.topic)] = seen.place
         elif isinstance(event, Closed):
             given_up.pop((actor, log_path(event.topic)), None)
         elif isinstance(event, Fault):
             if event.what == _CRASHED:
-                given_up = {each: None for each in given_up if each[0] != actor}
+                given_up = {each: at for each, at in given_up.items() if each[0] != actor}
         elif isinstance(event, Proposed) or (event.op == Op.ADD and not event.is_reply):
             entries = {(actor, event.ledger_id, each) for each in _entries_of(event)}
             is_asked = bool(entries) and entries <= asked
             asked |= entries
-            for who, path in given_up:
+            ready = greeted.get((actor, event.connection), -1) if isinstance(event, Sent) else -1
+            for (who, path), dropped in given_up.items():
                 if who != actor or event.ledger_id not in ledgers.get(path, ()) or is_asked:
                     continue
-                if not _tidies_up(topics, path, event, seen.place):
+                if ready < dropped and not _tidies_up(topics, path, event, seen.place):
                     yield f"{actor} dropped {path}, and then {event}"
 
 

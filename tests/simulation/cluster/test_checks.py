@@ -32,6 +32,7 @@ from tests.simulation.cluster.events import (
 from tests.simulation.history import (
     Acked,
     Corrupted,
+    Delivered,
     Event,
     Fault,
     History,
@@ -389,6 +390,13 @@ def test_r04_an_item_goes_while_copies_are_missing() -> None:
     only("R4", [*repaired()[:-2], *spoiled, *repaired()[-2:]])
 
 
+def test_r04_a_copy_that_was_read_is_there_though_its_writer_never_heard_of_it() -> None:
+    lines = [line for line in repaired() if line[0] != "b4"]
+    read: Line = ("b4", Sent(1, "b4", "ar1", Op.READ, True, Status.OK, 0, 0, 0, 0, (0, 1)))
+    assert "R4" in violated(lines)
+    assert "R4" not in violated([*lines[:-2], read, *lines[-2:]])
+
+
 def test_r05_two_workers_hold_one_lock() -> None:
     lines: list[Line] = [("ar1", NodeWrote(LOCK, 0, b"ar1")), ("ar2", NodeWrote(LOCK, 0, b"ar2"))]
     only("R5", lines)
@@ -475,6 +483,14 @@ def test_c18_what_was_asked_of_one_bookie_may_reach_another_later() -> None:
     dropped: Line = ("br1", Dropped(TOPIC))
     assert "C18" not in violated([*good(), add("b1", 7), dropped, add("b2", 7)])
     assert "C18" in violated([*good(), add("b1", 7), dropped, add("b2", 8)])
+
+
+def test_c18_what_was_asked_may_wait_for_a_connection() -> None:
+    add: Line = ("br1", Sent(1, "br1", "b1", Op.ADD, False, 0, 0, 0, 0, 7, (7,)))
+    ready: Line = ("br1", Delivered(1, "b1", "br1", Op.INFO, True, Status.OK, 0, 0, 0, -1, ()))
+    dropped: Line = ("br1", Dropped(TOPIC))
+    assert "C18" not in violated([*good(), dropped, ready, add])
+    assert "C18" in violated([*good(), ready, dropped, add])
 
 
 def test_c18_a_ledger_that_left_the_list_may_be_deleted_later() -> None:

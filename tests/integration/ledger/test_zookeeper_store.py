@@ -231,9 +231,10 @@ async def test_a_write_is_not_done_in_a_later_session_than_it_was_asked_for_in(
     mine = await open_store(f"{await relay.start()}{path}", settings=settings)
     other = await open_store(url, settings=SETTINGS)
     states, events = States(mine), Events()
-    other.watch("/lease", events)
     await mine.create("/lease", b"mine", ephemeral=True)
-    await events.wait_for(WatchEvent.CREATED)
+    await other.catch_up()
+    other.watch("/lease", events)
+    await other.get("/lease")  # by now the watch has seen it, too
     relay.silent = 1_000_000
     relay.cut()
     await states.wait_for(SessionState.SUSPENDED)

@@ -198,7 +198,7 @@ class SpoiledClient(asyncio.Protocol):
 
     async def wait_replies(self, count: int) -> None:
         """Wait for so many answers, or for the end of the connection."""
-        while questions_of(self.replies).total() < count and not self.is_closed:
+        while questions_of(self.replies, _answered_in).total() < count and not self.is_closed:
             self._changed.clear()
             await self._changed.wait()
 
@@ -251,7 +251,7 @@ class Target:
         replies = client.replies
         if not is_sound and replies and replies[-1].status == Status.BAD_VERSION:
             replies = replies[:-1]  # to the frame that ended the connection: of another version
-        answered = questions_of(replies)
+        answered = questions_of(replies, _answered_in)
         if unasked := answered - asked:
             self._findings.add(f"seed {seed}: answers that nobody asked for: {unasked}")
         if not client.is_closed and answered != asked:
@@ -308,23 +308,27 @@ def requests_in(stream: bytes) -> tuple[Counter[tuple[int, int, int, int]], bool
         for at in range(len(stream)):  # byte by byte: what comes before an error counts
             frames += decoder.feed(stream[at : at + 1])
     except BookieProtocolError:
-        return questions_of(frames), False
-    return questions_of(frames), True
+        return questions_of(frames, _asked_in), False
+    return questions_of(frames, _asked_in), True
 
 
-def questions_of(frames: Sequence[Frame]) -> Counter[tuple[int, int, int, int]]:
-    """Operation, request id, ledger id and entry id of all that is asked, or answered."""
+def questions_of(
+    frames: Sequence[Frame], read: Callable[[Frame], list[tuple[int, int]]]
+) -> Counter[tuple[int, int, int, int]]:
+    """Operation, request id, ledger id and entry id of all that is asked, or answered. `read`: the
+    adds of an ADDS."""
     found: Counter[tuple[int, int, int, int]] = Counter()
     for frame in frames:
         ids = [(frame.ledger_id, frame.entry_id)]
         if frame.op == Op.ADDS:
-            ids = _answered_in(frame) if frame.is_response else _asked_in(frame.body)
+            ids = read(frame)
         found.update([(frame.op, frame.request_id, *each) for each in ids])
     return found
 
 
-def _asked_in(body: bytes) -> list[tuple[int, int]]:
-    """The adds of an ADDS, as far as it holds any."""
+def _asked_in(request: Frame) -> list[tuple[int, int]]:
+    """The adds of a request, as far as it holds any; a spoiled one may call itself a response."""
+    body = request.body
     ids: list[tuple[int, int]] = []
     at = COUNT_BYTES
     while len(ids) < count_of(body) and at + ADD_HEAD.size <= len(body):

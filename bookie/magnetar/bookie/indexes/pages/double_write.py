@@ -52,7 +52,8 @@ class DoubleWrite:
         self._is_repeated = False
         """What exists of the round may have been made, and not synced, by an earlier attempt."""
         self._is_beside = True
-        """The unfinished round is known to be durable in the double-write file."""
+        """The unfinished round is known to be durable in the double-write file. What a dead process
+        left there is not: the system may take for clean what it could not sync."""
         self._is_named = False
         """The name of the double-write file is known to be durable."""
 
@@ -113,8 +114,7 @@ class DoubleWrite:
         is_repeated, self._is_repeated = self._is_repeated, True
         try:
             if not self._is_beside:
-                # After a failed sync the system may take for clean what it never wrote: a second
-                # sync would promise nothing.
+                # Another sync alone would promise nothing.
                 self._write_beside(self._unfinished)
                 self._is_beside = True
             self._carry_out(self._unfinished, is_repeated=is_repeated)
@@ -129,19 +129,9 @@ class DoubleWrite:
         Raises:
             StorageIOError: it is not done. `finish` does the rest.
         """
+        # A dead process may have written it without a sync, or with one that failed: it is written
+        # once more. It must not be lost once pages are written in place.
         self._unfinished, self._is_repeated, self._is_beside = pending, True, False
-        try:
-            # A killed process may have written it without having synced it: it must not be lost
-            # once pages are written in place.
-            file = self._disk.update(self._path)
-            try:
-                file.datasync()
-            finally:
-                file.close()
-            self._make_name_durable()
-        except OSError as exc:
-            raise StorageIOError(f"{self._path}: cannot be synced: {exc}") from exc
-        self._is_beside = True
         self.finish()
 
     def _read(self) -> Round:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 from pydantic import BaseModel
 
-from magnetar.ledger.flight_recorder import RECORDER, SlowMoment
+from magnetar.ledger.flight_recorder import MOMENTS_MAX, RECORDER, SlowMoment
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -105,8 +105,10 @@ def _app(collectors: Sequence[Collector]) -> FastAPI:
         return Response(generate_latest(registry), media_type=METRICS_TYPE)
 
     @app.get("/magnetar/v1/slow")
-    async def answer_slow(kind: str = "", milliseconds_min: float = 0.0) -> list[SlowMoment]:
+    async def answer_slow(
+        kind: str = "", milliseconds_min: float = 0.0, limit: int = MOMENTS_MAX
+    ) -> list[SlowMoment]:
         """Recent slow operations of this process, newest first."""
-        return list(RECORDER.moments(kind=kind, milliseconds_min=milliseconds_min))
+        return list(RECORDER.moments(kind=kind, milliseconds_min=milliseconds_min, limit=limit))
 
     return app

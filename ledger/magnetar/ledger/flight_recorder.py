@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 
 MOMENTS_MAX = 1_000
@@ -77,13 +78,17 @@ class FlightRecorder:
             SlowMoment(kind, round(self._wall_s() * 1000), round(seconds * 1000, 3), text)
         )
 
-    def moments(self, *, kind: str = "", milliseconds_min: float = 0.0) -> Sequence[SlowMoment]:
-        """Return the moments of a kind, or of all kinds, of at least that length, newest first."""
-        return [
+    def moments(
+        self, *, kind: str = "", milliseconds_min: float = 0.0, limit: int = MOMENTS_MAX
+    ) -> Sequence[SlowMoment]:
+        """Return the moments of a kind, or of all kinds, of at least that length, newest first, and
+        no more than `limit`."""
+        found = (
             each
             for each in reversed(self._moments.copy())
             if kind in ("", each.kind) and each.milliseconds >= milliseconds_min
-        ]
+        )
+        return list(islice(found, max(0, limit)))
 
 
 RECORDER = FlightRecorder()

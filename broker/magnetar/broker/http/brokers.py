@@ -31,7 +31,7 @@ from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.broker.policies.dynamic import ALL_NAMES, under_both_names
 from magnetar.broker.topic import Topic
-from magnetar.ledger.flight_recorder import RECORDER, SlowMoment
+from magnetar.ledger.flight_recorder import MOMENTS_MAX, RECORDER, SlowMoment
 
 
 class LeaderBrokerInfo(BaseModel):
@@ -165,10 +165,12 @@ class _Brokers:
         """The registered brokers with their addresses and last load reports."""
         return [BrokerView.of(known) for known in self._context.admin.brokers()]
 
-    async def slow(self, kind: str = "", milliseconds_min: float = 0.0) -> list[SlowMoment]:
+    async def slow(
+        self, kind: str = "", milliseconds_min: float = 0.0, limit: int = MOMENTS_MAX
+    ) -> list[SlowMoment]:
         """Recent slow operations of this process, newest first: late callbacks of the event loop,
         journal commits, flushes, calls to the metadata store, garbage collections."""
-        return list(RECORDER.moments(kind=kind, milliseconds_min=milliseconds_min))
+        return list(RECORDER.moments(kind=kind, milliseconds_min=milliseconds_min, limit=limit))
 
     def _broker(self, broker_id: str) -> KnownBroker:
         for each in self._context.admin.brokers():

@@ -1,5 +1,6 @@
 """What each view of the console tells, on a real server in a real browser."""
 
+import re
 from dataclasses import dataclass
 
 from playwright.sync_api import Request, expect
@@ -39,6 +40,15 @@ def test_the_cluster_says_who_serves_who_stores_and_whether_copies_are_missing(
     tab.sees("No ledger is known to lack a copy.")
     plot = tab.page.get_by_role("img", name="Messages: in")
     expect(plot).to_be_visible()
+
+
+def test_the_cluster_shows_what_took_long_in_this_broker(
+    console: OpenConsole, shop: Standalone
+) -> None:
+    tab = console().open()
+    region = tab.page.get_by_role("region", name="Slow moments of this broker")
+    some = " ms" if admin(shop, "GET", "/magnetar/v1/slow?limit=1") else "Nothing took long"
+    expect(region).to_contain_text(re.compile(f"{some}| ms"))
 
 
 def test_from_the_cluster_to_a_topic_through_tenant_and_namespace(console: OpenConsole) -> None:

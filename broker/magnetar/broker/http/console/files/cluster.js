@@ -2,12 +2,13 @@
 
 import { each, get, wordsOf, path } from "./api.js";
 import { h, say, section, visible } from "./dom.js";
-import { amount, bytes, count, many, percent, rate } from "./format.js";
+import { amount, bytes, count, many, percent, rate, time } from "./format.js";
 import { plot } from "./plot.js";
 import { poll } from "./polling.js";
 import { table } from "./table.js";
 
 const EVERY_MS = 4000;
+const SLOW_SHOWN = 50;
 
 export function showCluster({ frame, signal }) {
   const health = tile("This broker");
@@ -51,9 +52,21 @@ export function showCluster({ frame, signal }) {
       { title: "Zone", text: (row) => row.zone || "–" },
     ],
   });
+  const slow = table({
+    label: "Slow moments",
+    key: (row) => `${row.ended_ms} ${row.kind} ${row.milliseconds} ${row.cause}`,
+    empty: "Nothing took long in this process lately.",
+    columns: [
+      { title: "Ended", text: (row) => time(row.ended_ms) },
+      { title: "What", text: (row) => row.kind },
+      { title: "Took", number: true, text: (row) => `${amount(row.milliseconds)} ms` },
+      { title: "About", text: (row) => row.cause || "–" },
+    ],
+  });
   const recovery = h("p", { class: "told" }, "Loading.");
   const brokersTrouble = h("p", { class: "refused", hidden: true });
   const bookiesTrouble = h("p", { class: "refused", hidden: true });
+  const slowTrouble = h("p", { class: "refused", hidden: true });
   frame({
     title: "Cluster",
     content: [
@@ -62,15 +75,18 @@ export function showCluster({ frame, signal }) {
       section("Brokers", [brokersTrouble, brokers.node]),
       section("Bookies", [bookiesTrouble, bookies.node]),
       section("Re-replication", [recovery]),
+      section("Slow moments of this broker", [slowTrouble, slow.node]),
     ],
   });
 
   poll(signal, EVERY_MS, async () => {
-    const [well, known, stored] = await each([lookAtHealth, lookAtBrokers, lookAtBookies], 3, (look) => look(signal));
+    const [well, known, stored, late] = await each([lookAtHealth, lookAtBrokers, lookAtBookies, lookAtSlow], 4, (look) => look(signal));
     health.set(well.status === "ok" ? "ok" : "not well", well.status === "ok" ? "ok" : "bad",
       well.status === "ok" ? `${many(well.topics, "topic")}, ${many(well.connections, "connection")}` : well.status);
     refused(brokersTrouble, known.error);
     refused(bookiesTrouble, stored.error);
+    refused(slowTrouble, late.error);
+    if (late.moments) slow.update(late.moments);
     if (known.brokers) {
       const here = known.brokers;
       for (const broker of here) if (broker.is_self) broker.load.connections = well.connections ?? broker.load.connections;
@@ -158,6 +174,10 @@ const lookAtBrokers = (signal) => lookAt(async () => {
   }
   return { brokers };
 });
+
+const lookAtSlow = (signal) => lookAt(async () => ({
+  moments: await get(`/magnetar/v1/slow?limit=${SLOW_SHOWN}`, { signal }),
+}));
 
 const lookAtBookies = (signal) => lookAt(() => get("/magnetar/v1/bookies", { signal }));
 

@@ -15,6 +15,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pyroaring import BitMap64
+
 from magnetar.bookie.cookie import Cookie, read_cookie, read_directory_cookie
 from magnetar.bookie.cookie_stamping import restamp_engine
 from magnetar.bookie.disks.directories import BookieDirectories
@@ -28,7 +30,6 @@ from magnetar.bookie.gc.gc_preview import (
     preview_logs,
     survey_all,
 )
-from magnetar.bookie.gc.id_set import IdSet
 from magnetar.bookie.gc.metadata_calls import MetadataCalls
 from magnetar.bookie.indexes.convert import convert_index
 from magnetar.bookie.indexes.index_mark import EngineKind
@@ -269,12 +270,12 @@ class BookieTool:
             )
             manager = await LedgerManager.of_root(store, random=chance, clock=clock, root=_ROOT)
             brake = Brake(settings.gc_vanish_share_max, settings.gc_brake_ledgers_min)
-            local = {ledger for _, index in self._indexes() for ledger in index.states()}
+            local = BitMap64(each for _, index in self._indexes() for each in index.states())
             found = await preview_ledgers(local, manager, calls, brake)
         finally:
             await store.close()
         self._say_ledgers(found, len(local))
-        alive = IdSet(local.difference(found.ledger_ids))
+        alive = local - BitMap64(found.ledger_ids)
         for directory in self._log_directories():
             usages = survey_all(directory, self._disk)
             for each in preview_logs(usages, alive, log_collector_options(settings)):

@@ -17,8 +17,9 @@ A candidate is not dead yet: whoever deletes asks for the ledger's own metadata 
 from dataclasses import dataclass
 from operator import lt
 
+from pyroaring import BitMap64
+
 from magnetar.bookie.errors import ImplausibleListingError
-from magnetar.bookie.gc.id_set import IdSet
 from magnetar.ledger.layouts.ledger_layout import LedgerRange
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 
@@ -38,7 +39,7 @@ class Brake:
 class DeadLedgerSearch:
     """The local ledgers that a listing does not have. Feed it the ranges as they come."""
 
-    def __init__(self, local_ids: IdSet) -> None:
+    def __init__(self, local_ids: BitMap64) -> None:
         """`local_ids` is the snapshot that was taken before the listing began; it is used up."""
         self.local_count = len(local_ids)
         self.listed_count = 0
@@ -66,7 +67,7 @@ class DeadLedgerSearch:
             )
         self._next_id = found.last_id + 1
         self.listed_count += len(ids)
-        self._missing.remove(ids)
+        self._missing -= BitMap64(ids)
 
     def candidates(self, brake: Brake | None) -> list[int]:
         """The local ledgers that the complete listing did not have, ascending.
@@ -83,7 +84,7 @@ class DeadLedgerSearch:
             )
         if brake is not None:
             self._check_plausible(brake, len(self._missing))
-        return self._missing.ascending()
+        return list(self._missing)
 
     def _check_plausible(self, brake: Brake, missing: int) -> None:
         if missing and self.listed_count == 0:

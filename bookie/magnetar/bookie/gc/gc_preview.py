@@ -1,7 +1,7 @@
 """What a round of garbage collection would do, without doing it: for tools, with the bookie stopped
 or running beside.
 
-    local = IdSet(index.states())
+    local = BitMap64(index.states())
     dead = await preview_ledgers(index.states(), manager, calls, brake)
     usages = survey_all(logs_directory, disk)
     local.remove(dead.ledger_ids)
@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from pyroaring import BitMap64
+
 from magnetar.bookie.entry_logs.log_names import log_ids
 from magnetar.bookie.errors import ImplausibleListingError, StorageLogMissingError
 from magnetar.bookie.gc.compaction_plan import LogUse, choose_logs
 from magnetar.bookie.gc.dead_ledgers import Brake
-from magnetar.bookie.gc.id_set import IdSet
 from magnetar.bookie.gc.ledger_collector import LedgerSource, missing_ledgers
 from magnetar.bookie.gc.log_collector import LogCollectorOptions
 from magnetar.bookie.gc.log_survey import LogSurvey
@@ -73,7 +74,7 @@ async def preview_ledgers(
         ForeignMetadataError, LedgerError: a round would fail in the same way.
     """
     try:
-        missing = await missing_ledgers(IdSet(local_ids), source, calls, brake)
+        missing = await missing_ledgers(BitMap64(local_ids), source, calls, brake)
     except ImplausibleListingError as error:
         return LedgersPreview((), (), (), (), str(error))
     dead: list[int] = []
@@ -114,7 +115,7 @@ def survey_all(logs_directory: str, disk: Disk) -> list[LogUsage]:
 
 
 def preview_logs(
-    usages: Iterable[LogUsage], alive: IdSet, options: LogCollectorOptions
+    usages: Iterable[LogUsage], alive: BitMap64, options: LogCollectorOptions
 ) -> list[LogPreview]:
     """What a round with these ledgers alive would do about each log, in the order of their ids."""
     found = [(usage, usage.live(alive)) for usage in usages]

@@ -18,11 +18,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 import structlog
+from pyroaring import BitMap64
 
 from magnetar.bookie.errors import ImplausibleListingError
 from magnetar.bookie.gc.dead_ledgers import Brake, DeadLedgerSearch
 from magnetar.bookie.gc.gc_metrics import GcMetrics
-from magnetar.bookie.gc.id_set import IdSet
 from magnetar.bookie.gc.id_slices import id_set_of
 from magnetar.bookie.gc.metadata_calls import MetadataCalls
 from magnetar.bookie.requests.fencing import LedgerTable
@@ -165,7 +165,7 @@ class LedgerCollector:
 
 
 async def missing_ledgers(
-    local_ids: IdSet, source: LedgerSource, calls: MetadataCalls, brake: Brake | None
+    local_ids: BitMap64, source: LedgerSource, calls: MetadataCalls, brake: Brake | None
 ) -> list[int]:
     """The local ledgers, looked at before, that the metadata does not list, ascending.
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from pyroaring import BitMap64
 
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.entry_logs.damage import Damage
@@ -26,8 +27,7 @@ from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageL
 from magnetar.bookie.gc.compaction_plan import CompactionRule, LogUse, choose_logs, group_logs
 from magnetar.bookie.gc.compactor import MOVES_MAX, Compactor
 from magnetar.bookie.gc.gc_metrics import GcMetrics
-from magnetar.bookie.gc.id_set import IdSet
-from magnetar.bookie.gc.id_slices import give_up, id_set_of
+from magnetar.bookie.gc.id_slices import id_set_of
 from magnetar.bookie.gc.log_survey import LogSurvey, referenced_logs
 from magnetar.bookie.gc.log_usage import LiveUse, LogUsage, UsageTable
 from magnetar.bookie.gc.schedule import CompactionKind
@@ -86,7 +86,7 @@ class LogCollector:
             on_damage=self._on_damage,
         )
         self._finished: list[int] = []
-        self._alive = IdSet()
+        self._alive = BitMap64()
         self._deletions_in_memory: list[int] = []
         self.uses: list[LogUse] = []
         """The logs that were in use at the last round."""
@@ -127,7 +127,7 @@ class LogCollector:
         """
         if not is_flushed:
             still = set(self._shard.deletions_in_memory())
-            self._alive.add([each for each in self._deletions_in_memory if each in still])
+            self._alive.update([each for each in self._deletions_in_memory if each in still])
         uses: list[LogUse] = []
         for log_id in list(self._finished):
             usage = await self._usage(log_id)
@@ -140,7 +140,7 @@ class LogCollector:
                 uses.append(LogUse(log_id, usage.file_bytes, live.bytes))
                 self._metrics.live_share.observe(uses[-1].live_share)
         self.uses = uses
-        await give_up(self._alive)
+        self._alive = BitMap64()
 
     async def compact(self, kind: CompactionKind, *, until_s: float | None = None) -> bool:
         """One run of compaction, emptiest logs first, until `until_s` (monotonic time); False if

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from magnetar.bookie.gc.id_set import IdSet
+from pyroaring import BitMap64
 
 _CHUNK_LEDGERS = 4096
 """Ledgers looked at in one piece: other threads run in between."""
@@ -44,13 +44,13 @@ class LogUsage:
     def memory_bytes(self) -> int:
         return 16 * len(self.ledger_ids)
 
-    def live(self, alive: IdSet) -> LiveUse:
+    def live(self, alive: BitMap64) -> LiveUse:
         """The use of the ledgers that are alive."""
         ids, sizes = self.ledger_ids, self.ledger_bytes
         ledgers = total = 0
         for at in range(0, len(ids), _CHUNK_LEDGERS):
             chunk = ids[at : at + _CHUNK_LEDGERS]
-            dead = alive.without(chunk)
+            dead = BitMap64(chunk.tolist()) - alive
             ledgers += len(chunk) - len(dead)
             if len(dead) < len(chunk):
                 total += sum(sizes[at : at + len(chunk)])

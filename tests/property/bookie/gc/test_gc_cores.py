@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from pyroaring import BitMap64
 
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.errors import ImplausibleListingError, StorageCorruptError
@@ -15,7 +16,6 @@ from magnetar.bookie.gc.compaction_record import (
     encode_record,
 )
 from magnetar.bookie.gc.dead_ledgers import DeadLedgerSearch
-from magnetar.bookie.gc.id_set import IdSet
 from magnetar.bookie.gc.log_usage import usage_of
 from magnetar.bookie.indexes.location_index import RunMove
 from magnetar.ledger.layouts.ledger_layout import LedgerRange
@@ -35,27 +35,11 @@ def ranges_of(listed: set[int], bounds: set[int]) -> list[LedgerRange]:
     ]
 
 
-IDS = st.sets(st.integers(0, 40_000) | I64)
-
-
-@given(IDS, IDS, IDS)
-def test_an_id_set_is_a_set(first: set[int], removed: set[int], asked: set[int]) -> None:
-    ids, model = IdSet(first), first - removed
-    ids.remove(sorted(removed))
-    assert ids.ascending() == sorted(model)
-    assert len(ids) == len(model)
-    assert ids.without(sorted(asked)) == asked - model
-    assert [each in ids for each in asked] == [each in model for each in asked]
-    while ids.shrink():
-        pass
-    assert len(ids) == 0
-
-
 @given(LEDGERS, LEDGERS, LEDGERS)
 def test_candidates_are_the_local_ledgers_without_metadata(
     local: set[int], listed: set[int], bounds: set[int]
 ) -> None:
-    search = DeadLedgerSearch(IdSet(local))
+    search = DeadLedgerSearch(BitMap64(local))
     for found in ranges_of(listed, bounds):
         search.on_range(found)
     assert search.candidates(None) == sorted(local - listed)
@@ -68,7 +52,7 @@ def test_a_listing_that_lacks_or_swaps_ranges_is_refused(
     listing = ranges_of(listed, bounds)
     told = data.draw(st.lists(st.sampled_from(listing), max_size=len(listing)))
     assume(told != listing)
-    search = DeadLedgerSearch(IdSet(local))
+    search = DeadLedgerSearch(BitMap64(local))
     try:
         for found in told:
             search.on_range(found)
@@ -80,7 +64,7 @@ def test_a_listing_that_lacks_or_swaps_ranges_is_refused(
 
 @given(st.dictionaries(st.integers(0, 20_000), st.integers(1, 99)), st.sets(st.integers(0, 20_000)))
 def test_usage_counts_as_a_dictionary_does(sizes: dict[int, int], alive: set[int]) -> None:
-    live = usage_of(1, sizes, file_bytes=1, is_certain=True).live(IdSet(alive))
+    live = usage_of(1, sizes, file_bytes=1, is_certain=True).live(BitMap64(alive))
     assert live == (len(sizes.keys() & alive), sum(sizes[each] for each in sizes.keys() & alive))
 
 

@@ -1,10 +1,10 @@
 """Ledgers that look dead, and listings that are not believed (rules 10.1, 10.2; B10, B11)."""
 
 import pytest
+from pyroaring import BitMap64
 
 from magnetar.bookie.errors import ImplausibleListingError
 from magnetar.bookie.gc.dead_ledgers import Brake, DeadLedgerSearch
-from magnetar.bookie.gc.id_set import IdSet
 from magnetar.ledger.layouts.ledger_layout import LedgerRange
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 
@@ -18,7 +18,7 @@ def ranges(*listed: tuple[int, ...]) -> list[LedgerRange]:
 
 
 def search(local: set[int], listing: list[LedgerRange], brake: Brake | None = BRAKE) -> list[int]:
-    dead = DeadLedgerSearch(IdSet(local))
+    dead = DeadLedgerSearch(BitMap64(local))
     for found in listing:
         dead.on_range(found)
     return dead.candidates(brake)

@@ -1,14 +1,15 @@
 """How much of a log is in use, and the memory that this knowledge takes."""
 
-from magnetar.bookie.gc.id_set import IdSet
+from pyroaring import BitMap64
+
 from magnetar.bookie.gc.log_usage import LiveUse, UsageTable, usage_of
 
 
 def test_the_bytes_of_live_ledgers_are_in_use() -> None:
     usage = usage_of(1, {7: 100, 3: 10, 5: 1}, file_bytes=200, is_certain=True)
-    assert usage.live(IdSet({3, 5, 9})) == LiveUse(2, 11)
-    assert usage.live(IdSet()) == LiveUse(0, 0)
-    assert usage.live(IdSet({3, 5, 7})) == LiveUse(3, 111)
+    assert usage.live(BitMap64({3, 5, 9})) == LiveUse(2, 11)
+    assert usage.live(BitMap64()) == LiveUse(0, 0)
+    assert usage.live(BitMap64({3, 5, 7})) == LiveUse(3, 111)
 
 
 def test_usages_are_kept_as_long_as_there_is_room() -> None:

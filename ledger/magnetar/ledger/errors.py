@@ -28,6 +28,13 @@ LedgerError                        root; `retryable` says whether the same call 
 ├── ReplicationLockLostError       the lock of a ledger's replicas went with the session
 ├── RecoveryUndecidedError         too few bookies answered to tell where the ledger ends
 ├── BeyondLastConfirmedError       a read above what is confirmed
+├── ObjectError                    a ledger in an object store
+│   ├── ObjectDamagedError         not what was written, or of another ledger: never used
+│   ├── ObjectIncompleteError      the packets of a ledger that was to be copied are not all of it
+│   ├── FutureObjectVersionError   a newer release wrote it
+│   ├── ObjectMissingError         the store is certain that there is no such object
+│   ├── ObjectStoreUnavailableError  no answer, or one that proves nothing (outcome unknown)
+│   └── ObjectStoreRefusedError    credentials, permissions, a bucket that is not there
 ├── LogError                       the managed log
 │   ├── LogFencedError             another owner took the log over
 │   ├── LogClosedError             this handle is closed
@@ -194,6 +201,41 @@ class ReplicationLockLostError(LedgerError):
 
 class BeyondLastConfirmedError(LedgerError):
     """The entry is above the last add confirmed that this reader knows."""
+
+
+class ObjectError(LedgerError):
+    """A ledger in an object store."""
+
+
+class ObjectDamagedError(ObjectError):
+    """What the store returned is not what was written there, or belongs to another ledger or try.
+    Asked for once more it may be right; if not, the entries in it have to come from elsewhere."""
+
+
+class ObjectIncompleteError(ObjectError):
+    """The packets of a ledger that was to be copied are not all of the ledger."""
+
+    retryable = True
+
+
+class FutureObjectVersionError(ObjectError):
+    """An object that a newer release wrote: read it with that one."""
+
+
+class ObjectMissingError(ObjectError):
+    """The store is certain that there is no such object."""
+
+
+class ObjectStoreUnavailableError(ObjectError):
+    """The store gave no answer, or one that proves nothing: never evidence that data is absent. A
+    write may have happened."""
+
+    retryable = True
+
+
+class ObjectStoreRefusedError(ObjectError):
+    """The store does not let us: wrong credentials, no permission, no such bucket. An operator has
+    to mend that."""
 
 
 class LogError(LedgerError):

@@ -1,0 +1,1 @@
+"""Closed ledgers in an object store."""

@@ -1,0 +1,205 @@
+"""Objects as files of one directory: for tests, for a single machine, for a mounted file system.
+
+An object is written aside, synced, and renamed, and the directory is synced: what a caller was told
+of survives a power failure (rule 10.1). File systems end names at 255 bytes, so each part of a key
+between slashes is bounded by that here.
+"""
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from magnetar.ledger.errors import (
+    ObjectDamagedError,
+    ObjectMissingError,
+    ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
+)
+from magnetar.ledger.offloading.object_store import KEY_BYTES_MAX, ObjectTail, StoredObject
+
+T = TypeVar("T")
+
+_ASIDE = ".writing-"
+"""Begins the names of files that are being written; a listing passes over them."""
+
+_LISTED_AT_ONCE = 1_000
+_ATTEMPTS = 10
+
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
+class DirectoryStore:
+    """`ObjectStore` below a directory, which is made if need be."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._writes = 0
+
+    async def put(self, key: str, pieces: AsyncIterator[bytes]) -> int:
+        path = self._path(key)
+        self._writes += 1
+        aside = path.with_name(f"{_ASIDE}{os.getpid()}-{self._writes}")
+        file = await self._run(key, partial(_open_aside, aside))
+        size = 0
+        try:
+            async for piece in pieces:
+                await self._run(key, partial(_write_all, file, piece))
+                size += len(piece)
+            await self._run(key, partial(os.fsync, file))
+            await self._run(key, partial(_rename, aside, path))
+        except BaseException:
+            await asyncio.shield(self._run(key, partial(aside.unlink, missing_ok=True)))
+            raise
+        finally:
+            os.close(file)
+        return size
+
+    async def create(self, key: str, body: bytes) -> bool:
+        path = self._path(key)
+        self._writes += 1
+        aside = path.with_name(f"{_ASIDE}{os.getpid()}-{self._writes}")
+        return await self._run(key, partial(_create, aside, path, body))
+
+    async def get(self, key: str, start: int, end: int) -> bytes:
+        data = await self._run(key, partial(_read, self._path(key), start, end))
+        if len(data) != end - start:
+            raise ObjectDamagedError(
+                f"{key}: {len(data)} bytes from {start} on where {end - start} were wanted"
+            )
+        return data
+
+    async def tail(self, key: str, size_bytes: int) -> ObjectTail:
+        return await self._run(key, partial(_tail, self._path(key), size_bytes))
+
+    async def list(self, prefix: str) -> AsyncIterator[Sequence[StoredObject]]:
+        found = await self._run(prefix, partial(_list, self._root, prefix))
+        for at in range(0, len(found), _LISTED_AT_ONCE):
+            yield found[at : at + _LISTED_AT_ONCE]
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            await self._run(key, partial(_delete, self._path(key), self._root))
+
+    async def close(self) -> None:
+        pass
+
+    def _path(self, key: str) -> Path:
+        parts = key.split("/")
+        is_usual = all(
+            part not in ("", ".", "..") and not part.startswith(_ASIDE) for part in parts
+        )
+        if not is_usual or len(key.encode()) > KEY_BYTES_MAX:
+            raise ObjectStoreRefusedError(f"{key!r} cannot be the key of an object here")
+        return self._root.joinpath(*parts)
+
+    async def _run(self, key: str, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(work)
+        except FileNotFoundError as error:
+            raise ObjectMissingError(f"there is no object {key} in {self._root}") from error
+        except OSError as error:
+            is_refused = error.errno in _REFUSED
+            kind = ObjectStoreRefusedError if is_refused else ObjectStoreUnavailableError
+            raise kind(f"{self._root}, object {key}: {error.strerror or error}") from error
+
+
+def _open_aside(path: Path) -> int:
+    for _ in range(_ATTEMPTS):
+        _make_directories(path.parent)
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+        except FileNotFoundError:
+            continue  # somebody deleted the last object that was there, and the directory
+    raise OSError(errno.EBUSY, "its directory is deleted again and again")
+
+
+def _make_directories(path: Path) -> None:
+    """With their names on the disk: else a new object could be gone after a power failure."""
+    missing: list[Path] = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        _sync_directory(each.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _rename(aside: Path, path: Path) -> None:
+    aside.rename(path)
+    _sync_directory(path.parent)
+
+
+def _create(aside: Path, path: Path, body: bytes) -> bool:
+    file = _open_aside(aside)
+    try:
+        _write_all(file, body)
+        os.fsync(file)
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            return False
+    finally:
+        os.close(file)
+        aside.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+    return True
+
+
+def _read(path: Path, start: int, end: int) -> bytes:
+    with path.open("rb") as file:
+        return os.pread(file.fileno(), end - start, start)
+
+
+def _tail(path: Path, size_bytes: int) -> ObjectTail:
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        wanted = min(size, size_bytes)
+        return ObjectTail(os.pread(file.fileno(), wanted, size - wanted), size)
+
+
+def _list(root: Path, prefix: str) -> Sequence[StoredObject]:
+    return sorted(_found(root, prefix))
+
+
+def _found(root: Path, prefix: str) -> Iterator[StoredObject]:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder, name)
+            key = path.relative_to(root).as_posix()
+            if name.startswith(_ASIDE) or not key.startswith(prefix):
+                continue
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+            yield StoredObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+
+def _delete(path: Path, root: Path) -> None:
+    """The file, and directories that hold nothing any more."""
+    path.unlink(missing_ok=True)
+    for folder in path.parents:
+        if folder == root:
+            return
+        try:
+            folder.rmdir()
+        except OSError:
+            return

@@ -1,0 +1,415 @@
+"""The layout of a ledger's object, and the checks of all that is read of one. Pure.
+
+Layout: docs/formats/object.md. Nothing that an object store returns is believed before its checksum
+was computed: the footer's own, that of each run, and then the digest of each packet.
+
+Source: tiered storage, section 15.
+"""
+
+import json
+import struct
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import google_crc32c
+
+from magnetar.ledger.digest import PacketCodec
+from magnetar.ledger.errors import (
+    BookieProtocolError,
+    FutureObjectVersionError,
+    InvalidLedgerMetadataError,
+    ObjectDamagedError,
+)
+from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.wire import EntryBlock, decode_block
+
+MAGIC = b"MGNTOBJT"
+VERSION = 1
+ATTEMPT_BYTES = 16
+
+RUN_ENTRIES_MAX = 4_096
+RUN_BYTES = 1 << 20
+"""A run is ended by the entry that takes it to this size."""
+
+TAIL_BYTES = 128 << 10
+"""To be read of the end of an object at first: nearly always the whole footer."""
+
+RUNS_MAX = 1 << 24
+"""No object has more; what says so is damaged."""
+
+HEADER = struct.Struct(">8sHHIq16s20x")
+HEADER_BYTES = HEADER.size + 4
+
+RUN_HEAD = struct.Struct(">IIq")
+"""Number of the run, bytes of its block, first entry id."""
+
+INDEX_ITEM = struct.Struct(">qIQIIq")
+
+TRAILER = struct.Struct(">QIIIIIIqHH8x")
+TRAILER_BYTES = TRAILER.size + 4 + len(MAGIC)
+
+U32 = struct.Struct(">I")
+_NAME = struct.Struct(f">q{ATTEMPT_BYTES}s")
+
+crc32c_of, extend_crc32c = google_crc32c.value, google_crc32c.extend
+
+
+class ObjectName(NamedTuple):
+    """What tells an object from all others."""
+
+    ledger_id: int
+    attempt: bytes
+    """16 random bytes, of one try to write the ledger."""
+
+    def __str__(self) -> str:
+        return f"object {self.attempt.hex()} of ledger {self.ledger_id}"
+
+    @property
+    def checksum(self) -> int:
+        """What the checksums of its parts begin with."""
+        value: int = crc32c_of(_NAME.pack(*self))
+        return value
+
+
+class RunPlace(NamedTuple):
+    """One run, as the index has it."""
+
+    first_entry_id: int
+    entries: int
+    offset: int
+    """In the object."""
+    size_bytes: int
+    checksum: int
+    publish_ms_max: int
+    """Largest publish time of its messages, ms since 1970; -1: not known."""
+
+    @property
+    def last_entry_id(self) -> int:
+        return self.first_entry_id + self.entries - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDescription:
+    """What an object says of the ledger in it, for whoever finds it without the cluster."""
+
+    instance_id: str
+    """Of the cluster."""
+    log: str
+    """Path of the managed log."""
+    ledger: Mapping[str, Any]
+    """The ledger's metadata as JSON has them, without the password."""
+    first_publish_ms: int = -1
+    last_publish_ms: int = -1
+    schema_versions: tuple[int, ...] = ()
+    made_by: str = ""
+
+    def encode(self) -> bytes:
+        value = {
+            "format": VERSION,
+            "instance_id": self.instance_id,
+            "log": self.log,
+            "ledger": dict(self.ledger),
+            "first_publish_ms": self.first_publish_ms,
+            "last_publish_ms": self.last_publish_ms,
+            "schema_versions": list(self.schema_versions),
+            "made_by": self.made_by,
+        }
+        return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFooter:
+    """All that is known of an object before any of its runs is read."""
+
+    name: ObjectName
+    runs: tuple[RunPlace, ...]
+    description: ObjectDescription
+    check: int
+    """Of the content: CRC over the checksums of all runs."""
+    size_bytes: int
+    """Of the whole object."""
+
+    @property
+    def entries(self) -> int:
+        return self.runs[-1].last_entry_id + 1 if self.runs else 0
+
+    def run_of(self, entry_id: int) -> int:
+        """The number of the run that holds an entry.
+
+        Raises:
+            IndexError: there is no such entry.
+        """
+        if not 0 <= entry_id < self.entries:
+            raise IndexError(f"{self.name} has entries 0 to {self.entries - 1}, not {entry_id}")
+        return bisect_right(self.runs, entry_id, key=lambda run: run.first_entry_id) - 1
+
+    def run_after(self, publish_ms: int) -> int:
+        """The first run that may hold a message that was published at or after that time; the
+        number of runs, if none can."""
+        for number, run in enumerate(self.runs):
+            if run.publish_ms_max < 0 or run.publish_ms_max >= publish_ms:
+                return number
+        return len(self.runs)
+
+
+class MoreOfTail(NamedTuple):
+    """The footer is longer than what was read of the object's end."""
+
+    size_bytes: int
+    """That much is needed."""
+
+
+def encode_header(name: ObjectName) -> bytes:
+    """The first 64 bytes of an object."""
+    head = HEADER.pack(MAGIC, VERSION, HEADER_BYTES, 0, *name)
+    return head + U32.pack(crc32c_of(head))
+
+
+def check_header(data: bytes, name: ObjectName) -> None:
+    """
+    Raises:
+        ObjectDamagedError: it is not the header of that object.
+        FutureObjectVersionError
+    """
+    head = data[: HEADER.size]
+    if len(data) < HEADER_BYTES or not head.startswith(MAGIC):
+        raise ObjectDamagedError(f"{name}: no header of an object in its {len(data)} first bytes")
+    if crc32c_of(head) != U32.unpack_from(data, HEADER.size)[0]:
+        raise ObjectDamagedError(f"{name}: the checksum of its header is wrong")
+    _, version, size, flags, ledger_id, attempt = HEADER.unpack(head)
+    if version != VERSION or flags:
+        raise FutureObjectVersionError(f"{name}: version {version} with flags {flags:#x}")
+    if size != HEADER_BYTES or (ledger_id, attempt) != name:
+        found = ObjectName(ledger_id, attempt)
+        raise ObjectDamagedError(f"{name}: its header is that of {found}")
+
+
+def encode_footer(
+    name: ObjectName, runs: Sequence[RunPlace], description: ObjectDescription, end: int
+) -> bytes:
+    """Index, description and trailer; `end` is where the last run ends."""
+    index = b"".join(INDEX_ITEM.pack(*run) for run in runs)
+    text = description.encode()
+    trailer = TRAILER.pack(
+        end,
+        len(index),
+        len(text),
+        crc32c_of(index),
+        crc32c_of(text),
+        check_of(runs),
+        len(runs),
+        sum(run.entries for run in runs),
+        VERSION,
+        TRAILER_BYTES,
+    )
+    checksum = extend_crc32c(name.checksum, trailer)
+    return b"".join((index, text, trailer, U32.pack(checksum), MAGIC))
+
+
+def check_of(runs: Sequence[RunPlace]) -> int:
+    """What two objects with the same packets in the same runs have in common."""
+    value: int = crc32c_of(b"".join(U32.pack(run.checksum) for run in runs))
+    return value
+
+
+def decode_footer(tail: bytes, name: ObjectName, size_bytes: int) -> ObjectFooter | MoreOfTail:
+    """The footer of an object of `size_bytes`, out of the last bytes of it.
+
+    Raises:
+        ObjectDamagedError: it is not that object, or was changed or cut off.
+        FutureObjectVersionError
+    """
+    if len(tail) < TRAILER_BYTES or not tail.endswith(MAGIC):
+        raise ObjectDamagedError(f"{name}: {size_bytes} bytes without a trailer at their end")
+    at = len(tail) - TRAILER_BYTES
+    trailer = tail[at : at + TRAILER.size]
+    (
+        index_at,
+        index_bytes,
+        text_bytes,
+        index_crc,
+        text_crc,
+        check,
+        count,
+        entries,
+        version,
+        trailer_bytes,
+    ) = TRAILER.unpack(trailer)
+    if version != VERSION:
+        raise FutureObjectVersionError(f"{name}: version {version}")
+    if extend_crc32c(name.checksum, trailer) != U32.unpack_from(tail, at + TRAILER.size)[0]:
+        raise ObjectDamagedError(f"{name}: the checksum of its trailer is wrong, or not its own")
+    footer_bytes = index_bytes + text_bytes + trailer_bytes
+    is_consistent = (
+        trailer_bytes == TRAILER_BYTES
+        and count <= RUNS_MAX
+        and index_bytes == count * INDEX_ITEM.size
+        and index_at + footer_bytes == size_bytes
+    )
+    if not is_consistent:
+        raise ObjectDamagedError(f"{name}: {size_bytes} bytes, but its trailer speaks of others")
+    if footer_bytes > len(tail):
+        return MoreOfTail(footer_bytes)
+    index = tail[at - text_bytes - index_bytes : at - text_bytes]
+    text = tail[at - text_bytes : at]
+    if crc32c_of(index) != index_crc or crc32c_of(text) != text_crc:
+        raise ObjectDamagedError(f"{name}: the checksum of its index or description is wrong")
+    runs = tuple(RunPlace(*item) for item in INDEX_ITEM.iter_unpack(index))
+    footer = ObjectFooter(name, runs, _described(text, name), check, size_bytes)
+    if not _follow_each_other(runs, index_at) or footer.entries != entries:
+        raise ObjectDamagedError(f"{name}: its index leaves something out, or names it twice")
+    if check_of(runs) != check:
+        raise ObjectDamagedError(f"{name}: its index does not belong to its trailer")
+    return footer
+
+
+def _follow_each_other(runs: Sequence[RunPlace], end: int) -> bool:
+    firsts = [run.first_entry_id for run in runs]
+    ends = [run.first_entry_id + run.entries for run in runs]
+    starts = [run.offset for run in runs]
+    stops = [run.offset + run.size_bytes for run in runs]
+    return (
+        all(run.entries > 0 for run in runs)
+        and firsts == [0, *ends][: len(firsts)]
+        and [*starts, end] == [HEADER_BYTES, *stops]
+    )
+
+
+def _described(text: bytes, name: ObjectName) -> ObjectDescription:
+    try:
+        value = json.loads(text)
+        return ObjectDescription(
+            instance_id=str(value["instance_id"]),
+            log=str(value["log"]),
+            ledger=dict(value["ledger"]),
+            first_publish_ms=int(value["first_publish_ms"]),
+            last_publish_ms=int(value["last_publish_ms"]),
+            schema_versions=tuple(map(int, value["schema_versions"])),
+            made_by=str(value["made_by"]),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise ObjectDamagedError(f"{name}: its description is none: {error!r}") from error
+
+
+def encode_run(name: ObjectName, number: int, first_entry_id: int, block: EntryBlock) -> bytes:
+    """The bytes of a run; the last four are its checksum."""
+    head = RUN_HEAD.pack(number, len(block.data), first_entry_id)
+    checksum = extend_crc32c(extend_crc32c(name.checksum, head), block.data)
+    return b"".join((head, block.data, U32.pack(checksum)))
+
+
+def open_run(data: bytes, footer: ObjectFooter, number: int) -> EntryBlock:
+    """The packets of a run, which is the right one and as it was written.
+
+    Raises:
+        ObjectDamagedError
+    """
+    place = footer.runs[number]
+    where = f"{footer.name}, run {number} (entries {place.first_entry_id} to {place.last_entry_id})"
+    if len(data) != place.size_bytes:
+        raise ObjectDamagedError(f"{where}: {len(data)} bytes where {place.size_bytes} were wanted")
+    end = len(data) - U32.size
+    (checksum,) = U32.unpack_from(data, end)
+    if checksum != place.checksum or extend_crc32c(footer.name.checksum, data[:end]) != checksum:
+        raise ObjectDamagedError(f"{where}: its checksum is wrong")
+    found, block_bytes, first_entry_id = RUN_HEAD.unpack_from(data)
+    if (found, first_entry_id) != (number, place.first_entry_id):
+        raise ObjectDamagedError(f"{where}: it is run {found}, from entry {first_entry_id} on")
+    try:
+        block = decode_block(data[RUN_HEAD.size : end])
+    except BookieProtocolError as error:
+        raise ObjectDamagedError(f"{where}: {error}") from error
+    if len(block.data) != block_bytes or len(block.lengths) != place.entries:
+        raise ObjectDamagedError(f"{where}: {len(block.lengths)} entries")
+    return block
+
+
+class ObjectVerifier:
+    """Reads an object back, run by run, and compares it with the ledger that it is to replace.
+
+    The ledger may be deleted when `finish` has returned, and not before (rule 16, step 6).
+    """
+
+    def __init__(
+        self, footer: ObjectFooter, metadata: LedgerMetadata, codec: PacketCodec, check: int
+    ) -> None:
+        """`check`: what was computed from the packets when they were copied.
+
+        Raises:
+            ObjectDamagedError: the footer is not that of the whole ledger.
+        """
+        self._footer = footer
+        self._metadata = metadata
+        self._codec = codec
+        self._next = 0
+        self._length = 0
+        check_footer(footer, metadata, check)
+
+    @property
+    def next_run(self) -> RunPlace | None:
+        """The run to be read; None: all were."""
+        runs = self._footer.runs
+        return runs[self._next] if self._next < len(runs) else None
+
+    def add(self, data: bytes) -> None:
+        """The bytes of the next run, as the store has them.
+
+        Raises:
+            ObjectDamagedError: a checksum, or the digest of a packet, is wrong.
+        """
+        place = self._footer.runs[self._next]
+        block = open_run(data, self._footer, self._next)
+        payloads, error = self._codec.open_payloads(block, place.first_entry_id, place.entries)
+        if error is not None:
+            raise ObjectDamagedError(f"{self._footer.name}, run {self._next}: {error}") from error
+        self._length += sum(map(len, payloads))
+        self._next += 1
+
+    def finish(self) -> None:
+        """
+        Raises:
+            ObjectDamagedError: the object has not all bytes of the ledger.
+        """
+        if self._next != len(self._footer.runs) or self._length != self._metadata.length:
+            raise ObjectDamagedError(
+                f"{self._footer.name}: {self._length} payload bytes in {self._next} of "
+                f"{len(self._footer.runs)} runs; the ledger has {self._metadata.length}"
+            )
+
+
+def check_footer(footer: ObjectFooter, metadata: LedgerMetadata, check: int) -> None:
+    """That an object is said to hold all of a closed ledger, and what was copied of it.
+
+    Raises:
+        ObjectDamagedError
+    """
+    if metadata.state is not LedgerState.CLOSED or metadata.ledger_id != footer.name.ledger_id:
+        raise InvalidLedgerMetadataError(
+            f"{footer.name} is compared with ledger {metadata.ledger_id}, {metadata.state.value}"
+        )
+    if footer.entries != metadata.last_entry_id + 1:
+        raise ObjectDamagedError(
+            f"{footer.name} has {footer.entries} entries, its ledger ends with "
+            f"{metadata.last_entry_id}"
+        )
+    if footer.check != check:
+        raise ObjectDamagedError(
+            f"{footer.name}: check {footer.check:08x}, {check:08x} was written"
+        )
+
+
+def ranges_of(runs: Sequence[RunPlace], bytes_max: int) -> list[tuple[int, int]]:
+    """The byte ranges (start, end) to request for consecutive runs: as few as the bound allows, and
+    each a run at least."""
+    assert all(one.offset + one.size_bytes == other.offset for one, other in pairwise(runs))
+    ranges: list[tuple[int, int]] = []
+    for run in runs:
+        end = run.offset + run.size_bytes
+        if ranges and end - ranges[-1][0] <= bytes_max:
+            ranges[-1] = ranges[-1][0], end
+        else:
+            ranges.append((run.offset, end))
+    return ranges

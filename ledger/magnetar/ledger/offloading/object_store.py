@@ -1,0 +1,77 @@
+"""What this component needs of an object store, whichever it is.
+
+An object appears whole or not at all, and is never changed. Keys are unique to one try to write
+(tiered storage, rule 3.1), so nothing is overwritten on purpose; what two processes may want to
+create at the same time goes by `create`.
+
+A store that cannot be reached proves nothing: only `ObjectMissingError` says that an object is not
+there, and even that is asked twice before anything is done on the strength of it (rule 18.1).
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple, Protocol
+
+KEY_BYTES_MAX = 900
+"""Of a key, in UTF-8. The stores allow 1,024, of which their own prefix may take some."""
+
+
+class StoredObject(NamedTuple):
+    """What a listing says of an object."""
+
+    key: str
+    size_bytes: int
+    written_ms: int
+    """By the clock of the store, ms since 1970."""
+
+
+class ObjectTail(NamedTuple):
+    """The end of an object."""
+
+    data: bytes
+    size_bytes: int
+    """Of the whole object."""
+
+
+class ObjectStore(Protocol):
+    """A prefix in a bucket, or a directory. On one event loop.
+
+    Every call may raise `ObjectStoreUnavailableError`, after which nothing is known of what was
+    asked for, and `ObjectStoreRefusedError`, which no retry mends.
+    """
+
+    async def put(self, key: str, pieces: AsyncIterator[bytes]) -> int:
+        """Write an object out of its pieces; returns its bytes. It is there, and durable, when this
+        returns. If the iterator raises, nothing appears."""
+        ...
+
+    async def create(self, key: str, body: bytes) -> bool:
+        """Write a small object if there is none of that key; False: there is one, whoever wrote
+        it. It may be this very call that did, if the answer to a first try was lost."""
+        ...
+
+    async def get(self, key: str, start: int, end: int) -> bytes:
+        """The bytes from `start` up to `end`, all of them.
+
+        Raises:
+            ObjectMissingError
+            ObjectDamagedError: the object ends before.
+        """
+        ...
+
+    async def tail(self, key: str, size_bytes: int) -> ObjectTail:
+        """The last bytes, or all if there are no more.
+
+        Raises:
+            ObjectMissingError
+        """
+        ...
+
+    def list(self, prefix: str) -> AsyncIterator[Sequence[StoredObject]]:
+        """The objects whose keys begin so, in the order of their keys, some at a time."""
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; those that are not there count as deleted."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,128 @@
+"""Objects as files: whole or not there, and never anywhere else than below the directory."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.ledger.errors import (
+    ObjectDamagedError,
+    ObjectMissingError,
+    ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
+)
+from magnetar.ledger.offloading.directory_store import DirectoryStore
+from magnetar.ledger.offloading.object_store import KEY_BYTES_MAX, ObjectTail
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "objects")
+
+
+async def pieces(*data: bytes) -> AsyncIterator[bytes]:
+    for each in data:
+        yield each
+
+
+def files_in(directory: Path) -> list[Path]:
+    return [each for each in directory.rglob("*") if each.is_file()]
+
+
+async def keys(store: DirectoryStore, prefix: str = "") -> list[str]:
+    return [each.key async for some in store.list(prefix) for each in some]
+
+
+async def test_an_object_is_what_its_pieces_were(store: DirectoryStore) -> None:
+    assert await store.put("a/b/1.mgo", pieces(b"one", b"", b"two")) == 6
+    assert await store.get("a/b/1.mgo", 0, 6) == b"onetwo"
+    assert await store.get("a/b/1.mgo", 2, 4) == b"et"
+    assert await store.tail("a/b/1.mgo", 3) == ObjectTail(b"two", 6)
+    assert await store.tail("a/b/1.mgo", 100) == ObjectTail(b"onetwo", 6)
+
+
+async def test_what_fails_on_the_way_leaves_nothing(store: DirectoryStore, tmp_path: Path) -> None:
+    async def failing() -> AsyncIterator[bytes]:
+        yield b"one"
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError):
+        await store.put("a/1", failing())
+    assert await keys(store) == []
+    assert files_in(tmp_path) == []
+
+
+async def test_an_object_is_not_listed_before_it_is_whole(store: DirectoryStore) -> None:
+    seen: list[list[str]] = []
+
+    async def watched() -> AsyncIterator[bytes]:
+        yield b"one"
+        seen.append(await keys(store))
+
+    await store.put("a/1", watched())
+    assert seen == [[]]
+    assert await keys(store) == ["a/1"]
+
+
+async def test_only_the_first_creates(store: DirectoryStore) -> None:
+    assert await store.create("owner.json", b"mine")
+    assert not await store.create("owner.json", b"another")
+    assert await store.get("owner.json", 0, 4) == b"mine"
+    assert await keys(store) == ["owner.json"]
+
+
+async def test_objects_are_listed_by_prefix_in_order(store: DirectoryStore) -> None:
+    for key in ("b/2", "a/1", "b/10", "c"):
+        await store.put(key, pieces(key.encode()))
+    assert await keys(store) == ["a/1", "b/10", "b/2", "c"]
+    assert await keys(store, "b/") == ["b/10", "b/2"]
+    assert await keys(store, "b/1") == ["b/10"]
+    (found,) = [each async for some in store.list("c") for each in some]
+    assert found.size_bytes == 1
+    assert found.written_ms > 0
+
+
+async def test_what_is_deleted_is_gone_and_may_be_deleted_again(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    await store.put("a/b/1", pieces(b"x"))
+    await store.put("a/2", pieces(b"x"))
+    await store.delete(["a/b/1", "a/b/1", "never"])
+    assert await keys(store) == ["a/2"]
+    assert not (tmp_path / "objects/a/b").exists()
+    with pytest.raises(ObjectMissingError):
+        await store.get("a/b/1", 0, 1)
+    with pytest.raises(ObjectMissingError):
+        await store.tail("a/b/1", 1)
+
+
+async def test_an_object_that_ends_before_what_is_asked_for_is_damaged(
+    store: DirectoryStore,
+) -> None:
+    await store.put("a", pieces(b"abc"))
+    with pytest.raises(ObjectDamagedError):
+        await store.get("a", 1, 5)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/a", "a//b", "../a", "a/../../b", "a/.", ".writing-1", "a" * (KEY_BYTES_MAX + 1)]
+)
+async def test_a_key_that_could_lead_elsewhere_is_refused(store: DirectoryStore, key: str) -> None:
+    with pytest.raises(ObjectStoreRefusedError):
+        await store.put(key, pieces(b"x"))
+    with pytest.raises(ObjectStoreRefusedError):
+        await store.get(key, 0, 1)
+
+
+async def test_a_name_that_the_file_system_does_not_take_is_refused(store: DirectoryStore) -> None:
+    with pytest.raises(ObjectStoreRefusedError):
+        await store.put("a" * 300, pieces(b"x"))
+
+
+async def test_a_directory_that_cannot_be_is_no_reason_to_call_an_object_missing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    store = DirectoryStore(tmp_path / "file")
+    with pytest.raises((ObjectStoreRefusedError, ObjectStoreUnavailableError)):
+        await store.put("a/b", pieces(b"x"))

@@ -208,8 +208,8 @@ class ObjectError(LedgerError):
 
 
 class ObjectDamagedError(ObjectError):
-    """What the store returned is not what was written there, or belongs to another ledger or try.
-    Asked for once more it may be right; if not, the entries in it have to come from elsewhere."""
+    """The store returned bytes that fail their checksum, or that belong to another object. A second
+    request may return the right ones; if not, read the entries from another copy."""
 
 
 class ObjectIncompleteError(ObjectError):

@@ -20,8 +20,11 @@ from magnetar.ledger.errors import (
     ObjectStoreUnavailableError,
 )
 from magnetar.ledger.offloading.object_store import KEY_BYTES_MAX, ObjectTail, StoredObject
+from magnetar.ledger.system import SystemDisk
 
 T = TypeVar("T")
+
+_DISK = SystemDisk()
 
 _ASIDE = ".writing-"
 """Begins the names of files that are being written; a listing passes over them."""
@@ -109,31 +112,12 @@ class DirectoryStore:
 
 def _open_aside(path: Path) -> int:
     for _ in range(_ATTEMPTS):
-        _make_directories(path.parent)
+        _DISK.make_directory(str(path.parent))
         try:
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
         except FileNotFoundError:
             continue  # somebody deleted the last object that was there, and the directory
     raise OSError(errno.EBUSY, "its directory is deleted again and again")
-
-
-def _make_directories(path: Path) -> None:
-    """With their names on the disk: else a new object could be gone after a power failure."""
-    missing: list[Path] = []
-    while not path.exists():
-        missing.append(path)
-        path = path.parent
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
-        _sync_directory(each.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _write_all(file: int, data: bytes) -> None:
@@ -144,7 +128,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 def _rename(aside: Path, path: Path) -> None:
     aside.rename(path)
-    _sync_directory(path.parent)
+    _DISK.sync_directory(str(path.parent))
 
 
 def _create(aside: Path, path: Path, body: bytes) -> bool:
@@ -159,7 +143,7 @@ def _create(aside: Path, path: Path, body: bytes) -> bool:
     finally:
         os.close(file)
         aside.unlink(missing_ok=True)
-    _sync_directory(path.parent)
+    _DISK.sync_directory(str(path.parent))
     return True
 
 

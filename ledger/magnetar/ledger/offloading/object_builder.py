@@ -1,7 +1,7 @@
-"""Makes the object of a closed ledger out of its packets, in pieces as they come. Pure.
+"""Builds the object of a closed ledger from its packets, piece by piece. Pure.
 
-Every packet is opened before it is taken: an object never holds what a bookie made up. The pieces
-that come out, one after the other, are the object; nothing of it is kept but the index.
+The builder checks the digest of every packet before it takes it. The pieces that it returns, one
+after the other, are the object; it keeps nothing of them but the index.
 
 Source: tiered storage, section 15.
 """
@@ -62,7 +62,7 @@ class ObjectBuilder:
         self._packets: list[bytes] = []
         self._packets_bytes = 0
         self._publish_ms: list[int] = []
-        """Of the run that is being filled: those that are known."""
+        """The largest of each block in the run that is being filled; -1: not known."""
         self._publish_ms_first = self._publish_ms_last = -1
         self._schema_versions: set[int] = set()
         self._next_entry_id = 0
@@ -94,7 +94,8 @@ class ObjectBuilder:
     ) -> list[bytes]:
         """Take the next packets; returns the pieces of the object that are ready.
 
-        `publish_ms`: publish times of messages in them; `schema_versions`: those that they name.
+        `publish_ms`: publish times of the messages in the block, none if they are not known;
+        `schema_versions`: the versions that its messages name.
 
         Raises:
             DigestMismatchError: a packet is damaged, or is not the next one. Nothing was taken of
@@ -109,12 +110,12 @@ class ObjectBuilder:
                 f"ledger {self.name.ledger_id} ends with entry {self._metadata.last_entry_id}; "
                 f"entry {self._next_entry_id + count - 1} was given"
             )
+        self._publish_ms.append(max(publish_ms, default=-1))
         if publish_ms:
-            first, last = min(publish_ms), max(publish_ms)
+            first = min(publish_ms)
             known = self._publish_ms_first >= 0
             self._publish_ms_first = min(first, self._publish_ms_first) if known else first
-            self._publish_ms_last = max(last, self._publish_ms_last)
-            self._publish_ms.append(last)
+            self._publish_ms_last = max(*publish_ms, self._publish_ms_last)
         self._schema_versions.update(schema_versions)
         pieces = self._begun()
         for packet in block.packets():
@@ -173,8 +174,9 @@ class ObjectBuilder:
         self._packets_bytes = 0
         first_entry_id = self._next_entry_id - len(packets)
         run = encode_run(self.name, len(self._runs), first_entry_id, encode_block(packets))
-        publish_ms_max = max(self._publish_ms, default=-1)
-        # What comes later of the same block counts for the next run, too: times are per block.
+        # A run with one unknown time has none: a search by time must not pass over it.
+        publish_ms_max = -1 if -1 in self._publish_ms else max(self._publish_ms)
+        # The last block may go on in the next run, and its times with it.
         self._publish_ms = self._publish_ms[-1:]
         (checksum,) = U32.unpack_from(run, len(run) - U32.size)
         self._runs.append(

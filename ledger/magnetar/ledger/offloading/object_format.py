@@ -58,7 +58,7 @@ crc32c_of, extend_crc32c = google_crc32c.value, google_crc32c.extend
 
 
 class ObjectName(NamedTuple):
-    """What tells an object from all others."""
+    """The identity of an object."""
 
     ledger_id: int
     attempt: bytes
@@ -69,7 +69,7 @@ class ObjectName(NamedTuple):
 
     @property
     def checksum(self) -> int:
-        """What the checksums of its parts begin with."""
+        """The start value of the checksums of its parts: none passes for another object's."""
         value: int = crc32c_of(_NAME.pack(*self))
         return value
 
@@ -93,7 +93,8 @@ class RunPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectDescription:
-    """What an object says of the ledger in it, for whoever finds it without the cluster."""
+    """The description in an object's footer. It says which ledger the object holds, also to someone
+    who has no access to the cluster."""
 
     instance_id: str
     """Of the cluster."""
@@ -210,7 +211,7 @@ def encode_footer(
 
 
 def check_of(runs: Sequence[RunPlace]) -> int:
-    """What two objects with the same packets in the same runs have in common."""
+    """The checksum over the checksums of all runs, which the log's node keeps."""
     value: int = crc32c_of(b"".join(U32.pack(run.checksum) for run in runs))
     return value
 
@@ -340,6 +341,7 @@ class ObjectVerifier:
 
         Raises:
             ObjectDamagedError: the footer is not that of the whole ledger.
+            InvalidLedgerMetadataError: the ledger is another one, or is not closed.
         """
         self._footer = footer
         self._metadata = metadata
@@ -385,6 +387,7 @@ def check_footer(footer: ObjectFooter, metadata: LedgerMetadata, check: int) -> 
 
     Raises:
         ObjectDamagedError
+        InvalidLedgerMetadataError: the ledger is another one, or is not closed.
     """
     if metadata.state is not LedgerState.CLOSED or metadata.ledger_id != footer.name.ledger_id:
         raise InvalidLedgerMetadataError(

@@ -1,4 +1,4 @@
-"""What this component needs of an object store, whichever it is.
+"""The interface to object stores.
 
 An object appears whole or not at all, and is never changed. Keys are unique to one try to write
 (tiered storage, rule 3.1), so nothing is overwritten on purpose; what two processes may want to

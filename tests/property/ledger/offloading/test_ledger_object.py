@@ -194,6 +194,24 @@ def test_the_first_run_that_may_hold_a_time_is_found() -> None:
     assert [footer.run_after(time_ms) for time_ms in (0, 1, 2, 3, 4)] == [0, 0, 1, 2, 3]
 
 
+def test_a_run_with_one_unknown_time_is_never_passed_over() -> None:
+    values = [b"a", b"b", b"c"]
+    packets = codec_for(closed(values)).seal(0, -1, 0, values)
+    making = builder(closed(values))
+    data = b"".join(
+        [
+            *making.add(encode_block(packets[:1]), publish_ms=[5]),
+            *making.add(encode_block(packets[1:2])),
+            *making.add(encode_block(packets[2:]), publish_ms=[7]),
+            *making.finish(),
+        ]
+    )
+    footer = footer_of(data)
+    assert footer.runs[0].publish_ms_max == -1
+    assert footer.run_after(100) == 0
+    assert (footer.description.first_publish_ms, footer.description.last_publish_ms) == (5, 7)
+
+
 def test_an_object_is_not_ended_before_its_ledger_is_in_it() -> None:
     values = [b"a", b"b"]
     making = builder(closed(values))

@@ -365,9 +365,23 @@ class Runner:
         named = {bookie for fragment in metadata.ensembles for bookie in fragment.bookies}
         for reader in self._kept:
             if reader.client.process.is_alive:
+                await self._hear_of_bookies(reader.client)
                 for bookie_id in sorted(set(self.sim.bookies) - named):
                     self.sim.net.block(reader.client.name, bookie_id)
                 await self._read_everything(reader)
+
+    async def _hear_of_bookies(self, client: SimClient) -> None:
+        """A client that lives on hears of the bookies that were restarted, however late: until it
+        does, a read of theirs fails, and may."""
+        registry = client.ledgers.registry
+        running = [each.bookie_id for each in self.sim.bookies.values() if each.is_running]
+        try:
+            await self.sim.until(
+                lambda: all(registry.resolve(each) is not None for each in running),
+                timeout_s=HEALING_S_MAX,
+            )
+        except SimulationStuckError:
+            self.sim.say(f"{client.name} does not hear of all bookies")  # I20 judges its reads
 
     async def _read_everything(self, reader: SimReader) -> None:
         """Entry after entry, so that one that is gone hides no other."""

@@ -300,7 +300,7 @@ class BookieConnection(asyncio.Protocol):
             self._ending = transport
             if abort:
                 transport.abort()
-            else:
+            elif not transport.is_closing():  # with TLS, a second close forbids an abort
                 transport.close()
 
     def abort(self) -> None:

@@ -184,7 +184,8 @@ class _BookieSide(asyncio.Protocol):
     def _refused(self) -> None:
         _log.warning("bookie_client_refused", peer=self._peer(), reason="no proof of the secret")
         assert self._transport is not None
-        self._transport.close()
+        if not self._transport.is_closing():  # with TLS, a second close forbids an abort
+            self._transport.close()
 
     def _hand_over(self, transport: asyncio.Transport) -> asyncio.Protocol:
         self._end()

@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
         """Close at once; everybody learns `error` as the reason."""
         if self.failure is None:
             self._lose(error)
-        if self._transport is not None:
+        if self._transport is not None and not self._closed.done():
             self._transport.abort()
 
     async def close(self) -> None:
@@ -252,7 +252,8 @@ class Connection(asyncio.Protocol):
         self._flush()
         if self.failure is None:
             self._lose(BrokerUnavailableError(f"the connection to {self.name} was closed"))
-        transport.close()
+        if not transport.is_closing():  # with TLS, what is closed twice cannot be aborted any more
+            transport.close()
         try:
             async with asyncio.timeout(1):
                 await asyncio.shield(self._closed)
@@ -501,6 +502,11 @@ class ConnectionPool:
             if task.cancelled() and waiting is not None and not waiting.cancelling():
                 raise self._closed_error() from None
             raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any connection is."""
+        return any(each.is_open for each in self._connections.values())
 
     async def close(self) -> None:
         """Close all connections; no others are made."""

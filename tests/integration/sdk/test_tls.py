@@ -61,9 +61,19 @@ async def test_a_new_connection_shows_the_certificate_that_is_there_now(
         assert [role_of(peer.certificate) for peer in secured.peers] == ["first"]
         files.renew("second")
         secured.drop_connections()
-        await until(lambda: not secured.peers, "the connection is gone")
+        await until(lambda: not client._pool.is_open, "the client has noticed")
         await client.partitions("t")
         assert [role_of(peer.certificate) for peer in secured.peers] == ["second"]
+
+
+async def test_a_client_whose_connection_was_lost_can_be_closed(
+    secured: ScriptedBroker, files: Files
+) -> None:
+    client = Client(secured.tls_url, files.settings)
+    await client.partitions("t")
+    secured.drop_connections()
+    await until(lambda: not client._pool.is_open, "the client has noticed")
+    await client.close()
 
 
 def test_files_that_cannot_be_used_are_told_at_once(files: Files) -> None:

@@ -190,7 +190,7 @@ def _end(connection: Any, *, for_good: bool) -> None:
     connection.is_ended = True
     if for_good:
         connection.transport.abort()
-    else:
+    elif not connection.transport.is_closing():  # with TLS, a second close forbids an abort
         connection.transport.close()
 
 

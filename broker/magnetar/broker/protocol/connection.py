@@ -428,7 +428,8 @@ class _ConnectionShell(asyncio.Protocol):
 
     def close(self) -> None:
         assert self._transport is not None
-        self._transport.close()
+        if not self._transport.is_closing():  # with TLS, what is closed twice cannot be aborted any more
+            self._transport.close()
 
     def abort(self) -> None:
         assert self._transport is not None

@@ -356,7 +356,8 @@ class WebSocketConnection(asyncio.Protocol):
     def _end(self) -> None:
         """Nothing more is to be said: close when everything is sent, or cut off."""
         self._await_end()
-        if self._transport is not None:
+        # With TLS, what is closed twice cannot be aborted any more.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     def _abort(self) -> None:

@@ -33,6 +33,7 @@ LedgerError                        root; `retryable` says whether the same call 
 │   ├── ObjectIncompleteError      the packets of a ledger that was to be copied are not all of it
 │   ├── FutureObjectVersionError   a newer release wrote it
 │   ├── ObjectMissingError         the store is certain that there is no such object
+│   ├── ObjectStoreConfigError     settings or an installation with which no store can be opened
 │   ├── ObjectStoreUnavailableError  no answer, or one that proves nothing (outcome unknown)
 │   └── ObjectStoreRefusedError    credentials, permissions, a bucket that is not there
 ├── LogError                       the managed log
@@ -224,6 +225,11 @@ class FutureObjectVersionError(ObjectError):
 
 class ObjectMissingError(ObjectError):
     """The store is certain that there is no such object."""
+
+
+class ObjectStoreConfigError(ObjectError):
+    """An object store cannot be opened: its URL or another setting is wrong, or a package is not
+    installed. An operator has to mend that; no request was made."""
 
 
 class ObjectStoreUnavailableError(ObjectError):

@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from magnetar.ledger.errors import (
     ObjectDamagedError,
@@ -19,7 +19,7 @@ from magnetar.ledger.errors import (
     ObjectStoreRefusedError,
     ObjectStoreUnavailableError,
 )
-from magnetar.ledger.offloading.object_store import KEY_BYTES_MAX, ObjectTail, StoredObject
+from magnetar.ledger.offloading.object_store import ObjectTail, StoredObject, is_key
 from magnetar.ledger.system import SystemDisk
 
 T = TypeVar("T")
@@ -32,7 +32,14 @@ _ASIDE = ".writing-"
 _LISTED_AT_ONCE = 1_000
 _ATTEMPTS = 10
 
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
+_REFUSED = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+)
 
 
 class DirectoryStore:
@@ -42,7 +49,7 @@ class DirectoryStore:
         self._root = root
         self._writes = 0
 
-    async def put(self, key: str, pieces: AsyncIterator[bytes]) -> int:
+    async def put(self, key: str, pieces: AsyncIterator[bytes], *, expected_bytes: int = 0) -> int:
         path = self._path(key)
         self._writes += 1
         aside = path.with_name(f"{_ASIDE}{os.getpid()}-{self._writes}")
@@ -92,10 +99,7 @@ class DirectoryStore:
 
     def _path(self, key: str) -> Path:
         parts = key.split("/")
-        is_usual = all(
-            part not in ("", ".", "..") and not part.startswith(_ASIDE) for part in parts
-        )
-        if not is_usual or len(key.encode()) > KEY_BYTES_MAX:
+        if not is_key(key) or any(part.startswith(_ASIDE) for part in parts):
             raise ObjectStoreRefusedError(f"{key!r} cannot be the key of an object here")
         return self._root.joinpath(*parts)
 
@@ -147,13 +151,21 @@ def _create(aside: Path, path: Path, body: bytes) -> bool:
     return True
 
 
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except IsADirectoryError as error:
+        # Keys begin with this one and a slash; an object of this key itself there is not.
+        raise FileNotFoundError(errno.ENOENT, "a directory, and no object") from error
+
+
 def _read(path: Path, start: int, end: int) -> bytes:
-    with path.open("rb") as file:
+    with _open(path) as file:
         return os.pread(file.fileno(), end - start, start)
 
 
 def _tail(path: Path, size_bytes: int) -> ObjectTail:
-    with path.open("rb") as file:
+    with _open(path) as file:
         size = os.fstat(file.fileno()).st_size
         wanted = min(size, size_bytes)
         return ObjectTail(os.pread(file.fileno(), wanted, size - wanted), size)
@@ -179,6 +191,8 @@ def _found(root: Path, prefix: str) -> Iterator[StoredObject]:
 
 def _delete(path: Path, root: Path) -> None:
     """The file, and directories that hold nothing any more."""
+    if path.is_dir():
+        return  # Keys begin with this one; it is no object itself.
     path.unlink(missing_ok=True)
     for folder in path.parents:
         if folder == root:

@@ -8,11 +8,15 @@ A store that cannot be reached proves nothing: only `ObjectMissingError` says th
 there, and even that is asked twice before anything is done on the strength of it (rule 18.1).
 """
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
 KEY_BYTES_MAX = 900
-"""Of a key, in UTF-8. The stores allow 1,024, of which their own prefix may take some."""
+"""Bytes of a key. The stores allow 1,024, of which the prefix of a store takes some."""
+
+_PART_OF_KEY = re.compile(r"[A-Za-z0-9!$%&'()+,\-.:;=@_ ]+")
+"""What may stand between slashes: what all stores, and their clients, take and list as it is."""
 
 
 class StoredObject(NamedTuple):
@@ -32,6 +36,13 @@ class ObjectTail(NamedTuple):
     """Of the whole object."""
 
 
+def is_key(text: str) -> bool:
+    """Whether a text can be the key of an object, in every kind of store."""
+    return len(text) <= KEY_BYTES_MAX and all(
+        _PART_OF_KEY.fullmatch(part) and part not in (".", "..") for part in text.split("/")
+    )
+
+
 class ObjectStore(Protocol):
     """A prefix in a bucket, or a directory. On one event loop.
 
@@ -39,9 +50,13 @@ class ObjectStore(Protocol):
     asked for, and `ObjectStoreRefusedError`, which no retry mends.
     """
 
-    async def put(self, key: str, pieces: AsyncIterator[bytes]) -> int:
+    async def put(self, key: str, pieces: AsyncIterator[bytes], *, expected_bytes: int = 0) -> int:
         """Write an object out of its pieces; returns its bytes. It is there, and durable, when this
-        returns. If the iterator raises, nothing appears."""
+        returns. If the iterator raises, nothing appears.
+
+        `expected_bytes`: about the size of the object, so that a store with a limit of parts can
+        choose the size of these. 0: not known; then 80 GB may be the end.
+        """
         ...
 
     async def create(self, key: str, body: bytes) -> bool:
@@ -67,7 +82,10 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str) -> AsyncIterator[Sequence[StoredObject]]:
-        """The objects whose keys begin so, in the order of their keys, some at a time."""
+        """The objects whose keys begin so, in the order of their keys, some at a time.
+
+        Let a prefix end in a slash: stores list folders, and of a folder all that comes before.
+        """
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -75,3 +93,18 @@ class ObjectStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+async def create_or_match(store: ObjectStore, key: str, body: bytes) -> bool:
+    """Create a small object; True: the object of that key has this body now.
+
+    A retried create may meet its own object (tiered storage, rule 10.2). This compares, and so
+    cannot tell it from one that another process wrote with the same bytes: put something unique
+    into the body where that matters.
+
+    Raises:
+        ObjectMissingError: the object that was in the way is gone again.
+    """
+    if await store.create(key, body):
+        return True
+    return await store.tail(key, len(body)) == ObjectTail(body, len(body))

@@ -19,7 +19,7 @@ EXTRAS = PROJECT["project"]["optional-dependencies"]
 RUNTIME = [Requirement(each) for each in PROJECT["project"]["dependencies"]]
 OPTIONAL = [
     Requirement(each)
-    for extra in ("avro", "spark", "pipeline", "otel")
+    for extra in ("avro", "spark", "pipeline", "objects", "otel")
     for each in EXTRAS[extra]
     if not each.startswith("magnetar")
 ]

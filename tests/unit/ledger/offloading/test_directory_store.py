@@ -96,6 +96,18 @@ async def test_what_is_deleted_is_gone_and_may_be_deleted_again(
         await store.tail("a/b/1", 1)
 
 
+async def test_a_directory_is_no_object(store: DirectoryStore) -> None:
+    await store.put("a/b/1", pieces(b"x"))
+    with pytest.raises(ObjectMissingError):
+        await store.get("a/b", 0, 1)
+    with pytest.raises(ObjectMissingError):
+        await store.tail("a/b", 1)
+    with pytest.raises(ObjectStoreRefusedError):
+        await store.put("a/b", pieces(b"y"))
+    await store.delete(["a/b"])
+    assert await keys(store) == ["a/b/1"]
+
+
 async def test_an_object_that_ends_before_what_is_asked_for_is_damaged(
     store: DirectoryStore,
 ) -> None:
@@ -105,7 +117,8 @@ async def test_an_object_that_ends_before_what_is_asked_for_is_damaged(
 
 
 @pytest.mark.parametrize(
-    "key", ["", "/a", "a//b", "../a", "a/../../b", "a/.", ".writing-1", "a" * (KEY_BYTES_MAX + 1)]
+    "key",
+    ["", "/a", "a//b", "../a", "a/../../b", "a/.", ".writing-1", "ä", "a" * (KEY_BYTES_MAX + 1)],
 )
 async def test_a_key_that_could_lead_elsewhere_is_refused(store: DirectoryStore, key: str) -> None:
     with pytest.raises(ObjectStoreRefusedError):

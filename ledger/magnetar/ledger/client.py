@@ -22,7 +22,7 @@ from magnetar.ledger.ledger_metadata import (
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.placement import Placement
 from magnetar.ledger.placing.placement_domains import placement_of
-from magnetar.ledger.ports import Clock, Network
+from magnetar.ledger.ports import Clock, Network, ObjectLedgers
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.reading.entry_fetcher import EntryFetcher
 from magnetar.ledger.recovery import LedgerRecovery
@@ -61,6 +61,8 @@ class LedgerClient:
         follows_root: bool = False,
     ) -> None:
         """`follows_root`: the layout that the root names counts, whatever the settings say."""
+        self.objects: ObjectLedgers | None = None
+        """Reads ledgers that lie in object stores; None: this process knows no store."""
         self._settings = settings = settings or LedgerSettings()
         self._clock = clock
         self._random = random

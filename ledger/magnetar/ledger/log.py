@@ -32,12 +32,14 @@ from magnetar.ledger.errors import (
     LogUnavailableError,
     NoSuchLedgerError,
 )
+from magnetar.ledger.managed_log.closed_ledgers import ClosedLedgers
 from magnetar.ledger.managed_log.log_appender import AppendBatch, AppendState, LogAppender
 from magnetar.ledger.managed_log.log_changes import LedgerChanges
 from magnetar.ledger.managed_log.log_extent import stored_since_ms
 from magnetar.ledger.managed_log.log_ledgers import LogLedgers, LogShrink
 from magnetar.ledger.managed_log.log_list import LogList
 from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_object_changes import LogObjectChanges
 from magnetar.ledger.managed_log.log_reads import OwnerReads
 from magnetar.ledger.managed_log.log_retention import Retention, trim_point
 from magnetar.ledger.managed_log.log_takeover import MayOwn, always, claim, take_over
@@ -83,8 +85,11 @@ class ManagedLog:
             path, self._appender, self._list, self._ledgers, config, clock
         )
         self._appender.events = self._changes
-        self._reads = OwnerReads(client, path, self._appender, password=config.password)
+        self._closed = ClosedLedgers(client, path, lambda: self._list, password=config.password)
+        self._reads = OwnerReads(self._appender, self._closed)
         self._shrink = LogShrink(path, self._list, self._appender, self._ledgers)
+        self.objects = LogObjectChanges(self._list, self._appender, self._ledgers)
+        """The objects of its ledgers, for whoever copies them to an object store."""
         self._end_lock = asyncio.Lock()
         self._is_closed = False
 
@@ -336,6 +341,10 @@ class ManagedLog:
         """
         return await self._reads.read_range(start, entries_max=entries_max, bytes_max=bytes_max)
 
+    def prefer_objects(self, prefers: bool) -> None:
+        """Whether ledgers that are on bookies and in an object store are read from the object."""
+        self._closed.prefers_objects = prefers
+
     # Shrinking -----------------------------------------------------------------------------------
 
     async def shrink(self, before: Position) -> int:
@@ -364,7 +373,7 @@ class ManagedLog:
         if self._is_closed or self._appender.state is AppendState.FENCED:
             self._check_open()
         removed = await self._shrink.unlist(before)
-        self._reads.forget_removed()
+        await self._reads.forget_removed()
         return removed
 
     async def delete_unlisted(self) -> None:
@@ -483,6 +492,7 @@ class ManagedLog:
                 for writer in (self._appender.draining, self._appender.writer):
                     if writer is not None:
                         writer.abandon()  # of one that could not be closed, the watch ends
+                await self._reads.close()
 
     def abandon(self, reason: str) -> None:
         """End the handle at once and write nothing more: for an owner that may have lost the log.

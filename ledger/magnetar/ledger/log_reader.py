@@ -7,6 +7,9 @@ every one before it is closed. Until then the owner may take the ledger out of t
 write its entries anew, even if somebody who wants to take over has closed the one before it: one
 compare-and-set on the list decides which of the two it is.
 
+A ledger that was copied to an object store is closed; it is read wherever it lies by now
+(`closed_ledgers.py`).
+
 So nothing that a reader returned can vanish or change its place. What a shrink removed before it
 was read is not passed over in silence: the read fails, and says where the log begins now.
 
@@ -26,14 +29,33 @@ from magnetar.ledger.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
     NoSuchLogError,
+    ObjectError,
 )
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.log import LogEntry
-from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.managed_log.closed_ledgers import ClosedLedgers
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore, Watch
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.ledger.reader import LedgerReader
+
+
+class _CopiedLedger:
+    """A ledger that was copied to an object store. Nothing is to be waited for in it."""
+
+    is_ledger_closed = True
+
+    def __init__(self, ledger: LogLedger, closed: ClosedLedgers) -> None:
+        self._ledger_id = ledger.ledger_id
+        self.last_add_confirmed = ledger.entries - 1
+        self._closed = closed
+
+    async def read(self, first: int, last: int, *, bytes_max: int) -> list[bytes]:
+        return await self._closed.read(self._ledger_id, first, last, bytes_max=bytes_max)
+
+    async def close(self) -> None:
+        await self._closed.close()
 
 
 class LogReader:
@@ -55,8 +77,9 @@ class LogReader:
         self._password = password
         self._metadata = LogMetadata()
         self._position = EARLIEST
-        self._ledger: LedgerReader | None = None
+        self._ledger: LedgerReader | _CopiedLedger | None = None
         """The ledger of the position, once it was opened."""
+        self._closed = ClosedLedgers(client, path, lambda: self._metadata, password=password)
         self._list_changed = asyncio.Event()
         self._watch: Watch | None = None
         self._is_closed = False
@@ -208,24 +231,32 @@ class LogReader:
             first = self._position.entry_id
             last = min(ledger.last_add_confirmed, first + entries_max - 1)
             if first <= last:
-                return await self._read(ledger, first, last, bytes_max)
-            if is_closed:
+                entries = await self._read(ledger, first, last, bytes_max)
+                if entries:
+                    return entries
+            elif is_closed:
                 is_moved = await self._next_ledger()
                 if not is_moved and (self.is_at_end or not await self._wait_list(left_s)):
                     return []
-            elif not await self._wait_entry(ledger, left_s):
+            elif isinstance(ledger, LedgerReader) and not await self._wait_entry(ledger, left_s):
                 return []
 
     async def _read(
-        self, ledger: LedgerReader, first: int, last: int, bytes_max: int
+        self, ledger: LedgerReader | _CopiedLedger, first: int, last: int, bytes_max: int
     ) -> list[LogEntry]:
+        """The entries; none: the ledger lies elsewhere by now, look again."""
         ledger_id = self._position.ledger_id
         try:
             payloads = await ledger.read(first, last, bytes_max=bytes_max)
-        except (NoSuchEntryError, NoSuchLedgerError):
+        except (NoSuchEntryError, NoSuchLedgerError, LogDataLossError, ObjectError):
+            before = self._listed(ledger_id)
             await self._load()
-            if not self._is_listed(ledger_id):
+            now = self._listed(ledger_id)
+            if now is None:
                 self._check_not_trimmed(ledger_id)
+            elif before is not None and now.object != before.object:
+                await self._leave_ledger()
+                return []
             raise
         self._position = Position(ledger_id, first + len(payloads))
         return [
@@ -260,9 +291,9 @@ class LogReader:
             return True
         return False
 
-    async def _bound(self, ledger: LedgerReader) -> int:
+    async def _bound(self, ledger: LedgerReader | _CopiedLedger) -> int:
         """The last add confirmed, asked for anew if it can still grow."""
-        if not ledger.is_ledger_closed:
+        if isinstance(ledger, LedgerReader) and not ledger.is_ledger_closed:
             await ledger.read_last_add_confirmed()
         return ledger.last_add_confirmed
 
@@ -293,21 +324,28 @@ class LogReader:
         await self._load()
         return True
 
-    def _is_listed(self, ledger_id: int) -> bool:
-        return any(listed.ledger_id == ledger_id for listed in self._metadata.ledgers)
+    def _listed(self, ledger_id: int) -> LogLedger | None:
+        for listed in self._metadata.ledgers:
+            if listed.ledger_id == ledger_id:
+                return listed
+        return None
 
-    async def _open_ledger(self) -> LedgerReader | None:
+    async def _open_ledger(self) -> LedgerReader | _CopiedLedger | None:
         """The ledger of the position, or the one that follows it; None if there is none yet, or
         if what comes before it is still open."""
         while self._ledger is None:
             ledger_id = self._position.ledger_id
-            if not self._is_listed(ledger_id):
+            listed = self._listed(ledger_id)
+            if listed is None:
                 self._check_not_trimmed(ledger_id)
                 if not self._go_on_behind(ledger_id):
                     return None
                 continue
             if not self._is_decided(ledger_id):
                 return None
+            if listed.object is not None and listed.object.is_copied:
+                self._ledger = _CopiedLedger(listed, self._closed)
+                break
             try:
                 self._ledger = await self._client.open(ledger_id, password=self._password)
             except NoSuchLedgerError:
@@ -352,7 +390,10 @@ class LogReader:
         gone = self._position.ledger_id
         await self._leave_ledger()
         await self._load()
-        if self._is_listed(gone):
+        listed = self._listed(gone)
+        if listed is not None and listed.object is not None and listed.object.is_copied:
+            return  # it lies in an object now
+        if listed is not None:
             raise LogDataLossError(
                 f"{self.path}: ledger {gone} is listed, but its metadata is gone, and its entries "
                 "cannot be read; to skip them, seek behind it"

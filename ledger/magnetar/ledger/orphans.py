@@ -210,6 +210,10 @@ def log_refers(store: MetadataStore) -> IsReferred:
         except NoNodeError:
             return False  # The log was deleted.
         ledgers = LogMetadata.from_json(node.value, path=path).ledgers
-        return any(ledger.ledger_id == metadata.ledger_id for ledger in ledgers)
+        # Of what lies in an object only, the log needs no ledger: its deletion was broken off.
+        return any(
+            ledger.ledger_id == metadata.ledger_id and not ledger.is_in_object_only
+            for ledger in ledgers
+        )
 
     return is_referred

@@ -7,7 +7,7 @@ synced. Randomness is passed as a `random.Random`. The production versions are i
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -204,4 +204,46 @@ class Worker(Protocol):
 
     def close(self) -> None:
         """Finish what was submitted, then end. Blocks until the worker is gone."""
+        ...
+
+
+class ObjectPlace(NamedTuple):
+    """Where the object of a ledger is, and which one it must be."""
+
+    store: str
+    """Name of the object store in the settings of the process."""
+    key: str
+    ledger_id: int
+    attempt: str
+    """Hex of 16 bytes: which try to copy the ledger it is."""
+
+
+class ObjectLedger(Protocol):
+    """A handle for reading a closed ledger from its object."""
+
+    async def read(self, first: int, last: int, *, bytes_max: int) -> list[bytes]:
+        """Payloads of entries `first`.. in order: at least one, at most up to `last`, about
+        `bytes_max` bytes. Their checksums are right.
+
+        Raises:
+            ObjectError: the store cannot give them, or gives something else.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back what it holds of the bounds that all share. Reads that are under way go on."""
+        ...
+
+
+class ObjectLedgers(Protocol):
+    """Access to the ledgers in the object stores that this process knows."""
+
+    async def open(self, place: ObjectPlace, *, password: bytes) -> ObjectLedger:
+        """
+        Args:
+            password: of the ledger.
+
+        Raises:
+            ObjectError: there is no such store, or object, or no answer just now.
+        """
         ...

@@ -8,8 +8,9 @@ which tells of closes and of new fragments (`metadata_follower.py`). The LAC in 
 nothing: no digest protects it (`bookie_requests.py`).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from random import Random
+from typing import TypeVar
 
 from magnetar.ledger.client_parts import ClientParts
 from magnetar.ledger.digest import codec_for
@@ -21,12 +22,15 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.ledger_manager import VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.reading.entry_fetcher import Packets
 from magnetar.ledger.reading.lac_poller import LacPoller
 from magnetar.ledger.reading.lac_reads import LacRead
 from magnetar.ledger.reading.metadata_follower import MetadataFollower
 from magnetar.ledger.reading.read_bound import ReadBound
 from magnetar.ledger.reading.read_errors import READ_ERRORS
 from magnetar.ledger.reading.replica_order import replica_order
+
+T = TypeVar("T")
 
 READ_BYTES = 1 << 20
 """About as much is read at once, unless the caller says otherwise."""
@@ -97,17 +101,35 @@ class LedgerReader:
             tail = self._take_tail(last, bytes_max)
             if tail:
                 return tail
+        return await self._where_they_lie(
+            lambda metadata: self._parts.fetcher.fetch(
+                metadata,
+                first,
+                last,
+                last_add_confirmed=self._bound.last_entry_id,
+                bytes_max=bytes_max,
+                sticky=self._sticky,
+            )
+        )
+
+    async def read_packets(self, first: int, last: int, *, bytes_max: int = READ_BYTES) -> Packets:
+        """Packets of entries `first`.. of a closed ledger, as the bookies have them; their digests
+        are right. At least one, at most up to `last`, about `bytes_max` bytes.
+
+        Raises:
+            As `read`.
+        """
+        return await self._where_they_lie(
+            lambda metadata: self._parts.fetcher.fetch_packets(
+                metadata, first, last, bytes_max=bytes_max
+            )
+        )
+
+    async def _where_they_lie(self, fetch: Callable[[LedgerMetadata], Awaitable[T]]) -> T:
         while True:
             metadata = self.metadata
             try:
-                return await self._parts.fetcher.fetch(
-                    metadata,
-                    first,
-                    last,
-                    last_add_confirmed=self._bound.last_entry_id,
-                    bytes_max=bytes_max,
-                    sticky=self._sticky,
-                )
+                return await fetch(metadata)
             except READ_ERRORS as error:
                 if not await self._has_moved(metadata, error):
                     raise

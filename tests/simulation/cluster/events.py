@@ -65,6 +65,27 @@ class NodeWrote(NamedTuple):
         return f"WROTE v{self.version} {self.path} {text}"
 
 
+class ObjectPut(NamedTuple):
+    """An object appeared in the store, for the actor."""
+
+    key: str
+    data: bytes
+    put: int
+    """Number of the call: no two calls may write one key."""
+
+    def __str__(self) -> str:
+        return f"PUT {self.key} {len(self.data)} bytes"
+
+
+class ObjectGone(NamedTuple):
+    """An object left the store: deleted, or lost by a fault of it."""
+
+    key: str
+
+    def __str__(self) -> str:
+        return f"GONE {self.key}"
+
+
 class Published(NamedTuple):
     """The application gave a message to a producer."""
 
@@ -240,6 +261,8 @@ ClusterEvent = (
     Spoke
     | Detached
     | NodeWrote
+    | ObjectPut
+    | ObjectGone
     | Published
     | Confirmed
     | PublishFailed

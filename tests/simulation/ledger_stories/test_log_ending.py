@@ -274,7 +274,7 @@ async def test_a_list_of_the_future_or_of_nonsense_is_refused_and_left_as_it_is(
     sim: Simulation,
 ) -> None:
     cases: list[tuple[bytes, type[Exception]]] = [
-        (b'{"format":2,"ledgers":[],"properties":{}}', FutureLogFormatError),
+        (b'{"format":3,"ledgers":[],"properties":{}}', FutureLogFormatError),
         (b"{}", InvalidLedgerMetadataError),
         (b"", InvalidLedgerMetadataError),
         (b'{"format":1,"ledgers":[{"id":1}],"properties":{}}', InvalidLedgerMetadataError),

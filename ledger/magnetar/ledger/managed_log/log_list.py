@@ -29,6 +29,7 @@ from magnetar.ledger.errors import (
     ValueTooLargeError,
 )
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_objects import ObjectBase
 from magnetar.ledger.metadata.cell import Cell, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.position import Position
@@ -68,6 +69,11 @@ class LogList:
     def removed_through(self) -> int:
         """The last ledger that a shrink removed; -1 if none did."""
         return self._metadata.removed_through
+
+    @property
+    def object_bases(self) -> tuple[ObjectBase, ...]:
+        """What keys of the ledgers' objects begin with, by the index that they name."""
+        return self._metadata.object_bases
 
     @property
     def properties(self) -> dict[str, str]:

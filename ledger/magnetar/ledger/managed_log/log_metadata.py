@@ -11,13 +11,22 @@ Layout: docs/formats/managed-log.md. Source: managed ledger, sections 1, 8 and 9
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from magnetar.ledger.errors import FutureLogFormatError, InvalidLedgerMetadataError
+from magnetar.ledger.managed_log.log_objects import (
+    LedgerObject,
+    ObjectBase,
+    ObjectState,
+    problem_with_bases,
+    problem_with_object,
+)
 from magnetar.ledger.position import Position
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest that is read. Written is 1, unless some ledger has, or had, an object."""
 
 OPEN_LEDGERS_MAX = 2
 """Ledgers of a log that may be open at once (rule 9.1)."""
@@ -36,10 +45,17 @@ class LogLedger:
     entries: int = 0
     bytes: int = 0
     closed_ms: int = 0
+    object: LedgerObject | None = None
+    """Where it lies in an object store; None: it was never copied to one."""
 
     @property
     def is_closed(self) -> bool:
         return self.closed_ms > 0
+
+    @property
+    def is_in_object_only(self) -> bool:
+        """Whether the bookies may have forgotten it."""
+        return self.object is not None and self.object.state is ObjectState.ONLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,9 @@ class LogMetadata:
     """Of the last owner that took the log over without a ledger of its own; 0: none did so. Two
     that do it at once would write the same value without it, and each take the other's for its own.
     """
+    object_bases: tuple[ObjectBase, ...] = ()
+    """What keys of objects begin with; only ever appended to, so that the objects of yesterday are
+    found when the settings of today name another store."""
 
     def with_ledgers(self, ledgers: Iterable[LogLedger]) -> "LogMetadata":
         return replace(self, ledgers=tuple(ledgers))
@@ -104,6 +123,67 @@ class LogMetadata:
         removed_through = max(self.removed_through, self.ledgers[at - 1].ledger_id)
         return replace(self, ledgers=self.ledgers[at:], removed_through=removed_through)
 
+    def with_copy_begun(self, ledger_id: int, attempt: str, base: ObjectBase) -> "LogMetadata":
+        """With a new try to copy a ledger, which replaces an unfinished one."""
+        bases = self.object_bases if base in self.object_bases else (*self.object_bases, base)
+        begun = LedgerObject(ObjectState.COPYING, attempt, bases.index(base))
+
+        def begin(ledger: LogLedger) -> LogLedger:
+            may_begin = ledger.object is None or ledger.object.state is ObjectState.COPYING
+            return replace(ledger, object=begun) if ledger.is_closed and may_begin else ledger
+
+        changed = self._with_ledger(ledger_id, begin)
+        return self if changed == self else replace(changed, object_bases=bases)
+
+    def with_copied(
+        self, ledger_id: int, attempt: str, *, size_bytes: int, check: int, at_ms: int
+    ) -> "LogMetadata":
+        """With the object of that try complete: of a copy, or of one that replaces another."""
+
+        def complete(ledger: LogLedger) -> LogLedger:
+            found = ledger.object
+            if found is None:
+                return ledger
+            if found.state is ObjectState.COPYING and found.attempt == attempt:
+                state = ObjectState.COPIED
+            elif found.next == attempt:
+                state = found.state
+            else:
+                return ledger
+            copied = LedgerObject(state, attempt, found.base, size_bytes, check, at_ms)
+            return replace(ledger, object=copied)
+
+        return self._with_ledger(ledger_id, complete)
+
+    def with_copy_replaced(self, ledger_id: int, attempt: str, by: str) -> "LogMetadata":
+        """With a try to replace the object of an attempt, which is damaged."""
+
+        def begin(ledger: LogLedger) -> LogLedger:
+            found = ledger.object
+            if found is None or not found.is_copied or found.attempt != attempt:
+                return ledger
+            return replace(ledger, object=replace(found, next=by))
+
+        return self._with_ledger(ledger_id, begin)
+
+    def with_object_only(self, ledger_id: int, attempt: str) -> "LogMetadata":
+        """With a ledger that the bookies may forget: its object was read back in full."""
+
+        def forget(ledger: LogLedger) -> LogLedger:
+            found = ledger.object
+            if found is None or found.attempt != attempt or found.state is not ObjectState.COPIED:
+                return ledger
+            return replace(ledger, object=replace(found, state=ObjectState.ONLY, next=""))
+
+        return self._with_ledger(ledger_id, forget)
+
+    def _with_ledger(
+        self, ledger_id: int, change: Callable[[LogLedger], LogLedger]
+    ) -> "LogMetadata":
+        return self.with_ledgers(
+            change(ledger) if ledger.ledger_id == ledger_id else ledger for ledger in self.ledgers
+        )
+
     def with_properties(self, changes: Mapping[str, str | None]) -> "LogMetadata":
         """With these properties set, and without those that are None."""
         properties = {**self.properties, **changes}
@@ -131,16 +211,9 @@ class LogMetadata:
 
     def to_json(self) -> bytes:
         fields: dict[str, object] = {
-            "format": FORMAT_VERSION,
-            "ledgers": [
-                {
-                    "id": ledger.ledger_id,
-                    "entries": ledger.entries,
-                    "bytes": ledger.bytes,
-                    "closed_ms": ledger.closed_ms,
-                }
-                for ledger in self.ledgers
-            ],
+            # Older releases read the logs whose ledgers never went to an object store.
+            "format": FORMAT_VERSION if self.object_bases else 1,
+            "ledgers": [_fields_of(ledger) for ledger in self.ledgers],
             "properties": self.properties,
         }
         if self.terminated is not None:
@@ -151,6 +224,8 @@ class LogMetadata:
             fields["token"] = self.creation_token
         if self.owner_token:
             fields["owner"] = self.owner_token
+        if self.object_bases:
+            fields["object_bases"] = [base._asdict() for base in self.object_bases]
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @staticmethod
@@ -174,28 +249,49 @@ class LogMetadata:
                 f"{path}: format {version}; this release reads format {FORMAT_VERSION}: upgrade it "
                 f"before it uses this log"
             )
-        if version != FORMAT_VERSION:
+        if type(version) is not int or version < 1:
             raise InvalidLedgerMetadataError(
-                f"{path}: format {version!r}; this version reads format {FORMAT_VERSION}"
+                f"{path}: format {version!r}; this release reads formats 1 to {FORMAT_VERSION}"
             )
         problem = _problem_with_fields(data)
         if problem is not None:
             raise _refused(path, f"no managed log: {problem}")
         terminated = data.get("terminated")
         metadata = LogMetadata(
-            tuple(
-                LogLedger(item["id"], item["entries"], item["bytes"], item["closed_ms"])
-                for item in data["ledgers"]
-            ),
+            tuple(_ledger_of(item) for item in data["ledgers"]),
             data["properties"],
             terminated=None if terminated is None else Position(*terminated),
             removed_through=data.get("removed_through", -1),
             creation_token=data.get("token", 0),
             owner_token=data.get("owner", 0),
+            object_bases=tuple(ObjectBase(**base) for base in data.get("object_bases", ())),
         )
         if metadata.problem is not None:
             raise _refused(path, metadata.problem)
         return metadata
+
+
+def _fields_of(ledger: LogLedger) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "id": ledger.ledger_id,
+        "entries": ledger.entries,
+        "bytes": ledger.bytes,
+        "closed_ms": ledger.closed_ms,
+    }
+    if ledger.object is not None:
+        fields["object"] = ledger.object.to_fields()
+    return fields
+
+
+def _ledger_of(item: Mapping[str, Any]) -> LogLedger:
+    found = item.get("object")
+    return LogLedger(
+        item["id"],
+        item["entries"],
+        item["bytes"],
+        item["closed_ms"],
+        None if found is None else LedgerObject.from_fields(found),
+    )
 
 
 def _refused(path: str, problem: str) -> InvalidLedgerMetadataError:
@@ -207,17 +303,22 @@ def _refused(path: str, problem: str) -> InvalidLedgerMetadataError:
 
 def _problem_with_fields(data: dict[str, object]) -> str | None:
     """Exactly our fields, and in each what belongs there. A bool is no number."""
-    if data.keys() - _OPTIONAL_FIELDS != _FIELDS or type(data["format"]) is not int:
-        return f"expected the fields {sorted(_FIELDS)}, got {sorted(data)}"
+    fields = _FIELDS if data["format"] == 1 else _FIELDS | {"object_bases"}
+    if data.keys() - _OPTIONAL_FIELDS != fields:
+        return f"expected the fields {sorted(fields)}, got {sorted(data)}"
     ledgers, properties = data["ledgers"], data["properties"]
     if not isinstance(ledgers, list) or not isinstance(properties, dict):
         return "its ledgers are no list, or its properties no object"
+    if "object_bases" in data:
+        problem = problem_with_bases(data["object_bases"])
+        if problem is not None:
+            return problem
+    bases = data.get("object_bases", [])
+    assert isinstance(bases, list)
     for at, item in enumerate(ledgers):
-        if not isinstance(item, dict) or item.keys() != _LEDGER_FIELDS:
-            return f"ledger {at} of the list does not have the fields {sorted(_LEDGER_FIELDS)}"
-        for name, number in item.items():
-            if not _is_int64(number):
-                return f"ledger {at} of the list: {name} is no int64 from 0"
+        problem = _problem_with_ledger(item, len(bases))
+        if problem is not None:
+            return f"ledger {at} of the list: {problem}"
     if not all(isinstance(text, str) for text in properties.values()):
         return "a property is no text"
     if not _is_int64(data.get("removed_through", 0)):
@@ -234,6 +335,21 @@ def _problem_with_fields(data: dict[str, object]) -> str | None:
         if not are_int64 and json.dumps(terminated) != "[-1, -1]":
             return "terminated is no position"
     return None
+
+
+def _problem_with_ledger(item: object, bases: int) -> str | None:
+    has_object = isinstance(item, dict) and bases > 0 and "object" in item
+    expected = _LEDGER_FIELDS | ({"object"} if has_object else set())
+    if not isinstance(item, dict) or item.keys() != expected:
+        return f"it does not have the fields {sorted(expected)}"
+    for name in sorted(_LEDGER_FIELDS):
+        if not _is_int64(item[name]):
+            return f"{name} is no int64 from 0"
+    if not has_object:
+        return None
+    if item["closed_ms"] == 0:
+        return "it is open, and has an object"
+    return problem_with_object(item["object"], bases)
 
 
 def _is_int64(number: object) -> bool:

@@ -1,33 +1,23 @@
 """Reading a log as its owner: ranges of what was reported as appended.
 
 The owner knows how far each ledger is confirmed. Open ledgers are read through their writers, older
-ones through a bounded number of read handles. A position in a ledger that is gone counts as the
+ones wherever they lie (`closed_ledgers.py`). A position in a ledger that is gone counts as the
 next one there is, and a range never spans ledgers (rule 4.2).
 """
 
-from collections import OrderedDict
-
-from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import LedgerError, LogDataLossError, NoSuchLedgerError
+from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ledger_metadata import LedgerState
+from magnetar.ledger.managed_log.closed_ledgers import ClosedLedgers
 from magnetar.ledger.managed_log.log_appender import LogAppender
 from magnetar.ledger.position import Position
-from magnetar.ledger.reader import LedgerReader
-
-_READERS_MAX = 16
 
 
 class OwnerReads:
     """Reads entries of a log for its owner."""
 
-    def __init__(
-        self, client: LedgerClient, path: str, appender: LogAppender, *, password: bytes | None
-    ) -> None:
-        self._client = client
-        self._path = path
+    def __init__(self, appender: LogAppender, closed: ClosedLedgers) -> None:
         self._appender = appender
-        self._password = password
-        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._closed = closed
 
     async def read_range(
         self, start: Position, *, entries_max: int, bytes_max: int
@@ -50,14 +40,15 @@ class OwnerReads:
         for writer in (self._appender.writer, self._appender.draining):
             if writer is not None and writer.ledger_id == ledger_id:
                 return writer.metadata.created_ms
-        reader = self._readers.get(ledger_id)
-        return reader.metadata.created_ms if reader is not None else 0
+        return self._closed.created_ms(ledger_id)
 
-    def forget_removed(self) -> None:
+    async def forget_removed(self) -> None:
         """Drop the handles of ledgers that left the list."""
-        shape = self._appender.extent.shape
-        for ledger_id in [each for each in self._readers if each not in shape]:
-            del self._readers[ledger_id]
+        await self._closed.forget_but(self._appender.extent.shape.__contains__)
+
+    async def close(self) -> None:
+        """Drop all handles."""
+        await self._closed.close()
 
     def _range(self, start: Position, entries_max: int) -> tuple[Position, int]:
         """The first confirmed entry from `start` on, and the last one to read; less: none."""
@@ -79,22 +70,4 @@ class OwnerReads:
             if writer.metadata.state is LedgerState.CLOSED:
                 break  # its handle no longer hears of replicas that move; a reader looks again
             return await writer.read(first_entry_id, last, bytes_max=bytes_max)
-        reader = await self._reader(ledger_id)
-        return await reader.read(first_entry_id, last, bytes_max=bytes_max)
-
-    async def _reader(self, ledger_id: int) -> LedgerReader:
-        reader = self._readers.get(ledger_id)
-        if reader is not None:
-            self._readers.move_to_end(ledger_id)
-            return reader
-        try:
-            reader = await self._client.open(ledger_id, password=self._password)
-        except NoSuchLedgerError as error:
-            raise LogDataLossError(
-                f"{self._path}: ledger {ledger_id} is listed, but its metadata is gone; bring it "
-                f"back from a backup of the metadata store"
-            ) from error
-        self._readers[ledger_id] = reader
-        while len(self._readers) > _READERS_MAX:
-            self._readers.popitem(last=False)
-        return reader
+        return await self._closed.read(ledger_id, first_entry_id, last, bytes_max=bytes_max)

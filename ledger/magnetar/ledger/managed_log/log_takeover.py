@@ -24,6 +24,7 @@ Source: managed ledger, sections 2 and 9.
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -152,7 +153,8 @@ async def _recover(
     recovered: list[LogLedger] = []
     listed = log_list.ledgers
     for at, ledger in enumerate(listed):
-        if ledger.is_closed and at < len(listed) - OPEN_LEDGERS_MAX:
+        is_old = ledger.is_closed and at < len(listed) - OPEN_LEDGERS_MAX
+        if is_old or ledger.is_in_object_only:  # the bookies may have forgotten that one
             recovered.append(ledger)
             continue
         _check(path, may_own)
@@ -167,8 +169,8 @@ async def _recover(
                 "bring the metadata back from a backup of the metadata store"
             ) from error
         recovered.append(
-            LogLedger(
-                ledger.ledger_id,
+            replace(
+                ledger,
                 entries=reader.metadata.last_entry_id + 1,
                 bytes=reader.metadata.length,
                 closed_ms=ledger.closed_ms or clock.wall_ms(),

@@ -108,3 +108,15 @@ async def create_or_match(store: ObjectStore, key: str, body: bytes) -> bool:
     if await store.create(key, body):
         return True
     return await store.tail(key, len(body)) == ObjectTail(body, len(body))
+
+
+class ObjectStores(Protocol):
+    """The stores of this process, by the names that its settings give them."""
+
+    def store(self, name: str) -> ObjectStore:
+        """
+        Raises:
+            ObjectStoreRefusedError: there is none of that name here.
+            ObjectStoreConfigError: it cannot be opened.
+        """
+        ...

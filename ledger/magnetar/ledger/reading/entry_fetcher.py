@@ -13,7 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.digest import codec_for, length_in, read_key
@@ -38,7 +38,7 @@ from magnetar.ledger.reading.replica_order import (
 )
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.settings import LedgerSettings
-from magnetar.ledger.wire import Frame, Op, encode_read_body
+from magnetar.ledger.wire import EntryBlock, Frame, Op, encode_block, encode_read_body
 
 T = TypeVar("T")
 
@@ -172,6 +172,13 @@ class StickyMember:
         self.index = index
 
 
+class Packets(NamedTuple):
+    """Entries with good digests, as a bookie gave them."""
+
+    block: EntryBlock
+    payloads: list[bytes]
+
+
 class EntryFetcher:
     """Reads of entries, from whichever replica is good."""
 
@@ -220,6 +227,34 @@ class EntryFetcher:
                 has another length of the ledger than the metadata: one of both is not what was
                 written, so the end may be wrong. None of the entries is given.
         """
+        fetched = await self._fetch(
+            metadata, first, last, last_add_confirmed, bytes_max=bytes_max, sticky=sticky
+        )
+        return fetched.payloads
+
+    async def fetch_packets(
+        self, metadata: LedgerMetadata, first: int, last: int, *, bytes_max: int
+    ) -> Packets:
+        """Packets of a closed ledger, as a bookie has stored them: of entries `first`.. in order,
+        at least one, at most up to `last`.
+
+        Raises:
+            As `fetch`.
+        """
+        return await self._fetch(
+            metadata, first, last, metadata.last_entry_id, bytes_max=bytes_max, sticky=None
+        )
+
+    async def _fetch(
+        self,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+        last_add_confirmed: int,
+        *,
+        bytes_max: int,
+        sticky: StickyMember | None,
+    ) -> Packets:
         if not 0 <= first <= last:
             raise ValueError(f"entries {first} to {last} are no range")
         if last > last_add_confirmed:
@@ -239,7 +274,7 @@ class EntryFetcher:
         end = metadata.last_entry_id if metadata.state is LedgerState.CLOSED else None
         length_at_end: int | None = None
 
-        def judge(bookie_id: str, frame: Frame) -> list[bytes]:
+        def judge(bookie_id: str, frame: Frame) -> Packets:
             nonlocal length_at_end
             block = read_reply_block(frame, bookie_id)
             payloads, error = codec.open_payloads(block, first, last - first + 1)
@@ -251,11 +286,13 @@ class EntryFetcher:
                 self.note_bad(metadata.ledger_id, first + len(payloads), bookie_id, error)
                 if not payloads:
                     raise DigestMismatchError(f"bookie {bookie_id}: {error}") from error
-            return payloads
+            if len(payloads) < len(block.lengths):
+                block = encode_block(block.packets()[: len(payloads)])
+            return Packets(block, payloads)
 
         bookies = self._replicas(metadata, first, sticky)
         read = self._read(metadata.ledger_id, first, bookies, body, judge)
-        bookie_id, payloads = await read.run()
+        bookie_id, fetched = await read.run()
         if length_at_end is not None and length_at_end != metadata.length:
             raise InvalidLedgerMetadataError(
                 f"ledger {metadata.ledger_id} is closed at entry {end} with {metadata.length} "
@@ -264,7 +301,7 @@ class EntryFetcher:
             )
         if sticky is not None and bookie_id != bookies[0]:
             sticky.index = metadata.ensemble_for(first).index(bookie_id)
-        return payloads
+        return fetched
 
     async def length_at(self, metadata: LedgerMetadata, entry_id: int) -> int:
         """The ledger's payload bytes up to and including a confirmed entry, from its packet.

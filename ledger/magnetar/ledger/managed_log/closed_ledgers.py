@@ -1,0 +1,184 @@
+"""Reading the closed ledgers of a log, wherever they lie: on bookies, in an object store, or both.
+
+While a ledger is in both, one of them is asked first, and the other if that fails: a store that is
+slow or away keeps nobody from what the bookies have. When a ledger moves on while it is read, the
+list says so, and the read goes where it is now.
+
+Source: tiered storage, section 19, and defects 14.6 and 14.13.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import (
+    LedgerError,
+    LogDataLossError,
+    NoSuchLedgerError,
+    ObjectStoreRefusedError,
+)
+from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_objects import ObjectBase
+from magnetar.ledger.ports import ObjectLedger, ObjectPlace
+from magnetar.ledger.reader import LedgerReader
+
+_HANDLES_MAX = 16
+
+
+class Source(Enum):
+    """Where entries of a closed ledger are read."""
+
+    BOOKIES = "bookies"
+    OBJECT = "object"
+
+
+class _Key(NamedTuple):
+    ledger_id: int
+    source: Source
+    attempt: str
+    """Of the object: one that was damaged is replaced by another."""
+
+
+class LedgerList(Protocol):
+    """What is needed of a log's list: the values that the node had when it was last read."""
+
+    @property
+    def ledgers(self) -> tuple[LogLedger, ...]: ...
+
+    @property
+    def object_bases(self) -> tuple[ObjectBase, ...]: ...
+
+
+class ClosedLedgers:
+    """Handles of the closed ledgers of one log: a bounded number of them, the latest used."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        path: str,
+        listed: Callable[[], LedgerList],
+        *,
+        password: bytes | None,
+    ) -> None:
+        """`password`: of the log's ledgers; None asks with the one from their metadata."""
+        self._client = client
+        self._path = path
+        self._listed = listed
+        self._password = password
+        self.prefers_objects = False
+        """Whether the object is asked first, of what is in both."""
+        self._handles: OrderedDict[_Key, LedgerReader | ObjectLedger] = OrderedDict()
+        self.turned_away = 0
+        """Reads that the first source could not serve, and the other did."""
+
+    async def read(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
+        """Payloads of entries `first`.. of a ledger: at least one, at most up to `last`.
+
+        Raises:
+            LogDataLossError: it is listed as one that bookies have, and its metadata is gone.
+            ObjectError: it is in an object only, and cannot be read there.
+            LedgerError: no replica could serve it just now.
+        """
+        while True:
+            sources = self._sources(ledger_id)
+            errors: list[LedgerError] = []
+            for source in sources:
+                try:
+                    handle = await self._handle(ledger_id, source)
+                    payloads = await handle.read(first, last, bytes_max=bytes_max)
+                except LedgerError as error:
+                    if isinstance(error, NoSuchLedgerError):
+                        await self._drop(self._key(ledger_id, source))
+                    errors.append(error)
+                else:
+                    self.turned_away += len(errors)
+                    return payloads
+            if self._sources(ledger_id) == sources:
+                raise self._why(ledger_id, errors)
+
+    def created_ms(self, ledger_id: int) -> int:
+        """When a ledger was created, ms since 1970; 0: it was not read from bookies lately."""
+        handle = self._handles.get(_Key(ledger_id, Source.BOOKIES, ""))
+        return handle.metadata.created_ms if isinstance(handle, LedgerReader) else 0
+
+    async def forget_but(self, listed: Callable[[int], bool]) -> None:
+        """Close the handles of ledgers that are not listed any more."""
+        for key in [key for key in self._handles if not listed(key.ledger_id)]:
+            await self._drop(key)
+
+    async def close(self) -> None:
+        await self.forget_but(lambda _: False)
+
+    def _sources(self, ledger_id: int) -> tuple[Source, ...]:
+        ledger = self._ledger(ledger_id)
+        if ledger is None or ledger.object is None or not ledger.object.is_copied:
+            return (Source.BOOKIES,)
+        if ledger.is_in_object_only:
+            return (Source.OBJECT,)
+        if self.prefers_objects:
+            return (Source.OBJECT, Source.BOOKIES)
+        return (Source.BOOKIES, Source.OBJECT)
+
+    def _ledger(self, ledger_id: int) -> LogLedger | None:
+        for ledger in self._listed().ledgers:
+            if ledger.ledger_id == ledger_id:
+                return ledger
+        return None
+
+    def _why(self, ledger_id: int, errors: list[LedgerError]) -> LedgerError:
+        """What to say when no source could serve a read: of the source that was asked first."""
+        error = errors[0]
+        if not isinstance(error, NoSuchLedgerError) or self._ledger(ledger_id) is None:
+            return error
+        loss = LogDataLossError(
+            f"{self._path}: ledger {ledger_id} is listed, but its metadata is gone; bring it back "
+            "from a backup of the metadata store"
+        )
+        loss.__cause__ = error
+        return loss
+
+    async def _handle(self, ledger_id: int, source: Source) -> LedgerReader | ObjectLedger:
+        key = self._key(ledger_id, source)
+        handle = self._handles.get(key)
+        if handle is not None:
+            self._handles.move_to_end(key)
+            return handle
+        if source is Source.BOOKIES:
+            handle = await self._client.open(ledger_id, password=self._password)
+        else:
+            handle = await self._open_object(ledger_id)
+        other = self._handles.setdefault(key, handle)
+        if other is not handle:
+            await handle.close()  # somebody else was as fast
+        while len(self._handles) > _HANDLES_MAX:
+            await self._drop(next(iter(self._handles)))
+        return other
+
+    async def _open_object(self, ledger_id: int) -> ObjectLedger:
+        ledger = self._ledger(ledger_id)
+        if ledger is None or ledger.object is None:
+            raise NoSuchLedgerError(f"{self._path}: ledger {ledger_id} left the log")
+        found = ledger.object
+        base = self._listed().object_bases[found.base]
+        if self._client.objects is None:
+            raise ObjectStoreRefusedError(
+                f"{self._path}: ledger {ledger_id} lies in the object store {base.store!r}, and "
+                "this process knows no object store; name it in its settings"
+            )
+        place = ObjectPlace(
+            base.store, base.key(ledger_id, found.attempt), ledger_id, found.attempt
+        )
+        return await self._client.objects.open(place, password=self._password or b"")
+
+    def _key(self, ledger_id: int, source: Source) -> _Key:
+        ledger = self._ledger(ledger_id)
+        if source is Source.BOOKIES or ledger is None or ledger.object is None:
+            return _Key(ledger_id, source, "")
+        return _Key(ledger_id, source, ledger.object.attempt)
+
+    async def _drop(self, key: _Key) -> None:
+        handle = self._handles.pop(key, None)
+        if handle is not None:
+            await handle.close()

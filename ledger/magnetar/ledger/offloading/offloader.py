@@ -1,0 +1,418 @@
+"""Copies closed ledgers of a log to an object store, and lets the bookies forget them.
+
+The steps, each of which may be the last one before a crash:
+
+1. The log's node names the attempt, and with it the key: the name first, the bytes second.
+2. The object is written, out of packets whose digests were checked.
+3. Its end is read back and compared with the ledger, and with what was written.
+4. The node says that the ledger is copied. Until here the object is nobody's but this attempt's.
+5. Time passes: both copies are there.
+6. The object is read back in full: every run, every packet.
+7. The node says that the ledger lies in the object only.
+8. The ledger is deleted (`log_offload.py`).
+
+A step that fails deletes nothing (rule 16.2), and the next call begins where the node says that the
+last one got to. An unfinished copy of an earlier owner is adopted if its object is whole, and
+replaced by a new attempt if not. An object that turns out to be damaged while the bookies have the
+ledger is replaced by another one.
+
+What is read of bookies is bounded: by the copies at once, by bytes per second, and by what the
+store takes at a time, for pieces are made when it asks for them.
+
+Source: tiered storage, sections 15, 16 and 18.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field
+
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.digest import codec_for
+from magnetar.ledger.errors import (
+    LedgerError,
+    ObjectDamagedError,
+    ObjectIncompleteError,
+    ObjectMissingError,
+)
+from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_object_changes import LogObjectChanges
+from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase, ObjectState
+from magnetar.ledger.offloading.object_builder import ObjectBuilder
+from magnetar.ledger.offloading.object_format import (
+    ATTEMPT_BYTES,
+    TAIL_BYTES,
+    MoreOfTail,
+    ObjectFooter,
+    ObjectName,
+    ObjectVerifier,
+    check_footer,
+    decode_footer,
+    ranges_of,
+)
+from magnetar.ledger.offloading.object_store import ObjectStore, ObjectStores
+from magnetar.ledger.pace import Pace
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.reading.entry_fetcher import Packets
+
+log = structlog.get_logger()
+
+
+class OffloadSettings(BaseModel):
+    """Bounds of copying to object stores, of one process. Units are in the names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    copies_at_once: int = Field(
+        default=2, ge=1, le=64, description="Ledgers copied, or read back, at the same time."
+    )
+    copy_bytes_per_s_max: int = Field(
+        default=200 << 20,
+        ge=0,
+        description="Bytes per second read from bookies for copies; 0: no bound.",
+    )
+    copy_read_bytes: int = Field(
+        default=1 << 20,
+        ge=64 << 10,
+        le=4 << 20,
+        description="Bytes of one request to a bookie for a copy.",
+    )
+    read_back_bytes: int = Field(
+        default=8 << 20,
+        ge=1 << 20,
+        le=64 << 20,
+        description="Bytes of one request to an object store when an object is read back.",
+    )
+
+
+class BlockFacts(NamedTuple):
+    """What is noted of the messages in some entries."""
+
+    publish_ms: Sequence[int] = ()
+    """Publish times of the messages, ms since 1970; none if one of them is not known."""
+    schema_versions: Sequence[int] = ()
+    """Versions of schemas that the messages name."""
+
+
+Describe = Callable[[Sequence[bytes]], BlockFacts]
+"""Reads messages in the payloads of entries."""
+
+
+def no_facts(_: Sequence[bytes]) -> BlockFacts:
+    """Of entries in which nobody looks for messages."""
+    return BlockFacts()
+
+
+class OffloadedLog(Protocol):
+    """What is needed of the log whose ledgers are copied: its owner's handle."""
+
+    path: str
+    objects: LogObjectChanges
+
+
+@dataclass(slots=True)
+class OffloadCounts:
+    """What was done so far. They only grow."""
+
+    ledgers_copied: int = 0
+    bytes_copied: int = 0
+    ledgers_forgotten: int = 0
+    objects_adopted: int = 0
+    objects_replaced: int = 0
+    """Damaged objects of ledgers that the bookies still had."""
+
+
+class Offloader:
+    """The copies of one process, for all of its logs."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        stores: ObjectStores,
+        settings: OffloadSettings,
+        *,
+        find_instance_id: Callable[[], Awaitable[str]],
+        made_by: str,
+        clock: Clock,
+        random: random.Random,
+        password: bytes | None = None,
+        describe: Describe = no_facts,
+    ) -> None:
+        """
+        Args:
+            find_instance_id: finds that of the cluster, which is in each object and its key.
+            made_by: release and host, likewise.
+            password: of the logs' ledgers; None asks with the one from their metadata.
+        """
+        self._client = client
+        self._stores = stores
+        self._settings = settings
+        self._find_instance_id = find_instance_id
+        self._instance_id = ""
+        self._made_by = made_by
+        self._clock = clock
+        self._random = random
+        self._password = password
+        self._describe = describe
+        self._at_once = asyncio.Semaphore(settings.copies_at_once)
+        self._pace = Pace(settings.copy_bytes_per_s_max)
+        self.counts = OffloadCounts()
+
+    async def instance_id(self) -> str:
+        """The instance id of the cluster.
+
+        Raises:
+            MetadataError
+        """
+        if not self._instance_id:
+            self._instance_id = await self._find_instance_id()
+        return self._instance_id
+
+    async def copy(self, owned: OffloadedLog, ledger_id: int, base: ObjectBase) -> None:
+        """Steps 1 to 4 for one closed ledger of a log. Done, or no longer wanted, when it returns:
+        the ledger may have left the log meanwhile.
+
+        Raises:
+            LogFencedError: another owner has the log.
+            ObjectError: the store does not do it; `retryable` says whether a retry helps.
+            LedgerError: the ledger, or the metadata, cannot be read just now; call again.
+        """
+        async with self._at_once:
+            ledger = _find(owned, ledger_id)
+            if ledger is None or _is_copied(ledger):
+                return
+            try:
+                reader = await self._client.open(ledger_id, password=self._password)
+                if ledger.object is None or not await self._adopt(owned, ledger, reader):
+                    await self._copy(owned, ledger_id, base, reader)
+            except LedgerError:
+                if _find(owned, ledger_id) is not None:
+                    raise
+
+    async def forget(self, owned: OffloadedLog, ledger_id: int) -> None:
+        """Steps 6 and 7 for a ledger that was copied. If its object is damaged it is replaced, and
+        the time in which both copies are there begins anew.
+
+        Raises:
+            As `copy`.
+        """
+        async with self._at_once:
+            ledger = _find(owned, ledger_id)
+            if ledger is None or ledger.object is None:
+                return
+            found = ledger.object
+            if found.state is not ObjectState.COPIED:
+                return
+            try:
+                reader = await self._client.open(ledger_id, password=self._password)
+                try:
+                    await self._read_back(owned, reader.metadata, found, found.attempt)
+                except (ObjectDamagedError, ObjectMissingError) as error:
+                    log.warning("object_damaged", path=owned.path, error=str(error))
+                    await self._replace(owned, reader, found)
+                    return
+            except LedgerError:
+                if _find(owned, ledger_id) is not None:
+                    raise
+                return
+            after = await owned.objects.only(ledger_id, found.attempt)
+            if after is None or (after.state, after.attempt) != (ObjectState.ONLY, found.attempt):
+                return
+            self.counts.ledgers_forgotten += 1
+            log.info("ledger_in_object_only", path=owned.path, ledger_id=ledger_id)
+
+    # Steps 1 to 4
+
+    async def _copy(
+        self, owned: OffloadedLog, ledger_id: int, base: ObjectBase, reader: LedgerReader
+    ) -> None:
+        attempt = self._new_attempt()
+        begun = await owned.objects.begin(ledger_id, attempt, base)
+        if begun is None or begun.attempt != attempt:
+            return
+        footer = await self._write(owned, reader, begun, attempt)
+        await self._note_copied(owned, footer)
+
+    async def _adopt(self, owned: OffloadedLog, ledger: LogLedger, reader: LedgerReader) -> bool:
+        """Take the object that somebody else began, if it is there and is whole: it is read back in
+        full, since nobody knows any more what was written."""
+        found = ledger.object
+        assert found is not None
+        try:
+            footer = await self._read_back(owned, reader.metadata, found, found.attempt)
+        except (ObjectMissingError, ObjectDamagedError):
+            return False
+        self.counts.objects_adopted += 1
+        await self._note_copied(owned, footer)
+        return True
+
+    async def _replace(
+        self, owned: OffloadedLog, reader: LedgerReader, damaged: LedgerObject
+    ) -> None:
+        attempt = self._new_attempt()
+        begun = await owned.objects.replace(reader.ledger_id, damaged.attempt, by=attempt)
+        if begun is None or begun.next != attempt:
+            return
+        footer = await self._write(owned, reader, begun, attempt)
+        await self._read_back(owned, reader.metadata, begun, attempt, check=footer.check)
+        await self._note_copied(owned, footer)
+        self.counts.objects_replaced += 1
+
+    def _new_attempt(self) -> str:
+        return self._random.randbytes(ATTEMPT_BYTES).hex()
+
+    async def _write(
+        self, owned: OffloadedLog, reader: LedgerReader, found: LedgerObject, attempt: str
+    ) -> ObjectFooter:
+        """Steps 2 and 3: the object is in the store, and its end says that it is all there."""
+        metadata = reader.metadata
+        builder = ObjectBuilder(
+            metadata,
+            codec_for(metadata),
+            bytes.fromhex(attempt),
+            instance_id=await self.instance_id(),
+            log=owned.path,
+            made_by=self._made_by,
+        )
+        store = self._stores.store(owned.objects.base(found).store)
+        key = owned.objects.key(metadata.ledger_id, found, attempt)
+        pieces = self._pieces(reader, builder)
+        await store.put(key, pieces, expected_bytes=metadata.length)
+        footer = await read_footer(store, key, builder.name)
+        if footer.size_bytes != builder.size_bytes:
+            raise ObjectIncompleteError(
+                f"{builder.name}: {builder.size_bytes} bytes were written, the store has "
+                f"{footer.size_bytes}"
+            )
+        check_footer(footer, metadata, builder.check)
+        self.counts.bytes_copied += footer.size_bytes
+        return footer
+
+    async def _note_copied(self, owned: OffloadedLog, footer: ObjectFooter) -> None:
+        ledger_id, attempt = footer.name.ledger_id, footer.name.attempt.hex()
+        after = await owned.objects.copied(
+            ledger_id,
+            attempt,
+            size_bytes=footer.size_bytes,
+            check=footer.check,
+            at_ms=self._clock.wall_ms(),
+        )
+        if after is None or after.attempt != attempt:
+            return  # it left the log meanwhile, and its object is nobody's
+        self.counts.ledgers_copied += 1
+        log.info(
+            "ledger_copied_to_object",
+            path=owned.path,
+            ledger_id=ledger_id,
+            attempt=attempt,
+            bytes=footer.size_bytes,
+        )
+
+    async def _pieces(self, reader: LedgerReader, builder: ObjectBuilder) -> AsyncIterator[bytes]:
+        """The object, piece by piece. The next request to the bookies is under way while the store
+        takes what the last one brought."""
+        last = reader.metadata.last_entry_id
+        read = asyncio.ensure_future(self._read(reader, 0, last))
+        try:
+            while builder.next_entry_id <= last:
+                packets = await read
+                if builder.next_entry_id + len(packets.payloads) <= last:
+                    next_id = builder.next_entry_id + len(packets.payloads)
+                    read = asyncio.ensure_future(self._read(reader, next_id, last))
+                facts = self._describe(packets.payloads)
+                for piece in builder.add(packets.block, **facts._asdict()):
+                    yield piece
+            for piece in builder.finish():
+                yield piece
+        finally:
+            read.cancel()
+
+    async def _read(self, reader: LedgerReader, first: int, last: int) -> Packets:
+        size = self._settings.copy_read_bytes
+        packets = await reader.read_packets(first, last, bytes_max=size)
+        wait_s = self._pace.take(len(packets.block.data), self._clock.monotonic_s())
+        if wait_s:
+            await asyncio.sleep(wait_s)
+        return packets
+
+    # Step 6
+
+    async def _read_back(
+        self,
+        owned: OffloadedLog,
+        metadata: LedgerMetadata,
+        found: LedgerObject,
+        attempt: str,
+        *,
+        check: int | None = None,
+    ) -> ObjectFooter:
+        """Every run and every packet of an attempt's object, compared with the ledger.
+
+        Raises:
+            ObjectDamagedError, ObjectMissingError: the store is certain; it was asked twice.
+            ObjectStoreUnavailableError, ObjectStoreRefusedError
+        """
+        store = self._stores.store(owned.objects.base(found).store)
+        key = owned.objects.key(metadata.ledger_id, found, attempt)
+        name = ObjectName(metadata.ledger_id, bytes.fromhex(attempt))
+        if check is None and found.is_copied:
+            check = found.check
+        try:
+            return await self._read_back_once(store, key, name, metadata, check)
+        except (ObjectDamagedError, ObjectMissingError):
+            return await self._read_back_once(store, key, name, metadata, check)
+
+    async def _read_back_once(
+        self,
+        store: ObjectStore,
+        key: str,
+        name: ObjectName,
+        metadata: LedgerMetadata,
+        check: int | None,
+    ) -> ObjectFooter:
+        footer = await read_footer(store, key, name)
+        expected = footer.check if check is None else check
+        verifier = ObjectVerifier(footer, metadata, codec_for(metadata), expected)
+        for start, end in ranges_of(footer.runs, self._settings.read_back_bytes):
+            data = await store.get(key, start, end)
+            while (run := verifier.next_run) is not None and run.offset < end:
+                verifier.add(data[run.offset - start : run.offset - start + run.size_bytes])
+                await asyncio.sleep(0)  # a run is checked without a pause, not more
+        verifier.finish()
+        return footer
+
+
+async def read_footer(store: ObjectStore, key: str, name: ObjectName) -> ObjectFooter:
+    """The footer of an object.
+
+    Raises:
+        ObjectMissingError, ObjectDamagedError, FutureObjectVersionError
+        ObjectStoreUnavailableError, ObjectStoreRefusedError
+    """
+    wanted = TAIL_BYTES
+    while True:
+        tail = await store.tail(key, wanted)
+        footer = decode_footer(tail.data, name, tail.size_bytes)
+        if isinstance(footer, ObjectFooter):
+            return footer
+        assert isinstance(footer, MoreOfTail)
+        if footer.size_bytes <= wanted:
+            raise ObjectDamagedError(f"{name}: the store gives {len(tail.data)} bytes of its end")
+        wanted = footer.size_bytes
+
+
+def _find(owned: OffloadedLog, ledger_id: int) -> LogLedger | None:
+    for ledger in owned.objects.ledgers:
+        if ledger.ledger_id == ledger_id:
+            return ledger
+    return None
+
+
+def _is_copied(ledger: LogLedger) -> bool:
+    return ledger.object is not None and ledger.object.is_copied

@@ -1,0 +1,155 @@
+"""The sweep of an object store: deletes the objects that no log names. Nobody else deletes any.
+
+The keys are listed first, and the nodes of the logs are read after that. An attempt is named before
+its object has a byte, and is never named again once it was forgotten. So an object that was listed,
+and that its log's node does not name when it is read later, is nobody's for good. It is deleted in
+a later pass all the same: readers that looked at an older list may still use it.
+
+Whatever is in doubt stays: a node that cannot be read or understood, a key that is no ledger's, a
+sweeper that may not be the only one any more.
+
+Source: tiered storage, section 17 (invariants O3, O9 and OL2).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import structlog
+
+from magnetar.ledger.errors import InvalidPathError, LedgerError, NoNodeError
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.offloading.object_format import ObjectName
+from magnetar.ledger.offloading.object_keys import ObjectKey, parse_key
+from magnetar.ledger.offloading.object_store import ObjectStore
+from magnetar.ledger.offloading.offloader import read_footer
+from magnetar.ledger.ports import Clock
+
+log = structlog.get_logger()
+
+_DELETED_AT_ONCE = 1_000
+
+
+@dataclass(slots=True)
+class SweepCounts:
+    """What a pass has found."""
+
+    objects: int = 0
+    """Of ledgers, listed."""
+    unnamed: int = 0
+    """No log names them; those that were deleted included."""
+    deleted: int = 0
+    undecided: int = 0
+    """Objects whose logs could not be read."""
+    foreign: int = 0
+    """Keys that are no ledger's."""
+
+
+class Sweeper:
+    """Sweeps one store of one cluster. It remembers what it saw unnamed."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        store: MetadataStore,
+        prefix: str,
+        *,
+        clock: Clock,
+        grace_s: float,
+    ) -> None:
+        """
+        Args:
+            prefix: what the keys of the cluster's ledgers begin with (`ledgers_prefix`).
+            grace_s: how long an object is unnamed, for this sweeper, before it is deleted.
+        """
+        self._objects = objects
+        self._store = store
+        self._prefix = prefix
+        self._clock = clock
+        self._grace_s = grace_s
+        self._unnamed_since_s: dict[str, float] = {}
+
+    async def sweep(self, *, may_delete: Callable[[], bool]) -> SweepCounts:
+        """Look at all keys once; delete what has been unnamed since the grace began.
+
+        `may_delete` is asked right before each deletion: false when another process may sweep.
+
+        Raises:
+            ObjectError: the keys cannot be listed, or not be deleted. What was done holds.
+        """
+        counts = SweepCounts()
+        seen: dict[str, float] = {}
+        try:
+            async for page in self._objects.list(self._prefix):
+                await self._sweep_page([each.key for each in page], counts, seen, may_delete)
+                await asyncio.sleep(0)
+        except BaseException:
+            # What this pass did not get to keeps its time.
+            self._unnamed_since_s |= seen
+            raise
+        self._unnamed_since_s = seen
+        return counts
+
+    async def _sweep_page(
+        self,
+        keys: Sequence[str],
+        counts: SweepCounts,
+        seen: dict[str, float],
+        may_delete: Callable[[], bool],
+    ) -> None:
+        parsed = [(key, parse_key(key)) for key in keys]
+        counts.foreign += sum(1 for _, found in parsed if found is None)
+        ours = [(key, found) for key, found in parsed if found is not None]
+        counts.objects += len(ours)
+        # No node is older than the list of keys, whichever server of the store is asked.
+        await self._store.catch_up()
+        due: list[str] = []
+        for _, group in groupby(ours, key=lambda each: each[1].directory):
+            of_log = list(group)
+            named = await self._named(*of_log[0])
+            if named is None:
+                counts.undecided += len(of_log)
+                continue
+            for key, found in of_log:
+                if (found.ledger_id, found.attempt) in named:
+                    continue
+                counts.unnamed += 1
+                now_s = self._clock.monotonic_s()
+                since_s = seen[key] = self._unnamed_since_s.get(key, now_s)
+                if now_s - since_s >= self._grace_s and key in self._unnamed_since_s:
+                    due.append(key)
+        if due and may_delete():
+            await self._objects.delete(due[:_DELETED_AT_ONCE])
+            for key in due[:_DELETED_AT_ONCE]:
+                log.info("object_deleted", key=key)
+                seen.pop(key)
+                counts.deleted += 1
+
+    async def _named(self, key: str, found: ObjectKey) -> set[tuple[int, str]] | None:
+        """The attempts that the log of a key names now, by ledger; None: that cannot be told."""
+        try:
+            path = found.log if found.log is not None else await self._ask(key, found)
+            node = await self._store.get(path)
+        except NoNodeError:
+            return set()  # the log was deleted
+        except (LedgerError, InvalidPathError) as error:
+            log.warning("object_undecided", key=key, error=str(error))
+            return None
+        try:
+            metadata = LogMetadata.from_json(node.value, path=path)
+        except LedgerError as error:
+            log.warning("object_undecided", key=key, error=str(error))
+            return None
+        return {
+            (ledger.ledger_id, attempt)
+            for ledger in metadata.ledgers
+            if ledger.object is not None
+            for attempt in (ledger.object.attempt, ledger.object.next)
+        }
+
+    async def _ask(self, key: str, found: ObjectKey) -> str:
+        """The path of a log whose name is too long for a key, out of the object itself."""
+        name = ObjectName(found.ledger_id, bytes.fromhex(found.attempt))
+        return (await read_footer(self._objects, key, name)).description.log

@@ -1,0 +1,326 @@
+"""Random runs of offloading: owners of a log that follow each other, and a store with faults.
+
+Each owner takes the log over, appends, and copies what is due to the object store, until it
+crashes, pauses, loses its session, or hands the log over. Requests to both stores are lost before
+and after they take effect; what is read of objects may be wrong. Then everything heals: the last
+owner does what is due, and the log is read from its beginning.
+
+A run is a function of its seed: `execute(seed)` says what did not hold.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from random import Random
+
+from magnetar.ledger.errors import LedgerError, LogFencedError
+from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.log_reader import LogReader
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.offloading.log_offload import LogOffload
+from magnetar.ledger.offloading.object_keys import ledgers_prefix, object_base
+from magnetar.ledger.offloading.offload_choice import OffloadRules
+from magnetar.ledger.offloading.offloader import Offloader, OffloadSettings
+from magnetar.ledger.offloading.sweeper import Sweeper
+from magnetar.ledger.position import Position
+from magnetar.ledger.settings import LogConfig
+from tests.simulation.checks import judge
+from tests.simulation.clients import FAST, SimClient
+from tests.simulation.history import Fault, LogAppended, LogRead, Said
+from tests.simulation.logs import PATH, Batch
+from tests.simulation.offloading.checks import problems
+from tests.simulation.offloading.objects import ObjectFaults, ObjectServer, OneStore
+from tests.simulation.offloading.plain_reads import PlainLedgers
+from tests.simulation.record import Record
+from tests.simulation.simulation import Simulation
+
+CONFIG = LogConfig(
+    ensemble_size=3,
+    write_quorum=3,
+    ack_quorum=2,
+    ledger_entries_max=4,
+    ledger_age_min_s=0.0,
+    unavailable_retry_s=0.5,
+    repair_timeout_s=3.0,
+)
+RULES = OffloadRules(bytes_on_bookies=0, deletion_lag_s=0.1, small_bytes=0)
+PREFIXES = ("", "two/")
+INSTANCE = "simulated"
+BASES = tuple(object_base("bucket", prefix, INSTANCE, PATH) for prefix in PREFIXES)
+GRACE_S = 0.5
+_LOOK_S = 0.02
+_OPEN_ATTEMPTS = 20
+_DONE_S_MAX = 120.0
+_LATE_S = 10.0
+
+
+@dataclass(slots=True)
+class OffloadRun:
+    """One run."""
+
+    seed: int
+    sim: Simulation
+    random: Random
+    objects: ObjectServer
+    problems: list[str] = field(default_factory=list)
+
+    async def story(self) -> None:
+        """Everything, until the log was read at the end."""
+        self.sim.store.records_nodes = True
+        await self.sim.start()
+        self._draw_faults()
+        sweeping = await self.sim.client("s", FAST)
+        sweep = sweeping.spawn(self._sweep(sweeping))
+        reading = await self.sim.client("r", FAST)
+        read = reading.spawn(self._tail(reading))
+        for number in range(self.random.randint(1, 4)):
+            client = await self.sim.client(f"w{number}", FAST)
+            life = client.spawn(self._own(client, number))
+            await asyncio.sleep(self.random.uniform(0.05, 3.0))
+            self._end(client, life)
+        sweep.cancel()
+        read.cancel()
+        self._heal()
+        client = await self.sim.client("y", FAST)
+        await self._finish(client)
+        await client.run(self._sweep_up(client))
+
+    def _draw_faults(self) -> None:
+        likely = self.random.choice([0.0, 0.02, 0.1, 0.3])
+        names = ("unavailable", "reply_lost", "late", "cut", "flipped", "denied", "spoiled")
+        chosen = self.random.sample(names, self.random.randint(0, 3))
+        for name in chosen:
+            setattr(self.objects.faults, name, likely)
+
+    def _end(self, client: SimClient, life: "asyncio.Task[None]") -> None:
+        """What happens to an owner. It may be about anything just then."""
+        match self.random.choice(["crash", "pause", "session", "cancel", "go on"]):
+            case "crash":
+                client.crash()
+            case "pause":
+                client.pause()
+                self.sim.loop.call_later(self.random.uniform(0.1, 5.0), self._resume, client)
+            case "session":
+                self.sim.store.expire_session(client.name)
+            case "cancel":
+                life.cancel()
+            case _:
+                pass
+
+    def _resume(self, client: SimClient) -> None:
+        if client.process.is_alive:
+            client.resume()
+
+    def _heal(self) -> None:
+        self.sim.history.add(self.sim.loop.time(), "plan", Fault("everything heals"))
+        self.sim.store.heal_all()
+        self.objects.faults = ObjectFaults()
+
+    # Owners
+
+    async def _own(self, client: SimClient, number: int) -> None:
+        random = Random(f"{self.seed}/owner/{number}")
+        log = await self._open(client)
+        if log is None:
+            return
+        looking = asyncio.get_running_loop().create_task(self._offload(client, log, random))
+        try:
+            for at in range(random.randint(5, 60)):
+                log.append(Batch(client, [f"{client.name}:{at}".encode()]))
+                await asyncio.sleep(random.uniform(0.0, 0.05))
+                if random.random() < 0.05:
+                    self._lose_something(client, random)
+                if random.random() < 0.03:
+                    await self._shrink(client, log, random)
+            await looking
+        finally:
+            looking.cancel()
+
+    async def _open(self, client: SimClient) -> ManagedLog | None:
+        client.ledgers.objects = PlainLedgers(self.objects.open(client.process))
+        for _ in range(_OPEN_ATTEMPTS):
+            try:
+                return await ManagedLog.open(
+                    client.ledgers,
+                    client.store,
+                    PATH,
+                    CONFIG,
+                    clock=client.clock,
+                    random=client.random,
+                )
+            except LedgerError as error:
+                client.record(Said(f"not opened: {type(error).__name__}: {error}"))
+                await asyncio.sleep(0.05)
+        return None
+
+    def _lose_something(self, client: SimClient, random: Random) -> None:
+        store = self.sim.store
+        lose = random.choice([store.lose_reply, store.lose_request])
+        lose(client=client.name, kind=random.choice(["set", "delete"]), count=random.randint(1, 2))
+
+    async def _shrink(self, client: SimClient, log: ManagedLog, random: Random) -> None:
+        ledgers = [ledger for ledger in log.ledgers if ledger.is_closed]
+        if not ledgers:
+            return
+        ledger = random.choice(ledgers[:2])
+        try:
+            await log.shrink(Position(ledger.ledger_id, ledger.entries))
+        except LedgerError as error:
+            client.record(Said(f"not shrunk: {type(error).__name__}"))
+
+    async def _offload(self, client: SimClient, log: ManagedLog, random: Random) -> None:
+        offload = LogOffload(log, self.offloader(client), client.clock)
+        while True:
+            try:
+                await offload.look(log.ledgers, RULES, random.choice(BASES))
+            except LogFencedError:
+                return
+            except LedgerError as error:
+                client.record(Said(f"offloading: {type(error).__name__}: {error}"))
+            await asyncio.sleep(_LOOK_S)
+
+    def offloader(self, client: SimClient) -> Offloader:
+        """What copies in a client's process."""
+        return Offloader(
+            client.ledgers,
+            OneStore(self.objects.open(client.process)),
+            OffloadSettings(copy_read_bytes=64 << 10),
+            find_instance_id=_instance_id,
+            made_by=client.name,
+            clock=client.clock,
+            random=client.random,
+        )
+
+    # A reader that does not own the log
+
+    async def _tail(self, client: SimClient) -> None:
+        """Read the log from where it begins, again and again, each time to its end."""
+        client.ledgers.objects = PlainLedgers(self.objects.open(client.process))
+        while True:
+            name = client.next_reader_name()
+            reader: LogReader | None = None
+            try:
+                reader = await LogReader.open(
+                    client.ledgers, client.store, PATH, clock=client.clock
+                )
+                while entries := await reader.read(entries_max=3, wait_s=0.1):
+                    for entry in entries:
+                        client.record(LogRead(name, *entry.position, entry.payload))
+            except LedgerError as error:
+                client.record(Said(f"reading: {type(error).__name__}: {error}"))
+            finally:
+                if reader is not None:
+                    await reader.close()
+            await asyncio.sleep(0.3)
+
+    # The sweeper
+
+    def _sweepers(self, client: SimClient) -> list[Sweeper]:
+        return [
+            Sweeper(
+                self.objects.open(client.process),
+                client.store,
+                ledgers_prefix(prefix, INSTANCE),
+                clock=client.clock,
+                grace_s=GRACE_S,
+            )
+            for prefix in PREFIXES
+        ]
+
+    async def _sweep(self, client: SimClient) -> None:
+        sweepers = self._sweepers(client)
+        random = Random(f"{self.seed}/sweeper")
+        while True:
+            if random.random() < 0.1:
+                self.sim.store.refuse(client=client.name, kind="get")
+            for sweeper in sweepers:
+                try:
+                    await sweeper.sweep(may_delete=lambda: True)
+                except LedgerError as error:
+                    client.record(Said(f"sweeping: {type(error).__name__}: {error}"))
+            await asyncio.sleep(GRACE_S / 3)
+
+    async def _sweep_up(self, client: SimClient) -> None:
+        """Until nothing is left that the node does not name; it takes two passes."""
+        await asyncio.sleep(_LATE_S)  # whoever was paused has gone on, and written what it had
+        sweepers = self._sweepers(client)
+        for _ in range(2):
+            for sweeper in sweepers:
+                await sweeper.sweep(may_delete=lambda: True)
+            await asyncio.sleep(2 * GRACE_S)
+
+    # The end
+
+    async def _finish(self, client: SimClient) -> None:
+        log = await client.run(self._open(client))
+        assert log is not None, "nobody can open the log any more"
+        offload = LogOffload(log, self.offloader(client), client.clock)
+        deadline_s = self.sim.loop.time() + _DONE_S_MAX
+        while not self._is_done(log) and self.sim.loop.time() < deadline_s:
+            try:
+                await client.run(offload.look(log.ledgers, RULES, BASES[0]))
+            except LedgerError as error:
+                client.record(Said(f"offloading: {type(error).__name__}: {error}"))
+            await asyncio.sleep(_LOOK_S)
+        if not self._is_done(log):
+            self.problems.append(f"OL1: in the end the list is {log.ledgers}")
+        await self._read(client, log)
+
+    def _is_done(self, log: ManagedLog) -> bool:
+        closed = [ledger for ledger in log.ledgers if ledger.is_closed and ledger.entries]
+        gone = [self.sim.store.metadata(ledger.ledger_id) is None for ledger in closed]
+        return all(ledger.is_in_object_only for ledger in closed) and all(gone)
+
+    async def _read(self, client: SimClient, log: ManagedLog) -> None:
+        position = log.first_position()
+        while entries := await client.run(log.read(position, entries_max=100, bytes_max=1 << 20)):
+            for entry in entries:
+                client.record(LogRead("y", *entry.position, entry.payload))
+            position = log.next_position(entries[-1].position)
+
+    def judge(self) -> None:
+        """Look at the history."""
+        history = self.sim.history
+        self.problems += problems(history, PATH)
+        record = Record(history, self.sim.take_stock(), is_complete=False)
+        self.problems += map(str, judge(record))
+        events = [event for _, _, event in history.entries]
+        read = {
+            (event.ledger_id, event.entry_id): event.payload
+            for event in events
+            if isinstance(event, LogRead) and event.reader == "y"
+        }
+        node = LogMetadata.from_json(self.sim.store.tree.get(PATH).value, path=PATH)
+        named = {
+            node.object_bases[ledger.object.base].key(ledger.ledger_id, ledger.object.attempt)
+            for ledger in node.ledgers
+            if ledger.object is not None
+        }
+        for key in self.objects.objects.keys() ^ named:
+            self.problems.append(f"OL2: {key}, named: {key in named}")
+        for event in events:
+            if not isinstance(event, LogAppended) or event.error:
+                continue
+            if event.ledger_id <= node.removed_through:
+                continue
+            found = read.get((event.ledger_id, event.entry_id))
+            if found != event.payload:
+                self.problems.append(f"O1: {event}; in the end there is {found!r}")
+
+
+async def _instance_id() -> str:
+    return INSTANCE
+
+
+def make(seed: int) -> OffloadRun:
+    """The run of a seed; it was not run."""
+    sim = Simulation(bookies=4, seed=f"offload/{seed}")
+    objects = ObjectServer(sim.loop, sim.history, seed=f"offload/{seed}")
+    return OffloadRun(seed, sim, Random(f"offload/{seed}"), objects)
+
+
+def execute(seed: int) -> OffloadRun:
+    """Run a seed to its end, and judge it."""
+    run = make(seed)
+    run.sim.run(run.story())
+    run.judge()
+    return run

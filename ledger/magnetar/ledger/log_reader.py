@@ -55,7 +55,7 @@ class _CopiedLedger:
         return await self._closed.read(self._ledger_id, first, last, bytes_max=bytes_max)
 
     async def close(self) -> None:
-        await self._closed.close()
+        await self._closed.forget_but(lambda _: False)
 
 
 class LogReader:
@@ -119,6 +119,7 @@ class LogReader:
             self._watch.close()
         self._list_changed.set()
         await self._leave_ledger()
+        await self._closed.close()
 
     # Where it stands
 

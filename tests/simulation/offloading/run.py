@@ -72,14 +72,27 @@ class OffloadRun:
         sweep = sweeping.spawn(self._sweep(sweeping))
         reading = await self.sim.client("r", FAST)
         read = reading.spawn(self._tail(reading))
+        failing = [
+            asyncio.get_running_loop().create_task(
+                self._fail_bookies(Random(f"{self.seed}/{each}"))
+            )
+            for each in range(self.random.choice([0, 0, 1, 4]))
+        ]
         for number in range(self.random.randint(1, 4)):
             client = await self.sim.client(f"w{number}", FAST)
             life = client.spawn(self._own(client, number))
             await asyncio.sleep(self.random.uniform(0.05, 3.0))
+            if self.random.random() < 0.5:
+                client.pause()  # and nobody takes the log over meanwhile
+                await asyncio.sleep(self.random.uniform(0.1, 3 * GRACE_S))
+                client.resume()
+                await asyncio.sleep(self.random.uniform(0.0, 0.5))
             self._end(client, life)
         sweep.cancel()
         read.cancel()
-        self._heal()
+        for each in failing:
+            each.cancel()
+        await self._heal()
         client = await self.sim.client("y", FAST)
         await self._finish(client)
         await client.run(self._sweep_up(client))
@@ -110,10 +123,24 @@ class OffloadRun:
         if client.process.is_alive:
             client.resume()
 
-    def _heal(self) -> None:
+    async def _fail_bookies(self, random: Random) -> None:
+        """Bookies lose their power, one after the other, and come back."""
+        while True:
+            await asyncio.sleep(random.uniform(0.2, 1.5))
+            bookie = self.sim.bookie(random.choice(sorted(self.sim.bookies)))
+            if bookie.is_running:
+                bookie.crash()
+                await asyncio.sleep(random.uniform(0.1, 1.0))
+                await bookie.restart()
+
+    async def _heal(self) -> None:
         self.sim.history.add(self.sim.loop.time(), "plan", Fault("everything heals"))
         self.sim.store.heal_all()
+        self.sim.net.heal_all()
         self.objects.faults = ObjectFaults()
+        for bookie in self.sim.bookies.values():
+            if not bookie.is_running:
+                await bookie.restart()
 
     # Owners
 
@@ -129,6 +156,8 @@ class OffloadRun:
                 await asyncio.sleep(random.uniform(0.0, 0.05))
                 if random.random() < 0.05:
                     self._lose_something(client, random)
+                if random.random() < 0.02:
+                    self._cut_off(client, random.uniform(0.5, 4.0))
                 if random.random() < 0.03:
                     await self._shrink(client, log, random)
             await looking
@@ -156,6 +185,12 @@ class OffloadRun:
         store = self.sim.store
         lose = random.choice([store.lose_reply, store.lose_request])
         lose(client=client.name, kind=random.choice(["set", "delete"]), count=random.randint(1, 2))
+
+    def _cut_off(self, client: SimClient, for_s: float) -> None:
+        """The owner reaches no bookie for a while."""
+        for bookie_id in self.sim.bookies:
+            self.sim.net.partition(client.name, bookie_id)
+            self.sim.loop.call_later(for_s, self.sim.net.heal, client.name, bookie_id)
 
     async def _shrink(self, client: SimClient, log: ManagedLog, random: Random) -> None:
         ledgers = [ledger for ledger in log.ledgers if ledger.is_closed]
@@ -231,7 +266,8 @@ class OffloadRun:
         random = Random(f"{self.seed}/sweeper")
         while True:
             if random.random() < 0.1:
-                self.sim.store.refuse(client=client.name, kind="get")
+                count = random.choice([1, 40])
+                self.sim.store.refuse(client=client.name, kind="get", count=count)
             for sweeper in sweepers:
                 try:
                     await sweeper.sweep(may_delete=lambda: True)

@@ -20,7 +20,7 @@ from magnetar.ledger.errors import (
     ObjectStoreRefusedError,
 )
 from magnetar.ledger.managed_log.log_metadata import LogLedger
-from magnetar.ledger.managed_log.log_objects import ObjectBase
+from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase
 from magnetar.ledger.ports import ObjectLedger, ObjectPlace
 from magnetar.ledger.reader import LedgerReader
 
@@ -37,8 +37,11 @@ class Source(Enum):
 class _Key(NamedTuple):
     ledger_id: int
     source: Source
-    attempt: str
+    attempt: str = ""
     """Of the object: one that was damaged is replaced by another."""
+    next_id: int = 0
+    """Of an object: the entry behind those that were read last by this handle, which may be there
+    already. Each of several readers in one ledger has a handle of its own by that."""
 
 
 class LedgerList(Protocol):
@@ -70,6 +73,9 @@ class ClosedLedgers:
         self.prefers_objects = False
         """Whether the object is asked first, of what is in both."""
         self._handles: OrderedDict[_Key, LedgerReader | ObjectLedger] = OrderedDict()
+        self._indexed: tuple[LogLedger, ...] = ()
+        self._by_id: dict[int, LogLedger] = {}
+        self._is_closed = False
         self.turned_away = 0
         """Reads that the first source could not serve, and the other did."""
 
@@ -86,11 +92,14 @@ class ClosedLedgers:
             errors: list[LedgerError] = []
             for source in sources:
                 try:
-                    handle = await self._handle(ledger_id, source)
-                    payloads = await handle.read(first, last, bytes_max=bytes_max)
+                    if source is Source.BOOKIES:
+                        reader = await self._reader(ledger_id)
+                        payloads = await reader.read(first, last, bytes_max=bytes_max)
+                    else:
+                        payloads = await self._read_object(ledger_id, first, last, bytes_max)
                 except LedgerError as error:
                     if isinstance(error, NoSuchLedgerError):
-                        await self._drop(self._key(ledger_id, source))
+                        await self._drop(_Key(ledger_id, source))
                     errors.append(error)
                 else:
                     self.turned_away += len(errors)
@@ -100,7 +109,7 @@ class ClosedLedgers:
 
     def created_ms(self, ledger_id: int) -> int:
         """When a ledger was created, ms since 1970; 0: it was not read from bookies lately."""
-        handle = self._handles.get(_Key(ledger_id, Source.BOOKIES, ""))
+        handle = self._handles.get(_Key(ledger_id, Source.BOOKIES))
         return handle.metadata.created_ms if isinstance(handle, LedgerReader) else 0
 
     async def forget_but(self, listed: Callable[[int], bool]) -> None:
@@ -109,6 +118,8 @@ class ClosedLedgers:
             await self._drop(key)
 
     async def close(self) -> None:
+        """Close all handles; reads work on, each with a handle of its own."""
+        self._is_closed = True
         await self.forget_but(lambda _: False)
 
     def _sources(self, ledger_id: int) -> tuple[Source, ...]:
@@ -122,10 +133,11 @@ class ClosedLedgers:
         return (Source.BOOKIES, Source.OBJECT)
 
     def _ledger(self, ledger_id: int) -> LogLedger | None:
-        for ledger in self._listed().ledgers:
-            if ledger.ledger_id == ledger_id:
-                return ledger
-        return None
+        ledgers = self._listed().ledgers
+        if ledgers is not self._indexed:  # there may be ten thousand, and each read looks
+            self._indexed = ledgers
+            self._by_id = {ledger.ledger_id: ledger for ledger in ledgers}
+        return self._by_id.get(ledger_id)
 
     def _why(self, ledger_id: int, errors: list[LedgerError]) -> LedgerError:
         """What to say when no source could serve a read: of the source that was asked first."""
@@ -139,28 +151,46 @@ class ClosedLedgers:
         loss.__cause__ = error
         return loss
 
-    async def _handle(self, ledger_id: int, source: Source) -> LedgerReader | ObjectLedger:
-        key = self._key(ledger_id, source)
+    async def _reader(self, ledger_id: int) -> LedgerReader:
+        key = _Key(ledger_id, Source.BOOKIES)
         handle = self._handles.get(key)
-        if handle is not None:
-            self._handles.move_to_end(key)
-            return handle
-        if source is Source.BOOKIES:
+        if handle is None:
             handle = await self._client.open(ledger_id, password=self._password)
+            await self._keep(key, handle)
         else:
-            handle = await self._open_object(ledger_id)
-        other = self._handles.setdefault(key, handle)
-        if other is not handle:
-            await handle.close()  # somebody else was as fast
-        while len(self._handles) > _HANDLES_MAX:
-            await self._drop(next(iter(self._handles)))
-        return other
+            self._handles.move_to_end(key)
+        assert isinstance(handle, LedgerReader)
+        return handle
 
-    async def _open_object(self, ledger_id: int) -> ObjectLedger:
+    async def _read_object(
+        self, ledger_id: int, first: int, last: int, bytes_max: int
+    ) -> list[bytes]:
         ledger = self._ledger(ledger_id)
         if ledger is None or ledger.object is None:
             raise NoSuchLedgerError(f"{self._path}: ledger {ledger_id} left the log")
-        found = ledger.object
+        key = _Key(ledger_id, Source.OBJECT, ledger.object.attempt, first)
+        handle = self._handles.pop(key, None)
+        if handle is None:
+            handle = await self._open_object(ledger_id, ledger.object)
+        try:
+            payloads = await handle.read(first, last, bytes_max=bytes_max)
+        except BaseException:
+            await handle.close()
+            raise
+        await self._keep(key._replace(next_id=first + len(payloads)), handle)
+        return payloads
+
+    async def _keep(self, key: _Key, handle: LedgerReader | ObjectLedger) -> None:
+        """Keep a handle for the next read; the one that was used longest ago makes way."""
+        if self._is_closed:
+            await handle.close()
+            return
+        await self._drop(key)
+        self._handles[key] = handle
+        while len(self._handles) > _HANDLES_MAX:
+            await self._drop(next(iter(self._handles)))
+
+    async def _open_object(self, ledger_id: int, found: LedgerObject) -> ObjectLedger:
         base = self._listed().object_bases[found.base]
         if self._client.objects is None:
             raise ObjectStoreRefusedError(
@@ -171,12 +201,6 @@ class ClosedLedgers:
             base.store, base.key(ledger_id, found.attempt), ledger_id, found.attempt
         )
         return await self._client.objects.open(place, password=self._password or b"")
-
-    def _key(self, ledger_id: int, source: Source) -> _Key:
-        ledger = self._ledger(ledger_id)
-        if source is Source.BOOKIES or ledger is None or ledger.object is None:
-            return _Key(ledger_id, source, "")
-        return _Key(ledger_id, source, ledger.object.attempt)
 
     async def _drop(self, key: _Key) -> None:
         handle = self._handles.pop(key, None)

@@ -240,12 +240,16 @@ class Offloader:
         await self._note_copied(owned, footer)
 
     async def _adopt(self, owned: OffloadedLog, ledger: LogLedger, reader: LedgerReader) -> bool:
-        """Take the object that somebody else began, if it is there and is whole: it is read back in
-        full, since nobody knows any more what was written."""
+        """Take the object that somebody else began, if it is there and has all entries. What is in
+        them is compared before the bookies forget theirs."""
         found = ledger.object
         assert found is not None
+        store = self._stores.store(owned.objects.base(found).store)
+        key = owned.objects.key(ledger.ledger_id, found, found.attempt)
+        name = ObjectName(ledger.ledger_id, bytes.fromhex(found.attempt))
         try:
-            footer = await self._read_back(owned, reader.metadata, found, found.attempt)
+            footer = await read_footer(store, key, name)
+            check_footer(footer, reader.metadata, footer.check)
         except (ObjectMissingError, ObjectDamagedError):
             return False
         self.counts.objects_adopted += 1
@@ -361,8 +365,7 @@ class Offloader:
         store = self._stores.store(owned.objects.base(found).store)
         key = owned.objects.key(metadata.ledger_id, found, attempt)
         name = ObjectName(metadata.ledger_id, bytes.fromhex(attempt))
-        if check is None and found.is_copied:
-            check = found.check
+        check = found.check if check is None else check
         try:
             return await self._read_back_once(store, key, name, metadata, check)
         except (ObjectDamagedError, ObjectMissingError):
@@ -374,11 +377,10 @@ class Offloader:
         key: str,
         name: ObjectName,
         metadata: LedgerMetadata,
-        check: int | None,
+        check: int,
     ) -> ObjectFooter:
         footer = await read_footer(store, key, name)
-        expected = footer.check if check is None else check
-        verifier = ObjectVerifier(footer, metadata, codec_for(metadata), expected)
+        verifier = ObjectVerifier(footer, metadata, codec_for(metadata), check)
         for start, end in ranges_of(footer.runs, self._settings.read_back_bytes):
             data = await store.get(key, start, end)
             while (run := verifier.next_run) is not None and run.offset < end:

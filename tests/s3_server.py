@@ -1,6 +1,7 @@
 """Servers that speak S3 for tests: moto, and one that answers what a test wants."""
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -33,6 +34,11 @@ class S3Server:
 
     def create_bucket(self, name: str) -> None:
         assert self._http.request("PUT", f"{self.endpoint}/{name}").status == 200
+
+    def keys(self, bucket: str) -> list[str]:
+        """The first thousand keys of a bucket."""
+        answer = self._http.request("GET", f"{self.endpoint}/{bucket}?list-type=2")
+        return re.findall(r"<Key>([^<]*)</Key>", answer.data.decode())
 
     def unfinished_uploads(self, bucket: str) -> int:
         """Multipart uploads that were neither completed nor aborted."""

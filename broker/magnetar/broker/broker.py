@@ -23,6 +23,8 @@ from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.features.compaction import Compaction
 from magnetar.broker.features.deduplication import Deduplication
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.offloading import Offload, object_ledgers, offload_surroundings
+from magnetar.broker.features.offloading.sweeping import Sweeping
 from magnetar.broker.features.retention.inactivity import InactiveTopics
 from magnetar.broker.features.tracing import Spans
 from magnetar.broker.features.transactions.coordinators import Coordinators
@@ -47,6 +49,7 @@ from magnetar.broker.topics.services import Services
 from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.offloading.store_set import StoreSet
 from magnetar.ledger.ports import Clock, Network
 from magnetar.ledger.turns import TurnShares
 
@@ -123,7 +126,17 @@ class Broker:
             read=read_file,
         )
         ownership = self._make_ownership()
+        self._stores = StoreSet(settings.object_stores)
+        self._objects = client.objects = object_ledgers(settings, self._stores, clock)
         self.services: Services = self._make_services(client, policies, ownership, spans)
+        self.sweeping = Sweeping(
+            settings,
+            self._stores,
+            client,
+            store,
+            is_leader=lambda: self.cluster is None or self.cluster.is_leader,
+            clock=clock,
+        )
         if self.cluster is not None:
             self.cluster.attach(
                 self.services.topics, connections=lambda: self.connections, usage=usage
@@ -207,6 +220,14 @@ class Broker:
             clock=clock,
             random=self._random,
             spans=spans,
+            offloading=offload_surroundings(
+                settings,
+                self._stores,
+                client,
+                clock=clock,
+                random=self._random,
+                made_by=f"magnetar {VERSION}",
+            ),
         )
         topics.removal.followers.append(schemas.topic_removed)
         return Services(
@@ -265,6 +286,11 @@ class Broker:
             ("deduplication", settings.dedup_snapshot_check_interval_s, looking_at(Deduplication)),
             ("rates", settings.stats_rate_interval_s, lambda topic: topic.sample(clock.wall_ms())),
             ("compaction", settings.compaction_check_interval_s, looking_at(Compaction)),
+            (
+                "offloading",
+                settings.offload_check_interval_s if settings.object_stores else 0,
+                looking_at(Offload),
+            ),
             ("transactions", settings.transaction_check_interval_s, looking_at(TopicTransactions)),
         ):
             upkeep.register(name, interval_s, look)
@@ -415,6 +441,7 @@ class Broker:
             raise
         self.upkeep.start()
         self.at_rest.start()
+        self.sweeping.start()
         self.security.start()
         try:
             await self.services.policies.start(
@@ -440,6 +467,7 @@ class Broker:
         """
         self._is_stopping = True
         await self.at_rest.stop()
+        await self.sweeping.stop()
         await self.upkeep.stop()
         self.services.coordinators.stop_looking()
         until_s = self._clock.monotonic_s() + self._settings.shutdown_timeout_ms / 1000
@@ -460,6 +488,9 @@ class Broker:
         await self.health.close()
         self._server.close_connections()
         await self._stop_http()
+        if self._objects is not None:
+            await self._objects.close()
+        await self._stores.close()
         _log.info("broker_stopped", broker=self.name)
 
     def _note_unused(self, topic: Topic, since_s: float) -> None:

@@ -11,6 +11,7 @@ from magnetar.ledger.errors import LogError, LogTerminatedError
 from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.managed_log.log_extent import LogShape, stored_since_ms
 from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_objects import LedgerObject
 from magnetar.ledger.managed_log.log_retention import Retention, trim_point
 from magnetar.ledger.position import Position
 
@@ -23,6 +24,7 @@ class MemoryLog:
         self.now_ms = 1_000_000
         self.entries: dict[int, list[bytes]] = {first_ledger_id: []}
         self.closed_ms: dict[int, int] = {}
+        self.copied: dict[int, LedgerObject] = {}
         """When ledgers were closed, if not in 1970."""
         self.created_ms: dict[int, int] = {}
         """When ledgers were created, if that is known."""
@@ -75,6 +77,7 @@ class MemoryLog:
                 entries=len(entries),
                 bytes=sum(map(len, entries)),
                 closed_ms=0 if ledger_id == last else self.closed_ms.get(ledger_id, 1),
+                object=self.copied.get(ledger_id),
             )
             for ledger_id, entries in self.entries.items()
         ]

@@ -16,6 +16,7 @@ from magnetar.cursors import Cursor
 from magnetar.cursors.ack_state import AckState
 from magnetar.cursors.saver import CursorSaver
 from magnetar.cursors.settings import CursorSettings
+from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectState
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Harness, consuming, entry
@@ -88,6 +89,7 @@ async def all_scenarios() -> Seen:
     client.ack(Position(7, 0), Position(7, 2), Position(7, 3))
     seen.look(harness)
     harness.log.roll(9)
+    harness.log.copied[7] = LedgerObject(ObjectState.COPIED, "ab" * 16, 0)
     log = cast(Any, harness.log)
     log.pending_batches, log.ledger_created_ms, log.removed_through = 1, 5, 3
     harness.log.terminated = Position(9, -1)

@@ -15,6 +15,7 @@ from magnetar.broker.features.retention.backlog import backlog_age
 from magnetar.broker.features.retention.expiry import Expiry
 from magnetar.broker.http.topic_stats import (
     ABSENT,
+    NOT_OFFLOADED,
     SUBSCRIPTION_CONSTANTS,
     TOPIC_CONSTANTS,
     topic_stats,
@@ -274,7 +275,7 @@ async def reading_without_a_place(seen: Seen) -> None:
 
 
 class Showing(Feature):
-    """Shows what transactions, compaction and deduplication show."""
+    """Shows what transactions, compaction, offloading and deduplication show."""
 
     def shown(self) -> Mapping[str, Any]:
         compaction = {name: at for at, name in enumerate(sorted(PULSAR["compaction"]), 1)}
@@ -284,6 +285,7 @@ class Showing(Feature):
             "committed_transactions": 3,
             "compaction": compaction,
             "deduplicates": True,
+            "offload": {name: at for at, name in enumerate(NOT_OFFLOADED, 1)},
         }
 
 

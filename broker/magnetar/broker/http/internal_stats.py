@@ -11,6 +11,7 @@ from magnetar.broker.features.transactions.topic_transactions import state_of
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.cursors import AckRange, Cursor
+from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.position import EARLIEST, Position
@@ -22,7 +23,6 @@ RANGES_MAX = 1000
 
 
 INTERNAL_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
-    "offloaded": (False, "ledgers stay on the bookies"),
     "underReplicated": (False, "`magnetar admin recovery` tells which ledgers lack copies"),
 }
 """Fields that never change: the value, and why."""
@@ -34,7 +34,13 @@ INTERNAL_ABSENT: Final[Mapping[str, str]] = {
 """Fields of Pulsar's that are not there, and why."""
 
 _CONSTANTS: Final = {name: value for name, (value, _) in INTERNAL_CONSTANTS.items()}
-_NO_LEDGER: Final[Stats] = {"ledgerId": -1, "entries": -1, "size": -1, **_CONSTANTS}
+_NO_LEDGER: Final[Stats] = {
+    "ledgerId": -1,
+    "entries": -1,
+    "size": -1,
+    "offloaded": False,
+    **_CONSTANTS,
+}
 
 
 def topic_internal_stats(topic: Topic, *, schema_ledgers: Iterable[int] = ()) -> Stats:
@@ -56,7 +62,7 @@ def topic_internal_stats(topic: Topic, *, schema_ledgers: Iterable[int] = ()) ->
         "pendingAddEntriesCount": getattr(log, "pending_batches", 0),
         "lastConfirmedEntry": _text(log.last_confirmed),
         "state": _state(topic, current),
-        "ledgers": [_ledger(each, is_open=each is current) for each in ledgers],
+        "ledgers": [_ledger(topic, each, is_open=each is current) for each in ledgers],
         "schemaLedgers": [
             {**_NO_LEDGER, "ledgerId": each, "entries": 1} for each in schema_ledgers
         ],
@@ -86,14 +92,36 @@ def _state(topic: Topic, current: LogLedger | None) -> str:
     return "LedgerOpened" if current is not None else "ClosedLedger"
 
 
-def _ledger(ledger: LogLedger, *, is_open: bool) -> Stats:
+def _ledger(topic: Topic, ledger: LogLedger, *, is_open: bool) -> Stats:
     """The one that is written is shown without what is in it."""
     return {
         "ledgerId": ledger.ledger_id,
         "entries": 0 if is_open else ledger.entries,
         "size": 0 if is_open else ledger.bytes,
+        "offloaded": _is_offloaded(ledger),
         **_CONSTANTS,
+        **_object(topic, ledger),
     }
+
+
+def _is_offloaded(ledger: LogLedger) -> bool:
+    return ledger.object is not None and ledger.object.is_copied
+
+
+def _object(topic: Topic, ledger: LogLedger) -> Stats:
+    """Beyond Pulsar: where the ledger is in an object store, and whether bookies have it, too."""
+    log = topic.log
+    if ledger.object is None or not isinstance(log, ManagedLog):
+        return {}
+    found = ledger.object
+    shown = {
+        "state": found.state.value,
+        "store": log.objects.base(found).store,
+        "key": log.objects.key(ledger.ledger_id, found, found.attempt),
+        "bytes": found.bytes,
+        "copiedTimestamp": _time(found.at_ms),
+    }
+    return {"object": shown}
 
 
 def _compacted(topic: Topic) -> Stats:
@@ -147,7 +175,7 @@ def topic_info(topic: Topic) -> Stats:
                 "entries": each.entries,
                 "size": each.bytes,
                 "timestamp": each.closed_ms,
-                "isOffloaded": False,
+                "isOffloaded": _is_offloaded(each),
             }
             for each in topic.log.ledgers
         ],

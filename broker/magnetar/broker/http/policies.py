@@ -14,6 +14,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from magnetar.broker.base.errors import InvalidPolicyError
+from magnetar.broker.features.offloading.rules import store_of
 from magnetar.broker.http.bodies import done, text_or_json, with_body
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.late_routes import late_router
@@ -87,11 +89,12 @@ def _add_of_namespace(router: APIRouter, context: HttpContext, policy: Policy) -
         await context.policies.update_namespace(
             name, lambda record: policy.set_in_namespace(record, value)
         )
-        return done(note=policy.note)
+        return done(note=_note(context, policy))
 
     async def replace(request: Request) -> Response:
         value = shape.parse(await request.body())
         _check_partitions(context, policy, value)
+        _check_store(context, policy, value)
         await _check_clusters(context, policy, value)
         return await change(_namespace_of(request), value)
 
@@ -188,6 +191,29 @@ async def _check_clusters(context: HttpContext, policy: Policy, value: Any) -> N
         )
 
 
+def _is_of_offloading(policy: Policy) -> bool:
+    return policy.field.startswith("offload")
+
+
+def _note(context: HttpContext, policy: Policy) -> str:
+    """Why a policy has no effect on this broker; empty: it has."""
+    if _is_of_offloading(policy) and not context.settings.object_stores:
+        return "the brokers have no object store (object_stores in their settings)"
+    return policy.note
+
+
+def _check_store(context: HttpContext, policy: Policy, value: Any) -> None:
+    """Refuse an object store that the brokers do not have, if they have any."""
+    stores = context.settings.object_stores
+    if policy.field != "offload" or not value or not stores:
+        return
+    urls = {store.name: store.url for store in stores}
+    try:
+        store_of(Policies(offload=value), urls, "")
+    except InvalidPolicyError as error:
+        raise HttpRefusal(412, str(error)) from error
+
+
 def _add_namespace_quotas(router: APIRouter, context: HttpContext) -> None:
     async def show(request: Request) -> Response:
         record = await context.tenants.namespace(_namespace_of(request))
@@ -281,7 +307,9 @@ class _Topics:
             if value is None and policy.topic_query:
                 raise HttpRefusal(412, f"{policy.topic_query} is missing")
             await _check_clusters(self._context, policy, value)
-            return await self._change(request, lambda own: policy.set_in(own, value), policy.note)
+            _check_store(self._context, policy, value)
+            note = _note(self._context, policy)
+            return await self._change(request, lambda own: policy.set_in(own, value), note)
 
         async def remove(request: Request) -> Response:
             return await self._change(request, lambda own: policy.set_in(own, None))

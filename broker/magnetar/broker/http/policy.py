@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, JsonValue, TypeAdapter, ValidationError
 
 from magnetar.broker.base.errors import InvalidPolicyError
 from magnetar.broker.base.json_values import Flag, WholeNumber
+from magnetar.broker.features.offloading.rules import check_offload
 from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies import model
@@ -208,6 +209,12 @@ def _filters(body: EntryFiltersBody) -> str:
 
 CLUSTERS: Final = Shape(TypeAdapter(list[str]), list, lambda names: tuple(dict.fromkeys(names)))
 
+
+def _offload(value: dict[str, Any]) -> dict[str, Any]:
+    check_offload(value)
+    return {name: each for name, each in value.items() if each is not None}
+
+
 _UNLIKE_THEIR_FIELDS: Final = {
     "auto_topic_creation": _body(
         AutoTopicCreationBody,
@@ -244,8 +251,7 @@ _UNLIKE_THEIR_FIELDS: Final = {
     ),
     # Set by a request without a body.
     "dispatcher_pauses": Shape(TypeAdapter(Flag), of_nothing=True),
-    # What Pulsar's offloaders are told; nobody reads it here.
-    "offload": Shape(TypeAdapter(dict[str, JsonValue])),
+    "offload": Shape(TypeAdapter(dict[str, JsonValue]), of_json=_offload),
 }
 
 

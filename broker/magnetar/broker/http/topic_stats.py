@@ -37,7 +37,6 @@ from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
 
 Stats = dict[str, Any]
 
-_NO_OFFLOADER = "ledgers stay on the bookies"
 _NO_REPLICATION = "a broker serves one cluster"
 _NO_FILTERS = "brokers run no code of others on messages"
 _NO_BROKER_RATE = "rates bound topics and subscriptions, not brokers"
@@ -45,10 +44,6 @@ _NO_BROKER_RATE = "rates bound topics and subscriptions, not brokers"
 TOPIC_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
     "bytesOutInternalCounter": (0, "what compaction reads is counted nowhere"),
     "systemTopicBytesInCounter": (0, "a broker keeps its own records beside topics"),
-    "offloadedStorageSize": (0, _NO_OFFLOADER),
-    "lastOffloadLedgerId": (0, _NO_OFFLOADER),
-    "lastOffloadSuccessTimeStamp": (0, _NO_OFFLOADER),
-    "lastOffloadFailureTimeStamp": (0, _NO_OFFLOADER),
     "replication": ({}, _NO_REPLICATION),
 }
 """Fields of a topic that never change: the value, and why."""
@@ -82,6 +77,14 @@ NOT_COMPACTED: Final[Mapping[str, int]] = {
     "lastCompactionDurationTimeInMills": 0,
 }
 """What is shown of the compaction of a topic that keeps nothing."""
+
+NOT_OFFLOADED: Final[Mapping[str, int]] = {
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+}
+"""What is shown of a topic of which nothing went to an object store."""
 
 
 def topic_stats(
@@ -144,6 +147,7 @@ def topic_stats(
         "ownerBroker": owner,
         "topicCreationTimeStamp": created_ms(topic),
         "lastPublishTimeStamp": line.last_publish_ms,
+        **shown.get("offload", NOT_OFFLOADED),
         **_values_of(TOPIC_CONSTANTS),
     }
     if not topic.name.is_persistent:

@@ -9,7 +9,7 @@ Source: HTTP sheet, section 9.1.
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import structlog
 from fastapi import APIRouter, Body, Query, Response
@@ -26,6 +26,7 @@ from magnetar.broker.base.errors import (
 from magnetar.broker.base.json_values import Flag, WholeNumber
 from magnetar.broker.cluster.balance.bundles import BundleId
 from magnetar.broker.features.compaction import compaction_of
+from magnetar.broker.features.offloading import offload_of
 from magnetar.broker.features.transactions.ids import COORDINATORS
 from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
@@ -37,6 +38,7 @@ from magnetar.broker.topic.termination import terminate
 from magnetar.broker.topic.topic_properties import as_stored, as_told
 from magnetar.ledger.errors import LedgerError, NoNodeError
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.position import Position
 from magnetar.sdk.wire import TopicName, parse_topic_name
 
 _log = structlog.get_logger()
@@ -112,13 +114,6 @@ async def properties_of(context: HttpContext, full_name: str) -> Mapping[str, st
         raise BrokerMetadataError(f"{full_name}: its record cannot be read: {error}") from error
 
 
-class OffloadStatus(BaseModel):
-    """Of a topic: there is no offloader."""
-
-    status: Literal["NOT_RUN"] = "NOT_RUN"
-    lastError: str = ""
-
-
 def topics_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/persistent."""
     router = late_router(tags=["topics"])
@@ -165,15 +160,36 @@ def topics_router(context: HttpContext) -> APIRouter:
     async def offload(
         tenant: str, namespace: str, topic: str, until: Annotated[MessageId, Body()]
     ) -> Response:
-        """412: this broker has no offloader."""
+        """Begin to move all ledgers that end before a message to the object store. 409: that is
+        being done already; 412: the broker has no object store."""
         name = await context.topic("persistent", tenant, namespace, topic)
-        await context.served(name)
-        raise HttpRefusal(412, f"{name} cannot be offloaded: this broker has no offloader")
+        offloading = offload_of(await context.served(name))
+        if not offloading.has_store:
+            raise HttpRefusal(
+                412,
+                f"{name} cannot be offloaded: this broker has no object store; name one in its "
+                "settings (object_stores)",
+            )
+        offloading.start(Position(until.ledgerId, until.entryId))
+        return Response(status_code=204)
 
     @router.get(prefix + "/{topic}/offload", summary="Status of the last offload")
-    async def offload_status(tenant: str, namespace: str, topic: str) -> OffloadStatus:
-        await context.served(await context.topic("persistent", tenant, namespace, topic))
-        return OffloadStatus()
+    async def offload_status(tenant: str, namespace: str, topic: str) -> dict[str, Any]:
+        """What the last offload that was asked for has come to, and what is not moved yet."""
+        name = await context.topic("persistent", tenant, namespace, topic)
+        offloading = offload_of(await context.served(name))
+        shown: dict[str, Any] = {
+            "status": offloading.status.value,
+            "lastError": offloading.last_error,
+        }
+        first = offloading.first_on_bookies()
+        if first is not None:
+            shown["firstUnoffloadedMessage"] = {
+                "ledgerId": first.ledger_id,
+                "entryId": first.entry_id,
+                "partitionIndex": name.partition_index,
+            }
+        return shown
 
     return router
 

@@ -325,8 +325,15 @@ class Policies(PolicyValue):
     """Names with commas between; kept, without effect: there are no plug-ins."""
     dispatcher_pauses: bool = False
     """Kept, without effect: what is acknowledged is stored all the same."""
+    offload_threshold_bytes: WholeNumber = -1
+    """The newest bytes of a topic that stay on bookies; -1: size does not decide."""
+    offload_threshold_s: WholeNumber = -1
+    """How long after its close a ledger stays on bookies; -1: age does not decide."""
+    offload_deletion_lag_ms: WholeNumber = 4 * 60 * 60 * 1000
+    """How long a ledger that was copied to an object store is on bookies, too; -1: for ever."""
     offload: dict[str, Any] = Field(default_factory=dict)
-    """As it was set; kept, without effect: there are no offloaders."""
+    """Pulsar's offload policies under their names, as they were set; they count before the three
+    above. `features/offloading/rules.py` reads them."""
     shadow_topics: tuple[str, ...] = ()
     """Kept, without effect; topics only."""
     replicated_to: tuple[str, ...] = ()
@@ -431,7 +438,15 @@ class TenantRecord(Record):
 
 
 _BESIDE_POLICIES = frozenset(
-    {"max_topics", "auto_topic_creation", "encryption_required", "allows_schema_update"}
+    {
+        "max_topics",
+        "auto_topic_creation",
+        "encryption_required",
+        "allows_schema_update",
+        "offload_threshold_bytes",
+        "offload_threshold_s",
+        "offload_deletion_lag_ms",
+    }
 )
 """Policies that only namespaces have are stored beside their `policies`, where they were first."""
 
@@ -459,9 +474,6 @@ class NamespaceRecord(Record):
     resource_group: str | None = None
     migrated: bool = False
     """Clients are not sent to other clusters."""
-    offload_threshold_bytes: WholeNumber | None = None
-    offload_threshold_s: WholeNumber | None = None
-    offload_deletion_lag_ms: WholeNumber | None = None
     is_deleted: bool = False
     """Whether the namespace is being deleted: nothing new appears in it."""
 

@@ -31,7 +31,7 @@ from magnetar.broker.policies.model import (
 )
 
 _BY_LOAD_ALONE = "bundles are placed by load alone"
-_NO_OFFLOADER = "this broker has no offloader"
+_OFFLOADING = "features/offloading/rules.py"
 _NO_RACK_GROUPS = "bookies are placed by their own racks and zones, not by groups"
 
 _FORMER_STRATEGIES = {
@@ -505,16 +505,19 @@ POLICIES: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         field="offload_threshold_bytes",
+        acts=_OFFLOADING,
+        broker=lambda settings: settings.offload_threshold_bytes,
         least=-1,
         namespace="offloadThreshold",
         namespace_verb="PUT",
         key="offload_threshold",
         can_remove=False,
         unset=-1,
-        note=_NO_OFFLOADER,
     ),
     Policy(
         field="offload_threshold_s",
+        acts=_OFFLOADING,
+        broker=lambda settings: settings.offload_threshold_s,
         least=-1,
         words="Invalid value for offloadThresholdInSecond",
         namespace="offloadThresholdInSeconds",
@@ -522,22 +525,23 @@ POLICIES: Final[tuple[Policy, ...]] = (
         key="offload_threshold_in_seconds",
         can_remove=False,
         unset=-1,
-        note=_NO_OFFLOADER,
     ),
     Policy(
         field="offload_deletion_lag_ms",
+        acts=_OFFLOADING,
+        broker=lambda settings: settings.offload_deletion_lag_s * 1000,
         least=-1,
         namespace="offloadDeletionLagMs",
         namespace_verb="PUT",
         key="offload_deletion_lag_ms",
-        note=_NO_OFFLOADER,
     ),
     Policy(
         field="offload",
+        acts=_OFFLOADING,
+        over=lambda below, own: {**below, **own},
         namespace="offloadPolicies",
         topic="offloadPolicies",
         key="offload_policies",
-        note=_NO_OFFLOADER,
     ),
     Policy(field="shadow_topics", topic="shadowTopics", note="shadow topics are not supported"),
 )

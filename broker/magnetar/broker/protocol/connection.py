@@ -428,7 +428,7 @@ class _ConnectionShell(asyncio.Protocol):
 
     def close(self) -> None:
         assert self._transport is not None
-        if not self._transport.is_closing():  # with TLS, what is closed twice cannot be aborted any more
+        if not self._transport.is_closing():  # TLS: a second close forbids an abort
             self._transport.close()
 
     def abort(self) -> None:

@@ -22,6 +22,7 @@ from magnetar.broker.features.compaction import Compaction, CompactionCursor, Co
 from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
 from magnetar.broker.features.delayed.bucket_ledgers import BucketLedgers
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.offloading import Offload, OffloadSurroundings
 from magnetar.broker.features.tracing import Spans, TopicTrace
 from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
@@ -67,8 +68,10 @@ class TopicOpener:
         clock: Clock,
         random: random.Random,
         spans: Spans | None = None,
+        offloading: OffloadSurroundings | None = None,
     ) -> None:
         self._settings = settings
+        self._offloading = offloading
         self._spans = spans
         self._client = client
         self._store = store
@@ -179,6 +182,7 @@ class TopicOpener:
         compacting = self._compaction_of(topic, log, stored)
         deduplicating = self._deduplication_of(topic, log, stored)
         features = [delayed, transactions, deduplicating, compacting, FollowsQuorums(topic, log)]
+        features.append(Offload(topic, log, self._offloading_of(topic)))
         coordinator = self.make_coordinator(topic) if self.make_coordinator is not None else None
         if coordinator is not None:
             features.append(coordinator)
@@ -213,6 +217,11 @@ class TopicOpener:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    def _offloading_of(self, topic: Topic) -> OffloadSurroundings | None:
+        """None: its ledgers stay on bookies. Topics of the cluster's own do: brokers need them to
+        start, and they must not need a store for that (tiered storage, defect 14.10)."""
+        return None if naming.is_system_topic(str(topic.name)) else self._offloading
 
     def _compaction_of(self, topic: Topic, log: ManagedLog, stored: "_StoredCursors") -> Compaction:
         async def is_stored() -> bool:

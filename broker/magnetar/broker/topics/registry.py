@@ -12,6 +12,7 @@ from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, Se
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership import Ownership
 from magnetar.broker.cluster.partitions import PartitionedTopics
+from magnetar.broker.features.offloading import OffloadSurroundings
 from magnetar.broker.features.tracing import Spans
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
@@ -46,6 +47,7 @@ class Topics:
         clock: Clock,
         random: random.Random,
         spans: Spans | None = None,
+        offloading: OffloadSurroundings | None = None,
     ) -> None:
         self._store = store
         self._policies = policies
@@ -81,6 +83,7 @@ class Topics:
             clock=clock,
             random=random,
             spans=spans,
+            offloading=offloading,
         )
         self._loader = TopicLoader(
             settings,

@@ -4,6 +4,7 @@ Everything that can be wrong with a query is found here, before a task runs.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -198,6 +199,10 @@ class SourceDriver:
         wanted = {each.ledger_id for plan in plans for each in plan.ranges}
         wanted.update(ledger_id for plan in plans for ledger_id, _ in plan.before)
         known = self._directory.read(wanted)
+        offloaded = {
+            name: {each.ledger_id for each in state.ledgers if each.is_offloaded}
+            for name, state in states.items()
+        }
         found = []
         for plan in plans:
             parts = []
@@ -205,7 +210,11 @@ class SourceDriver:
                 metadata = known.get(each.ledger_id)
                 if metadata is not None:
                     aborted = states[plan.topic].aborted.get(each.ledger_id, b"")
-                    parts.append(ledger_part(metadata, each.first, each.last, aborted))
+                    part = ledger_part(metadata, each.first, each.last, aborted)
+                    is_offloaded = each.ledger_id in offloaded[plan.topic]
+                    parts.append(replace(part, is_offloaded=is_offloaded))
+                elif each.ledger_id in offloaded[plan.topic]:
+                    parts.append(LedgerPart(each.ledger_id, each.first, each.last))
                 elif self.options.settings.fail_on_data_loss:
                     raise DataLossError(
                         f"{plan.topic}: ledger {each.ledger_id} was deleted while the query was "
@@ -213,8 +222,10 @@ class SourceDriver:
                     )
             earlier = tuple(
                 ledger_part(known[ledger_id], 0, last)
-                for ledger_id, last in plan.before
                 if ledger_id in known
+                else LedgerPart(ledger_id, 0, last)
+                for ledger_id, last in plan.before
+                if ledger_id in known or ledger_id in offloaded[plan.topic]
             )
             if not parts:
                 continue

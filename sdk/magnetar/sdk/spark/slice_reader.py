@@ -3,7 +3,8 @@
 Entries come from bookies, and through a broker from the first one that none of its bookies is
 reached for. That an executor reaches no bookie says nothing of what they hold: brokers are nearer
 to them. What bookies do say, that entries are gone or are not what was written, is not asked a
-second time.
+second time; but ledgers that are in an object store may have left the bookies, and come through a
+broker then.
 
 A worker process reads many slices, one after the other (`settle_worker`). What it has imported by
 its second task stays for good: `gc.freeze` takes it out of every later round of the garbage
@@ -342,7 +343,7 @@ class FallbackReads:
             DataLossError, CorruptDataError: see `LedgerReads.entries`.
             UnreachableError: neither bookies nor brokers give them; says why of both.
         """
-        if self._problem is None:
+        if self._problem is None and part.ensembles:
             try:
                 for first, payloads in self._bookies.entries(part):
                     yield first, payloads
@@ -354,14 +355,21 @@ class FallbackReads:
                 self._problem = error
                 _log.warning("%s: reading through brokers: %s", self._slice.topic, error)
                 self._bookies.close()
+            except DataLossError:
+                if not part.is_offloaded or not self._slice.settings.service_url:
+                    raise  # else it has left the bookies since the query was planned
         try:
             yield from self._opened().entries(part)
         except UnreachableError as error:
+            if self._problem is None:
+                raise
             raise UnreachableError(f"{self._problem}; nor through brokers: {error}") from error
 
     def first_held(self, part: LedgerPart) -> int:
         """The first of these entries that may be there; behind the last one if none is."""
-        return part.first if self._problem is not None else self._bookies.first_held(part)
+        if self._problem is not None or not part.ensembles:
+            return part.first
+        return self._bookies.first_held(part)
 
     def _opened(self) -> BrokerReads:
         if self._brokers is None:

@@ -61,6 +61,8 @@ class LedgerPart:
     length: int = -1
     """Payload bytes of the whole ledger, as its metadata says, where `last` is the end of a closed
     one; -1: it is not, or the entries are read through a broker."""
+    is_offloaded: bool = False
+    """The ledger is in an object store, and may leave the bookies: brokers read it there."""
 
 
 @dataclass(frozen=True)

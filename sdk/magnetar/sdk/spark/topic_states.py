@@ -29,6 +29,8 @@ class LedgerState:
     ledger_id: int
     entries: int
     bytes: int
+    is_offloaded: bool = False
+    """The ledger is in an object store, and may have left the bookies."""
 
     @property
     def entry_bytes(self) -> float:
@@ -190,6 +192,7 @@ def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
     ledgers: list[LedgerState] = []
     for each in stats["ledgers"]:
         ledger_id, entries, size = each["ledgerId"], each["entries"], each["size"]
+        is_offloaded = bool(each.get("offloaded", False))
         if ledger_id > last.ledger_id:
             break
         if entries <= 0:
@@ -202,7 +205,7 @@ def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
             break
         if ledger_id == last.ledger_id:
             entries = min(entries, last.entry_id + 1)
-        ledgers.append(LedgerState(ledger_id, entries, size))
+        ledgers.append(LedgerState(ledger_id, entries, size, is_offloaded))
     cursors = {
         name: _position(each["markDeletePosition"])
         for name, each in stats.get("cursors", {}).items()

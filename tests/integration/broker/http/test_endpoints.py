@@ -322,7 +322,7 @@ def test_a_setting_changes_while_the_broker_runs_and_counts_at_once(rest: Rest) 
 
 def test_what_has_no_effect_says_so(rest: Rest) -> None:
     answer = rest("PUT", f"{NS}/offloadThreshold", 5)
-    assert "no offloader" in answer.headers["x-magnetar-note"]
+    assert "no object store" in answer.headers["x-magnetar-note"]
     assert rest("PUT", f"{NS}/offloadThreshold", -1).status == 204
 
 

@@ -36,7 +36,8 @@ _GAUGES = """
     pulsar_txn_active_count pulsar_txn_tb_active_total
     pulsar_topics_count pulsar_subscriptions_count pulsar_producers_count pulsar_consumers_count
     pulsar_rate_in pulsar_rate_out pulsar_throughput_in pulsar_throughput_out
-    pulsar_storage_size pulsar_storage_logical_size pulsar_storage_backlog_size
+    pulsar_storage_size pulsar_storage_logical_size pulsar_storage_offloaded_size
+    pulsar_storage_backlog_size
     pulsar_storage_backlog_quota_limit pulsar_storage_write_rate pulsar_msg_backlog
     pulsar_publish_rate_limit_times pulsar_delayed_message_index_size_bytes
     pulsar_compaction_removed_event_count pulsar_compaction_succeed_count

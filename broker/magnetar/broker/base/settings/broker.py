@@ -9,6 +9,7 @@ from pydantic_settings import (
 )
 
 from magnetar.broker.base.listeners import parse_listeners
+from magnetar.broker.base.settings.objects import ObjectSettings
 from magnetar.broker.base.settings.observing import ObservingSettings
 from magnetar.broker.base.settings.policies import PolicySettings
 from magnetar.broker.base.settings.security import SecuritySettings
@@ -19,6 +20,7 @@ _MIB = 1 << 20
 
 
 class BrokerSettings(
+    ObjectSettings,
     ObservingSettings,
     PolicySettings,
     SecuritySettings,

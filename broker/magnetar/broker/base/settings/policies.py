@@ -128,6 +128,24 @@ class PolicySettings(Section):
     compaction_threshold_bytes: int = Field(
         default=0, ge=0, description="Uncompacted bytes at which a topic is compacted; 0 = never."
     )
+    offload_threshold_bytes: int = Field(
+        default=-1,
+        ge=-1,
+        description="The newest bytes of a topic that stay on bookies; older ledgers move to the "
+        "object store. 0 = all closed ledgers move, -1 = the size does not decide.",
+    )
+    offload_threshold_s: int = Field(
+        default=-1,
+        ge=-1,
+        description="Ledgers that were closed longer ago move to the object store; -1 = the age "
+        "does not decide.",
+    )
+    offload_deletion_lag_s: int = Field(
+        default=4 * 60 * 60,
+        ge=-1,
+        description="How long ledgers that were copied to the object store are on bookies, too; "
+        "-1 = for ever.",
+    )
     encryption_required: bool = Field(
         default=False, description="Whether producers must encrypt their messages."
     )

@@ -32,6 +32,7 @@ TOPIC = (
     counter("pulsar_out_bytes_total", "Bytes of these."),
     gauge("pulsar_storage_size", "Bytes of its ledgers, all copies."),
     gauge("pulsar_storage_logical_size", "Bytes of its ledgers, one copy."),
+    gauge("pulsar_storage_offloaded_size", "Bytes of its ledgers that are in an object store."),
     gauge(
         "pulsar_storage_backlog_size",
         "Bytes that its slowest subscription has not acknowledged, as its quota counts them.",
@@ -169,6 +170,7 @@ def topic_values(topic: Topic, rates: Numbers, within: InSubscriptions) -> tuple
         sent_bytes,
         size * policies.persistence.write_quorum,
         size,
+        shown.get("offload", {}).get("offloadedStorageSize", 0),
         topic_backlog_bytes(topic),
         max(0, policies.size_quota.bytes),
         within.backlog,

@@ -20,11 +20,13 @@ from dataclasses import dataclass, replace
 
 from magnetar.broker.base import naming
 from magnetar.broker.features import compaction, deduplication
+from magnetar.broker.features.offloading.rules import offload_rules
 from magnetar.broker.policies.model import BacklogPolicy, DeleteMode, Policies
 from magnetar.cursors import StoredCursor
 from magnetar.ledger.managed_log.log_deletion import is_marked
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_retention import Retention, bytes_behind, trim_point
+from magnetar.ledger.offloading.offload_choice import to_copy, to_forget
 from magnetar.ledger.position import Position
 
 _LONG_AGO_MS = 1
@@ -127,6 +129,12 @@ def _is_to_be_compacted(topic: StoredTopic, policies: Policies, _now_ms: int) ->
     return bytes_behind(topic.log.ledgers, mark) >= threshold
 
 
+def _is_to_be_offloaded(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:
+    # What was left open is closed by a load, and then is as old as that.
+    rules, ledgers = offload_rules(policies), topic.log.ledgers
+    return bool(to_forget(ledgers, rules, now_ms=now_ms) or to_copy(ledgers, rules, now_ms=now_ms))
+
+
 def _can_be_trimmed(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:
     # The cursor of deduplication holds nothing: a load leaves it at the end.
     holding = [each for name, each in topic.cursors.items() if name != deduplication.CURSOR]
@@ -145,6 +153,7 @@ _CHECKS: Mapping[str, _Check] = {
     "inactive-subscriptions": _has_unused_subscriptions,
     "inactive-topics": _is_unused,
     "compaction": _is_to_be_compacted,
+    "offloading": _is_to_be_offloaded,
     "trimming": _can_be_trimmed,
 }
 """By the names of the ticker's jobs."""

@@ -1,0 +1,62 @@
+"""Settings of tiered storage: which object stores there are, and how ledgers go there."""
+
+from pydantic import Field
+
+from magnetar.broker.base.settings.section import Section
+from magnetar.ledger.offloading.settings import ObjectStoreSettings
+from magnetar.ledger.settings import ObjectReadSettings
+
+
+class ObjectSettings(ObjectReadSettings, Section):
+    """Object stores, and the bounds of moving ledgers to them and of reading them there."""
+
+    object_stores: tuple[ObjectStoreSettings, ...] = Field(
+        default=(),
+        description="Object stores of the cluster, under names that stay: each ledger remembers "
+        'which one it went to. As JSON, [{"name": "main", "url": "s3://bucket"}]. Credentials '
+        "come from the environment of the process. All brokers have the same stores.",
+    )
+    offload_store: str = Field(
+        default="",
+        description="Name of the store that ledgers go to, unless a policy names another one.",
+    )
+    object_prefix: str = Field(
+        default="",
+        description="What the keys of all objects begin with; empty, or with a slash at its end.",
+    )
+    object_bytes_min: int = Field(
+        default=1 << 20,
+        ge=0,
+        description="Smaller ledgers wait for object_small_wait_s before they are moved: an object "
+        "costs the same number of requests, whatever its size.",
+    )
+    object_small_wait_s: float = Field(
+        default=24 * 60 * 60, ge=0, description="How long small ledgers wait before they move."
+    )
+    offload_check_interval_s: float = Field(
+        default=10.0, ge=0, description="Time between two looks at what is to be moved; 0: none."
+    )
+    offload_retry_s: float = Field(
+        default=1.0, gt=0, description="Pause after a failure; it doubles up to the maximum."
+    )
+    offload_retry_s_max: float = Field(
+        default=300.0, gt=0, description="Longest pause after a failure."
+    )
+    offload_copies_at_once: int = Field(
+        default=2, ge=1, le=64, description="Ledgers that a broker copies at the same time."
+    )
+    offload_bytes_per_s_max: int = Field(
+        default=200 << 20,
+        ge=0,
+        description="Bytes per second that a broker reads from bookies for copies; 0: no bound.",
+    )
+    object_sweep_interval_s: float = Field(
+        default=3600.0,
+        ge=0,
+        description="Time between two passes that delete objects which no topic names; 0: none.",
+    )
+    object_grace_s: float = Field(
+        default=3600.0,
+        ge=0,
+        description="How long an object is kept that no topic names: readers may still use it.",
+    )

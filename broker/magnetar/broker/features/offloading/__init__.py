@@ -1,0 +1,18 @@
+"""Tiered storage: a topic's closed ledgers go to an object store, by policy and on demand."""
+
+from magnetar.broker.features.offloading.composition import object_ledgers, offload_surroundings
+from magnetar.broker.features.offloading.offload import (
+    Offload,
+    OffloadStatus,
+    OffloadSurroundings,
+    offload_of,
+)
+
+__all__ = [
+    "Offload",
+    "OffloadStatus",
+    "OffloadSurroundings",
+    "object_ledgers",
+    "offload_of",
+    "offload_surroundings",
+]

@@ -1,0 +1,55 @@
+"""Tiered storage of one broker: its object stores, what copies to them and what reads there."""
+
+import random
+from collections.abc import Sequence
+
+from magnetar.broker.base.entry import publish_time_ms_of
+from magnetar.broker.base.settings.objects import ObjectSettings
+from magnetar.broker.features.offloading.offload import OffloadSurroundings
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.offloading.object_reader import ObjectReads
+from magnetar.ledger.offloading.offloader import BlockFacts, Offloader, OffloadSettings
+from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
+from magnetar.ledger.ports import Clock
+
+
+def offload_surroundings(
+    settings: ObjectSettings,
+    stores: StoreSet,
+    client: LedgerClient,
+    *,
+    clock: Clock,
+    random: random.Random,
+    made_by: str,
+) -> OffloadSurroundings | None:
+    """What the topics of a broker offload with; None: the broker has no object store."""
+    if not settings.object_stores:
+        return None
+    offloader = Offloader(
+        client,
+        stores,
+        OffloadSettings(
+            copies_at_once=settings.offload_copies_at_once,
+            copy_bytes_per_s_max=settings.offload_bytes_per_s_max,
+        ),
+        find_instance_id=client.registry.instance_id,
+        made_by=made_by,
+        clock=clock,
+        random=random,
+        describe=block_facts,
+    )
+    return OffloadSurroundings(offloader, stores.urls, settings, clock)
+
+
+def object_ledgers(
+    settings: ObjectSettings, stores: StoreSet, clock: Clock
+) -> StoredLedgers | None:
+    """What reads ledgers in the object stores of a broker; None: it has none."""
+    return StoredLedgers(stores, ObjectReads(settings, clock)) if settings.object_stores else None
+
+
+def block_facts(entries: Sequence[bytes]) -> BlockFacts:
+    """When the messages in entries were published; nothing, if one of them does not say."""
+    times = [publish_time_ms_of(entry) for entry in entries]
+    known = [time_ms for time_ms in times if time_ms is not None]
+    return BlockFacts(publish_ms=known if len(known) == len(times) else ())

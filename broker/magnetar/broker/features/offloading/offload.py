@@ -1,0 +1,259 @@
+"""Offloading of one topic: its closed ledgers go to the object store, when they are due.
+
+The owner of the topic looks now and then, by the policies of that moment, and an administrator may
+ask for everything before a message. What fails is tried again after a pause that doubles; why it
+failed is shown. Publishing goes on meanwhile, and nothing is lost by a failure (`offloader.py` of
+the ledger component has the steps).
+
+Source: tiered storage, sections 1, 2 and 16.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import structlog
+
+from magnetar.broker.base.errors import (
+    ConflictError,
+    InvalidPolicyError,
+    NotAllowedError,
+    ServiceNotReadyError,
+)
+from magnetar.broker.base.settings.objects import ObjectSettings
+from magnetar.broker.features.offloading.rules import offload_rules, reads_objects_first, store_of
+from magnetar.broker.policies.model import Policies
+from magnetar.broker.topic import Feature, Topic, TopicPort, Work
+from magnetar.ledger.backoff import backoff
+from magnetar.ledger.errors import LedgerError, LogFencedError
+from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.offloading.log_offload import LogOffload
+from magnetar.ledger.offloading.object_keys import object_base
+from magnetar.ledger.offloading.offload_choice import OffloadRules, to_copy, to_forget
+from magnetar.ledger.offloading.offloader import Offloader
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import Position
+
+_log = structlog.get_logger()
+
+
+class OffloadStatus(Enum):
+    """What the last offload that somebody asked for has come to. The values are Pulsar's."""
+
+    NOT_RUN = "NOT_RUN"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadSurroundings:
+    """What the offloading of all topics of a broker has in common."""
+
+    offloader: Offloader
+    urls: Mapping[str, str]
+    """Of the broker's object stores, by their names."""
+    settings: ObjectSettings
+    clock: Clock
+
+
+class Offload(Feature):
+    """Offloading of one topic that this broker owns. Everything happens on the event loop."""
+
+    def __init__(
+        self, topic: TopicPort, log: ManagedLog, around: OffloadSurroundings | None
+    ) -> None:
+        """`around`: None, the broker has no object store."""
+        self._topic = topic
+        self._log = log
+        self._around = around
+        self._task: asyncio.Task[None] | None = None
+        self._steps = (
+            LogOffload(log, around.offloader, around.clock) if around is not None else None
+        )
+        self._failures = 0
+        self._retry_at_s = 0.0
+        self.status = OffloadStatus.NOT_RUN
+        self.last_error = ""
+        self.failed_ms = 0
+        """When something failed the last time, ms since 1970; 0: never."""
+        log.prefer_objects(reads_objects_first(topic.policies))
+
+    def policies_changed(self, before: Policies) -> None:
+        self._log.prefer_objects(reads_objects_first(self._topic.policies))
+        if self._topic.policies.offload != before.offload:
+            self._retry_at_s = 0.0  # what was wrong may be right now
+
+    # Running
+
+    @property
+    def has_store(self) -> bool:
+        """Whether this broker has an object store at all."""
+        return self._around is not None
+
+    def look(self) -> Work | None:
+        """Begin what is due by the policies. It runs beside the ticker: a ledger takes long."""
+        around = self._around
+        if around is None or self.is_working or self._topic.is_leaving:
+            return None
+        if around.clock.monotonic_s() < self._retry_at_s:
+            return None
+        rules, now_ms = self._rules(around), around.clock.wall_ms()
+        ledgers = self._log.ledgers
+        if to_forget(ledgers, rules, now_ms=now_ms) or to_copy(ledgers, rules, now_ms=now_ms):
+            self._begin(around, rules, None)
+        return None
+
+    def start(self, before: Position) -> None:
+        """Begin to move all ledgers that end before a position, because somebody asks for it.
+
+        Raises:
+            NotAllowedError: this broker has no object store.
+            ConflictError: that is being done already.
+            ServiceNotReadyError: the topic is being closed.
+        """
+        name = str(self._topic.name)
+        if self._around is None:
+            raise NotAllowedError(
+                f"{name} cannot be offloaded: this broker has no object store; name one in its "
+                "settings (object_stores)"
+            )
+        if self.status is OffloadStatus.RUNNING:
+            raise ConflictError(f"Offload already in progress: {name} is being offloaded")
+        if self._topic.is_leaving:
+            raise ServiceNotReadyError(f"{name} is closing")
+        self.status, self.last_error = OffloadStatus.RUNNING, ""
+        self._begin(self._around, self._rules(self._around), before)
+
+    def _rules(self, around: OffloadSurroundings) -> OffloadRules:
+        return offload_rules(
+            self._topic.policies,
+            small_bytes=around.settings.object_bytes_min,
+            small_wait_s=around.settings.object_small_wait_s,
+        )
+
+    def _begin(
+        self, around: OffloadSurroundings, rules: OffloadRules, before: Position | None
+    ) -> None:
+        previous = self._task
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(around, rules, before, previous), name=f"offload-{self._topic.name}"
+        )
+
+    @property
+    def is_working(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    async def stopped(self) -> None:
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def close(self) -> None:
+        """The topic is closed: a copy under way is broken off, and adopted or begun anew by the
+        next owner."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def abandon(self) -> None:
+        self.close()
+
+    async def _run(
+        self,
+        around: OffloadSurroundings,
+        rules: OffloadRules,
+        before: Position | None,
+        previous: "asyncio.Task[None] | None",
+    ) -> None:
+        if previous is not None:
+            await asyncio.wait([previous])
+        name = str(self._topic.name)
+        try:
+            await self._step(around, rules, before)
+        except LogFencedError:
+            self._finished(before, "another broker has the topic")
+        except (LedgerError, InvalidPolicyError) as error:
+            self._failures += 1
+            settings = around.settings
+            pause_s = backoff(
+                settings.offload_retry_s, self._failures, settings.offload_retry_s_max
+            )
+            self._retry_at_s = around.clock.monotonic_s() + pause_s
+            self.failed_ms = around.clock.wall_ms()
+            self._finished(before, str(error))
+            _log.warning("offload_failed", topic=name, error=str(error), retry_s=pause_s)
+        except asyncio.CancelledError:
+            self._finished(before, "the topic was closed")
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever asks is to see that it has ended
+            self._retry_at_s = around.clock.monotonic_s() + around.settings.offload_retry_s_max
+            self.failed_ms = around.clock.wall_ms()
+            self._finished(before, f"{type(error).__name__}: {error}")
+            _log.exception("offload_broke", topic=name)
+        else:
+            self._failures = 0
+            self._finished(before, "")
+
+    async def _step(
+        self, around: OffloadSurroundings, rules: OffloadRules, before: Position | None
+    ) -> None:
+        assert self._steps is not None
+        store = store_of(self._topic.policies, around.urls, around.settings.offload_store)
+        if not store:
+            raise InvalidPolicyError(
+                f"{self._topic.name} has no object store: its policies name none, and the broker "
+                "has no offload_store"
+            )
+        instance_id = await around.offloader.instance_id()
+        base = object_base(store, around.settings.object_prefix, instance_id, self._log.path)
+        await self._steps.look(self._log.ledgers, rules, base, before=before)
+
+    def _finished(self, before: Position | None, error: str) -> None:
+        self.last_error = error
+        if before is not None:
+            self.status = OffloadStatus.ERROR if error else OffloadStatus.SUCCESS
+
+    # Shown
+
+    def shown(self) -> Mapping[str, Any]:
+        ledgers = self._offloaded()
+        if not ledgers and not self.failed_ms:
+            return {}
+        return {
+            "offload": {
+                "offloadedStorageSize": sum(ledger.bytes for ledger in ledgers),
+                "lastOffloadLedgerId": ledgers[-1].ledger_id if ledgers else 0,
+                "lastOffloadSuccessTimeStamp": max(
+                    (ledger.object.at_ms for ledger in ledgers if ledger.object), default=0
+                ),
+                "lastOffloadFailureTimeStamp": self.failed_ms,
+            }
+        }
+
+    def first_on_bookies(self) -> Position | None:
+        """The first entry that lies in no object; None: all do."""
+        for ledger in self._log.ledgers:
+            if ledger.object is None or not ledger.object.is_copied:
+                return Position(ledger.ledger_id, 0)
+        return None
+
+    def _offloaded(self) -> list[LogLedger]:
+        return [
+            ledger
+            for ledger in self._log.ledgers
+            if ledger.object is not None and ledger.object.is_copied
+        ]
+
+
+def offload_of(topic: Topic) -> Offload:
+    """The offloading of a topic.
+
+    Raises:
+        NotAllowedError: the topic keeps nothing.
+    """
+    found = topic.find(Offload)
+    if found is None:
+        raise NotAllowedError(f"{topic.name} is not persistent: there is nothing to offload")
+    return found

@@ -1,0 +1,88 @@
+"""The sweep of the object stores by the leader of the brokers: what no topic names is deleted.
+
+Source: tiered storage, section 17.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from magnetar.broker.base.settings.objects import ObjectSettings
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.offloading.object_keys import ledgers_prefix
+from magnetar.ledger.offloading.store_set import StoreSet
+from magnetar.ledger.offloading.sweeper import SweepCounts, Sweeper
+from magnetar.ledger.ports import Clock
+
+_log = structlog.get_logger()
+
+
+class Sweeping:
+    """Sweeps every object store of the settings now and then. `start`, `stop`."""
+
+    def __init__(
+        self,
+        settings: ObjectSettings,
+        stores: StoreSet,
+        client: LedgerClient,
+        store: MetadataStore,
+        *,
+        is_leader: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._stores = stores
+        self._client = client
+        self._store = store
+        self._is_leader = is_leader
+        self._clock = clock
+        self._sweepers: dict[str, Sweeper] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.counts: dict[str, SweepCounts] = {}
+        """Of the last pass over each store."""
+        self.failures = 0
+        """Passes that ended with an error; each was logged."""
+
+    def start(self) -> None:
+        """Begin, if there is anything to be swept."""
+        if self._settings.object_stores and self._settings.object_sweep_interval_s > 0:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="object-sweep")
+
+    async def stop(self) -> None:
+        """Break off what is under way: nothing depends on it."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.object_sweep_interval_s)
+            if not self._is_leader():
+                self._sweepers.clear()  # what it saw unnamed was long ago, when it leads again
+                continue
+            for each in self._settings.object_stores:
+                await self._sweep(each.name)
+
+    async def _sweep(self, name: str) -> None:
+        try:
+            sweeper = self._sweepers.get(name)
+            if sweeper is None:
+                instance_id = await self._client.registry.instance_id()
+                sweeper = self._sweepers[name] = Sweeper(
+                    self._stores.store(name),
+                    self._store,
+                    ledgers_prefix(self._settings.object_prefix, instance_id),
+                    clock=self._clock,
+                    grace_s=self._settings.object_grace_s,
+                )
+            self.counts[name] = await sweeper.sweep(may_delete=self._is_leader)
+        except LedgerError as error:
+            self.failures += 1
+            _log.warning("object_sweep_failed", store=name, error=str(error))
+        except Exception:  # noqa: BLE001 - the next pass may do better
+            self.failures += 1
+            _log.exception("object_sweep_broke", store=name)

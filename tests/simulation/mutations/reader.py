@@ -16,7 +16,7 @@ from tests.simulation.mutations.mutation import Mutation, edited, replaced
 def _no_bound() -> Iterator[None]:
     with (
         edited(ReadBound, "check", ("if last > self.last_entry_id:", "if False:")),
-        edited(EntryFetcher, "fetch", ("if last > last_add_confirmed:", "if False:")),
+        edited(EntryFetcher, "_fetch", ("if last > last_add_confirmed:", "if False:")),
     ):
         yield
 

@@ -207,8 +207,8 @@ MUTATIONS: list[Mutation] = [
             log_takeover,
             "_recover",
             (
-                "if ledger.is_closed and at < len(listed) - OPEN_LEDGERS_MAX:",
-                "if at < len(listed) - 1:",
+                "is_old = ledger.is_closed and at < len(listed) - OPEN_LEDGERS_MAX",
+                "is_old = at < len(listed) - 1",
             ),
         ),
     ),

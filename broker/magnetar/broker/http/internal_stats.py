@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from magnetar.broker.features.offloading import Offload
 from magnetar.broker.features.transactions.topic_transactions import state_of
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
@@ -73,7 +74,15 @@ def topic_internal_stats(topic: Topic, *, schema_ledgers: Iterable[int] = ()) ->
         # Beyond Pulsar: tells a reader of the ledgers whether one went that it has not read.
         "removedThrough": getattr(log, "removed_through", -1),
         **_transactions(topic),
+        **_object_stores(topic),
     }
+
+
+def _object_stores(topic: Topic) -> Stats:
+    """Beyond Pulsar: where the objects are that ledgers name, for readers of the objects."""
+    offloading = topic.find(Offload)
+    stores = offloading.stores() if offloading is not None else {}
+    return {"objectStores": stores} if stores else {}
 
 
 def _transactions(topic: Topic) -> Stats:

@@ -15,8 +15,21 @@ from magnetar.sdk.spark.admin_client import AdminClient
 from magnetar.sdk.spark.columns import ERROR_FIELD, METADATA_FIELDS, VALUE, value_fields
 from magnetar.sdk.spark.errors import DataLossError, OffsetError
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, reach, shown_id
-from magnetar.sdk.spark.planning import SlicePlan, joined_topics, plan_slices, slice_entries
-from magnetar.sdk.spark.slices import PERMISSIVE, JoinedSlices, LedgerPart, Slice, ValueSchema
+from magnetar.sdk.spark.planning import (
+    EntryRange,
+    SlicePlan,
+    joined_topics,
+    plan_slices,
+    slice_entries,
+)
+from magnetar.sdk.spark.slices import (
+    PERMISSIVE,
+    JoinedSlices,
+    LedgerPart,
+    ObjectPart,
+    Slice,
+    ValueSchema,
+)
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.spark.topic_schema import value_schema_of, with_versions
 from magnetar.sdk.spark.topic_states import TopicState, TopicStates
@@ -199,22 +212,18 @@ class SourceDriver:
         wanted = {each.ledger_id for plan in plans for each in plan.ranges}
         wanted.update(ledger_id for plan in plans for ledger_id, _ in plan.before)
         known = self._directory.read(wanted)
-        offloaded = {
-            name: {each.ledger_id for each in state.ledgers if each.is_offloaded}
-            for name, state in states.items()
-        }
         found = []
         for plan in plans:
             parts = []
+            objects = _objects_of(states[plan.topic])
             for each in plan.ranges:
                 metadata = known.get(each.ledger_id)
                 if metadata is not None:
                     aborted = states[plan.topic].aborted.get(each.ledger_id, b"")
                     part = ledger_part(metadata, each.first, each.last, aborted)
-                    is_offloaded = each.ledger_id in offloaded[plan.topic]
-                    parts.append(replace(part, is_offloaded=is_offloaded))
-                elif each.ledger_id in offloaded[plan.topic]:
-                    parts.append(LedgerPart(each.ledger_id, each.first, each.last))
+                    parts.append(replace(part, object=objects.get(each.ledger_id)))
+                elif each.ledger_id in objects:
+                    parts.append(_object_part(each, objects[each.ledger_id], states[plan.topic]))
                 elif self.options.settings.fail_on_data_loss:
                     raise DataLossError(
                         f"{plan.topic}: ledger {each.ledger_id} was deleted while the query was "
@@ -223,9 +232,9 @@ class SourceDriver:
             earlier = tuple(
                 ledger_part(known[ledger_id], 0, last)
                 if ledger_id in known
-                else LedgerPart(ledger_id, 0, last)
+                else LedgerPart(ledger_id, 0, last, object=objects[ledger_id])
                 for ledger_id, last in plan.before
-                if ledger_id in known or ledger_id in offloaded[plan.topic]
+                if ledger_id in known or ledger_id in objects
             )
             if not parts:
                 continue
@@ -280,6 +289,21 @@ class SourceDriver:
                 f"begins with ledger {state.first_ledger_id} now: give a later message, or set "
                 "failOnDataLoss to false"
             )
+
+
+def _objects_of(state: TopicState) -> dict[int, ObjectPart]:
+    """The objects of a topic's ledgers, by ledger."""
+    found = {}
+    for each in state.ledgers:
+        if each.object is not None:
+            store, key = each.object
+            found[each.ledger_id] = ObjectPart(state.stores.get(store, ""), key)
+    return found
+
+
+def _object_part(wanted: EntryRange, found: ObjectPart, state: TopicState) -> LedgerPart:
+    aborted = state.aborted.get(wanted.ledger_id, b"")
+    return LedgerPart(wanted.ledger_id, wanted.first, wanted.last, aborted=aborted, object=found)
 
 
 def _check_names(option: str, offsets: StartingOffsets, states: Mapping[str, TopicState]) -> None:

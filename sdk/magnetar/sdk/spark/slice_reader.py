@@ -3,8 +3,8 @@
 Entries come from bookies, and through a broker from the first one that none of its bookies is
 reached for. That an executor reaches no bookie says nothing of what they hold: brokers are nearer
 to them. What bookies do say, that entries are gone or are not what was written, is not asked a
-second time; but ledgers that are in an object store may have left the bookies, and come through a
-broker then.
+second time. A ledger that is in an object store may have left the bookies: it is read there then,
+and through a broker if this executor cannot.
 
 A worker process reads many slices, one after the other (`settle_worker`). What it has imported by
 its second task stays for good: `gc.freeze` takes it out of every later round of the garbage
@@ -22,7 +22,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -41,6 +41,9 @@ from magnetar.sdk.spark.errors import (
 from magnetar.sdk.spark.ledger_reads import LedgerReads
 from magnetar.sdk.spark.slices import LEDGERS_BEFORE_MAX, LedgerPart, Slice
 from magnetar.sdk.spark.values import value_columns
+
+if TYPE_CHECKING:
+    from magnetar.sdk.spark.object_reads import ObjectLedgerReads
 
 _log = logging.getLogger(__name__)
 
@@ -282,7 +285,7 @@ class _Reads(Protocol):
 def _reads_of(wanted: Slice, before: _Reads | None = None) -> _Reads:
     """`before`: of the slice before it in a task, which ends with this."""
     settings = wanted.settings
-    if any(part.ensembles for part in wanted.parts) or not wanted.parts:
+    if any(part.ensembles or part.object for part in wanted.parts) or not wanted.parts:
         return FallbackReads(wanted, before if isinstance(before, FallbackReads) else None)
     return BrokerReads(wanted.topic, settings.service_url, settings.client or ClientSettings())
 
@@ -301,6 +304,7 @@ def _widened(part: LedgerPart, first: int, last: int) -> LedgerPart:
         part.write_quorum,
         part.digest_type,
         part.password,
+        object=part.object,
     )
 
 
@@ -317,6 +321,9 @@ class FallbackReads:
         self._slice = wanted
         settings = wanted.settings
         self._brokers: BrokerReads | None = None
+        self._objects: ObjectLedgerReads | None = None
+        self._avoids_objects = False
+        """Whether the object store could not be read here."""
         self._problem: UnreachableError | None = None
         """Why bookies are not asked any more."""
         self._bookies: LedgerReads
@@ -333,6 +340,8 @@ class FallbackReads:
 
     def close(self) -> None:
         self._bookies.close()
+        if self._objects is not None:
+            self._objects.close()
         if self._brokers is not None:
             self._brokers.close()
 
@@ -341,7 +350,7 @@ class FallbackReads:
 
         Raises:
             DataLossError, CorruptDataError: see `LedgerReads.entries`.
-            UnreachableError: neither bookies nor brokers give them; says why of both.
+            UnreachableError: neither bookies, nor the object store, nor brokers give them.
         """
         if self._problem is None and part.ensembles:
             try:
@@ -350,14 +359,24 @@ class FallbackReads:
                     part = replace(part, first=first + len(payloads))
                 return
             except UnreachableError as error:
+                if not self._slice.settings.service_url and part.object is None:
+                    raise
+                self._turn_to_brokers(error)
+            except DataLossError:
+                if part.object is None:
+                    raise  # else it has left the bookies since the query was planned
+        if part.object is not None and not self._avoids_objects:
+            try:
+                for first, payloads in self._stored().entries(part):
+                    yield first, payloads
+                    part = replace(part, first=first + len(payloads))
+                return
+            except (UnreachableError, DataLossError) as error:
+                # What is missing here may be on a disk that only the brokers have.
                 if not self._slice.settings.service_url:
                     raise
-                self._problem = error
-                _log.warning("%s: reading through brokers: %s", self._slice.topic, error)
-                self._bookies.close()
-            except DataLossError:
-                if not part.is_offloaded or not self._slice.settings.service_url:
-                    raise  # else it has left the bookies since the query was planned
+                self._avoids_objects = True
+                _log.warning("%s: objects come through brokers: %s", self._slice.topic, error)
         try:
             yield from self._opened().entries(part)
         except UnreachableError as error:
@@ -365,11 +384,24 @@ class FallbackReads:
                 raise
             raise UnreachableError(f"{self._problem}; nor through brokers: {error}") from error
 
+    def _turn_to_brokers(self, error: UnreachableError) -> None:
+        self._problem = error
+        _log.warning("%s: reading through brokers: %s", self._slice.topic, error)
+        self._bookies.close()
+
     def first_held(self, part: LedgerPart) -> int:
         """The first of these entries that may be there; behind the last one if none is."""
         if self._problem is not None or not part.ensembles:
             return part.first
         return self._bookies.first_held(part)
+
+    def _stored(self) -> "ObjectLedgerReads":
+        if self._objects is None:
+            # Here, not above: most tasks read no object, and it has to load much.
+            from magnetar.sdk.spark.object_reads import ObjectLedgerReads
+
+            self._objects = ObjectLedgerReads(request_bytes=self._slice.settings.request_bytes)
+        return self._objects
 
     def _opened(self) -> BrokerReads:
         if self._brokers is None:

@@ -41,6 +41,14 @@ class Ensemble(NamedTuple):
     bookies: tuple[str, ...]
 
 
+class ObjectPart(NamedTuple):
+    """The object of a ledger. Executors have credentials of their own."""
+
+    store: str
+    """`ObjectStoreSettings` as JSON."""
+    key: str
+
+
 @dataclass(frozen=True)
 class LedgerPart:
     """Entries `first` to `last` of one ledger, both included."""
@@ -61,8 +69,8 @@ class LedgerPart:
     length: int = -1
     """Payload bytes of the whole ledger, as its metadata says, where `last` is the end of a closed
     one; -1: it is not, or the entries are read through a broker."""
-    is_offloaded: bool = False
-    """The ledger is in an object store, and may leave the bookies: brokers read it there."""
+    object: ObjectPart | None = None
+    """Where the ledger is in an object store; it may leave the bookies, or has left them."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ the driver plans to read is acknowledged to producers, and nothing beyond it is 
 """
 
 import base64
+import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,8 +30,8 @@ class LedgerState:
     ledger_id: int
     entries: int
     bytes: int
-    is_offloaded: bool = False
-    """The ledger is in an object store, and may have left the bookies."""
+    object: tuple[str, str] | None = None
+    """Name of the object store that it is in, and the key; it may have left the bookies."""
 
     @property
     def entry_bytes(self) -> float:
@@ -54,6 +55,8 @@ class TopicState:
     """Ledger -> bitmap of the entries of aborted transactions: bit `i % 8` of byte `i // 8`."""
     removed_through: int = -1
     """The last ledger with entries that was removed by trimming; -1: none."""
+    stores: Mapping[str, str] = field(default_factory=dict)
+    """Name of an object store -> its settings as JSON, of those that ledgers are in."""
     is_there: bool = True
     """False: a partition that the topic should have, and that does not exist."""
 
@@ -192,7 +195,8 @@ def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
     ledgers: list[LedgerState] = []
     for each in stats["ledgers"]:
         ledger_id, entries, size = each["ledgerId"], each["entries"], each["size"]
-        is_offloaded = bool(each.get("offloaded", False))
+        found = each.get("object", {}) if each.get("offloaded", False) else {}
+        stored = (found["store"], found["key"]) if found else None
         if ledger_id > last.ledger_id:
             break
         if entries <= 0:
@@ -205,7 +209,7 @@ def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
             break
         if ledger_id == last.ledger_id:
             entries = min(entries, last.entry_id + 1)
-        ledgers.append(LedgerState(ledger_id, entries, size, is_offloaded))
+        ledgers.append(LedgerState(ledger_id, entries, size, stored))
     cursors = {
         name: _position(each["markDeletePosition"])
         for name, each in stats.get("cursors", {}).items()
@@ -223,6 +227,7 @@ def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
         cursors,
         aborted,
         removed_through=int(stats.get("removedThrough", -1)),
+        stores={name: json.dumps(each) for name, each in stats.get("objectStores", {}).items()},
     )
 
 

@@ -232,6 +232,19 @@ class Offload(Feature):
             }
         }
 
+    def stores(self) -> Mapping[str, Mapping[str, Any]]:
+        """The settings of the object stores that its ledgers are in, by name, for those who read
+        objects themselves. There are no secrets in them."""
+        if self._around is None:
+            return {}
+        found = (ledger.object for ledger in self._offloaded())
+        used = {self._log.objects.base(each).store for each in found if each is not None}
+        return {
+            each.name: each.model_dump(mode="json", exclude_defaults=True)
+            for each in self._around.settings.object_stores
+            if each.name in used
+        }
+
     def first_on_bookies(self) -> Position | None:
         """The first entry that lies in no object; None: all do."""
         for ledger in self._log.ledgers:

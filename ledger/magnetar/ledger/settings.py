@@ -349,3 +349,68 @@ class LogConfig(BaseModel):
                 f"ledger_age_max_s {self.ledger_age_max_s}"
             )
         return self
+
+
+class ObjectReadSettings(BaseModel):
+    """How entries of offloaded ledgers are read: bounds of one process, and of each reader."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    object_index_cache_bytes: int = Field(
+        default=64 << 20,
+        ge=0,
+        description="Memory for the indexes of objects that were opened last; with an index, an "
+        "object is opened without a request. A ledger of 2 GiB takes about 600 KB. 0: none is "
+        "kept.",
+    )
+    object_read_memory_bytes: int = Field(
+        default=256 << 20,
+        ge=0,
+        description="Memory for what all readers of objects keep and fetch ahead. A reader that "
+        "gets none of it requests about 1 MiB for each read.",
+    )
+    object_read_window_bytes: int = Field(
+        default=48 << 20,
+        ge=0,
+        description="How far ahead of its consumer one reader of an object fetches, at most. 0: "
+        "not at all.",
+    )
+    object_read_range_bytes: int = Field(
+        default=8 << 20,
+        ge=1,
+        le=1 << 30,
+        description="Bytes of one request to an object store, about. Larger ones cost less per "
+        "byte; several smaller ones at once are faster.",
+    )
+    object_read_ranges_max: int = Field(
+        default=6, ge=1, le=64, description="Requests of one reader at once."
+    )
+    object_reads_max: int = Field(
+        default=32,
+        ge=1,
+        le=1024,
+        description="Reading requests to one object store at once; further ones wait.",
+    )
+    object_read_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        le=600,
+        description="Timeout of a reading request to an object store, in which it also waits for "
+        "its turn; after it, the store counts as unavailable.",
+    )
+    object_read_idle_s: float = Field(
+        default=10.0,
+        ge=0,
+        le=3_600,
+        description="If object_read_memory_bytes is used up, readers that were not used for this "
+        "long give their part back.",
+    )
+
+    @model_validator(mode="after")
+    def _window_fits(self) -> "ObjectReadSettings":
+        if self.object_read_window_bytes > self.object_read_memory_bytes:
+            raise ValueError(
+                f"object_read_window_bytes {self.object_read_window_bytes} is above "
+                f"object_read_memory_bytes {self.object_read_memory_bytes}"
+            )
+        return self

@@ -328,6 +328,20 @@ def open_run(data: bytes, footer: ObjectFooter, number: int) -> EntryBlock:
     return block
 
 
+def run_payloads(data: bytes, footer: ObjectFooter, number: int, codec: PacketCodec) -> list[bytes]:
+    """The payloads of a run, after all checks: the run's own, and each packet's digest and ids.
+
+    Raises:
+        ObjectDamagedError
+    """
+    place = footer.runs[number]
+    block = open_run(data, footer, number)
+    payloads, error = codec.open_payloads(block, place.first_entry_id, place.entries)
+    if error is not None:
+        raise ObjectDamagedError(f"{footer.name}, run {number}: {error}") from error
+    return payloads
+
+
 class ObjectVerifier:
     """Reads an object back, run by run, and compares it with the ledger that it is to replace.
 
@@ -362,11 +376,7 @@ class ObjectVerifier:
         Raises:
             ObjectDamagedError: a checksum, or the digest of a packet, is wrong.
         """
-        place = self._footer.runs[self._next]
-        block = open_run(data, self._footer, self._next)
-        payloads, error = self._codec.open_payloads(block, place.first_entry_id, place.entries)
-        if error is not None:
-            raise ObjectDamagedError(f"{self._footer.name}, run {self._next}: {error}") from error
+        payloads = run_payloads(data, self._footer, self._next, self._codec)
         self._length += sum(map(len, payloads))
         self._next += 1
 

@@ -365,6 +365,54 @@ async def test_a_store_has_a_bounded_number_of_requests_at_once(store: Store) ->
     await reads.close()
 
 
+async def test_a_reader_has_a_bounded_number_of_requests_at_once(store: Store) -> None:
+    bounded = settings(object_read_ranges_max=2, object_read_range_bytes=RUN_BYTES)
+    reads = ObjectReads(bounded, SystemClock())
+    reader = await reads.open(store, KEY, NAME)
+    for entry_id in range(4):
+        await read_one(reader, entry_id)
+    await until(lambda: len(asyncio.all_tasks()) == 1)
+    del store.requests[:]
+    gate = store.shut()
+    waiting = asyncio.ensure_future(read_one(reader, 4))
+    await settle()
+    assert len(store.requests) == 2
+    gate.set()
+    assert await waiting == VALUES[4]
+    await reads.close()
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_turn_that_comes_as_its_request_is_cancelled_goes_to_the_next_one(
+    store: Store, turns: int
+) -> None:
+    reads = ObjectReads(settings(object_reads_max=1), SystemClock())
+    first, second, third = [await reads.open(store, KEY, NAME) for _ in range(3)]
+    gate = asyncio.Event()
+
+    async def fail() -> None:
+        await gate.wait()
+        raise ObjectStoreUnavailableError("503")
+
+    store.before = fail
+    readings = [
+        asyncio.ensure_future(read_one(first, 5)),
+        asyncio.ensure_future(read_one(second, 9)),
+    ]
+    await settle()
+    gate.set()
+    await settle(turns)
+    readings[1].cancel()
+    await second.close()
+    await asyncio.wait(readings)
+    store.before = None
+    async with asyncio.timeout(5):
+        assert await read_one(third, 100) == VALUES[100]
+    for each in readings:
+        assert each.cancelled() or isinstance(each.exception(), ObjectStoreUnavailableError)
+    await reads.close()
+
+
 async def test_a_run_that_a_reader_waits_for_goes_before_those_fetched_ahead(store: Store) -> None:
     reads = ObjectReads(settings(object_reads_max=1), SystemClock())
     ahead, other = [await reads.open(store, KEY, NAME) for _ in range(2)]
@@ -460,16 +508,60 @@ async def test_when_everybody_who_asked_is_cancelled_the_next_reader_gets_the_ru
     await reads.close()
 
 
-async def test_when_the_task_that_opens_is_cancelled_another_one_opens(
+async def test_a_cancelled_request_that_is_slow_to_end_holds_nobody_up(
     store: Store, reads: ObjectReads
+) -> None:
+    first, second = [await reads.open(store, KEY, NAME) for _ in range(2)]
+    ended = asyncio.Event()
+
+    async def end_slowly() -> None:
+        try:
+            await hang()
+        finally:
+            await ended.wait()
+
+    store.before = end_slowly
+    waiting = asyncio.ensure_future(read_one(first, 5))
+    await settle()
+    store.before = None
+    waiting.cancel()
+    closing = asyncio.ensure_future(first.close())
+    await settle()
+    async with asyncio.timeout(5):
+        assert await read_one(second, 5) == VALUES[5]
+    ended.set()
+    await closing
+
+
+async def test_a_request_goes_on_while_anybody_wants_one_of_its_runs(
+    store: Store, reads: ObjectReads
+) -> None:
+    first, second = [await reads.open(store, KEY, NAME) for _ in range(2)]
+    await read_one(first, 0)
+    gate = store.shut()
+    ahead = asyncio.ensure_future(read_one(first, 1))
+    await settle()
+    waiting = asyncio.ensure_future(read_one(second, 2))
+    await settle()
+    ahead.cancel()
+    await first.close()
+    gate.set()
+    assert await waiting == VALUES[2]
+    assert len(store.requests) == 3
+
+
+@pytest.mark.parametrize("cancelled", [0, 1, 2])
+async def test_when_a_task_that_opens_is_cancelled_the_others_open(
+    store: Store, reads: ObjectReads, cancelled: int
 ) -> None:
     gate = store.shut()
     opening = [asyncio.ensure_future(reads.open(store, KEY, NAME)) for _ in range(3)]
     await settle()
-    opening[0].cancel()
+    opening.pop(cancelled).cancel()
+    await settle()
     gate.set()
-    assert (await opening[1]).last_entry_id == (await opening[2]).last_entry_id == 199
-    assert len(store.requests) == 2
+    assert [(await each).last_entry_id for each in opening] == [199, 199]
+    assert len(store.requests) == (2 if cancelled == 0 else 1)
 
 
 async def test_when_a_request_fails_everybody_who_waits_is_told(
@@ -480,6 +572,7 @@ async def test_when_a_request_fails_everybody_who_waits_is_told(
     found = await asyncio.gather(*(read_one(each, 5) for each in readers), return_exceptions=True)
     assert [type(each) for each in found] == [ObjectStoreUnavailableError] * 3
     assert len(store.requests) == 2
+    assert [each.window_bytes for each in readers] == [0, 0, 0]
 
 
 async def test_a_fault_of_the_program_is_told_as_well(store: Store, reads: ObjectReads) -> None:
@@ -542,9 +635,21 @@ async def test_a_damaged_run_fails_only_reads_in_it(store: Store, reads: ObjectR
         except ObjectDamagedError:
             found.append(None)
     assert found == [*VALUES[:60], None, *VALUES[61:]]
-    # Once when it was fetched ahead, once when it was read.
-    assert reads.counts.damaged_runs <= 2
     assert len(store.requests) < len(VALUES) / 2
+
+
+async def test_a_damaged_run_that_was_fetched_ahead_is_requested_again_only_when_it_is_read(
+    store: Store, reads: ObjectReads
+) -> None:
+    await put(store, flip(OBJECT, footer_in(OBJECT).runs[60].offset + 500))
+    reader = await reads.open(store, KEY, NAME)
+    for entry_id in range(60):
+        await read_one(reader, entry_id)
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+    assert reads.counts.damaged_runs == 1
+    with pytest.raises(ObjectDamagedError):
+        await read_one(reader, 60)
+    assert reads.counts.damaged_runs == 2
 
 
 async def test_an_object_that_was_cut_off_serves_the_runs_that_it_has(
@@ -682,6 +787,55 @@ async def test_closing_a_reader_gives_its_window_back_and_ends_its_requests(
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+async def test_a_read_that_waits_outlives_its_reader_and_keeps_nothing(
+    store: Store, reads: ObjectReads
+) -> None:
+    await put(store, object_of([b"a", b"b"], [2]), "b")
+    reader = await reads.open(store, "b", NAME)
+    gate = store.shut()
+    waiting = asyncio.ensure_future(read_one(reader, 0))
+    await settle()
+    await reader.close()
+    gate.set()
+    assert await waiting == b"a"
+    assert reads.window_bytes == 0
+
+
+async def test_runs_that_were_skipped_while_they_were_under_way_take_no_memory(
+    store: Store, reads: ObjectReads
+) -> None:
+    reader = await reads.open(store, KEY, NAME)
+    for entry_id in range(3):
+        await read_one(reader, entry_id)
+    await until(lambda: len(asyncio.all_tasks()) == 1)
+    gate = store.shut()
+    await read_one(reader, 3)  # and 6 to 10 ahead
+    waiting = asyncio.ensure_future(read_one(reader, 8))
+    await settle()
+    gate.set()
+    assert await waiting == VALUES[8]
+    await until(lambda: len(asyncio.all_tasks()) == 1)
+    assert reads.window_bytes == reader.window_bytes > 0
+
+
+async def test_a_run_that_nobody_wants_any_more_when_it_was_checked_takes_no_memory(
+    store: Store, reads: ObjectReads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = await reads.open(store, KEY, NAME)
+    for entry_id in range(3):
+        await read_one(reader, entry_id)
+    await until(lambda: len(asyncio.all_tasks()) == 1)
+
+    def giving_back(*arguments: Any) -> list[bytes]:
+        reader.give_back()
+        return run_payloads(*arguments)
+
+    monkeypatch.setattr(shared_runs, "run_payloads", giving_back)
+    await read_one(reader, 3)  # and 6 to 10 ahead
+    await until(lambda: len(asyncio.all_tasks()) == 1)
+    assert reads.window_bytes == 0
+
+
 async def test_a_run_of_two_readers_counts_once_and_stays_until_both_gave_it_back(
     store: Store, reads: ObjectReads
 ) -> None:
@@ -743,6 +897,26 @@ async def test_idle_readers_give_their_memory_to_those_that_need_it(store: Store
     assert busy.window_bytes > 20 * RUN_BYTES
     assert reads.counts.windows_given_back == 1
     assert await read_one(idle, 8) == VALUES[8]
+    await reads.close()
+
+
+async def test_a_reader_that_waits_for_its_store_is_not_idle(store: Store) -> None:
+    clock = HandClock()
+    bounded = settings(object_read_memory_bytes=52 * RUN_BYTES, object_read_idle_s=10)
+    reads = ObjectReads(bounded, clock)
+    await put(store, OBJECT, "b")
+    slow, other = await reads.open(store, KEY, NAME), await reads.open(store, "b", NAME)
+    await widened(slow)
+    await until(lambda: len(asyncio.all_tasks()) == 1)
+    gate = store.shut()
+    waiting = asyncio.ensure_future(read_one(slow, 52))
+    await settle()
+    clock.now_s += 100
+    store.before = None
+    await widened(other)
+    assert reads.counts.windows_given_back == 0
+    gate.set()
+    assert await waiting == VALUES[52]
     await reads.close()
 
 

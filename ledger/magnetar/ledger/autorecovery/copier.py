@@ -86,7 +86,7 @@ class BytesBudget:
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
                 self.give_back(size)
-            else:
+            elif (size, future) in self._waiting:  # else `give_back` has passed over it
                 self._waiting.remove((size, future))
             raise
 

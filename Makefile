@@ -134,10 +134,10 @@ sim: $(VENV)/.stamp-test ## simulate ledgers and logs, with CLUSTER=1 brokers an
 mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol, with CLUSTER=1 of brokers and auto-recovery, with STORAGE=1 of the storage; a simulated run must notice: RUNS=2000, ONLY=name
 	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing)$(if $(CLUSTER),.cluster).mutate --runs $(or $(RUNS),$(if $(CLUSTER),200,2000)) $(if $(ONLY),--only $(ONLY)) --write $(ARGS)
 
-chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n; with CLUSTER=1 a whole cluster: every fault FAULTS=20 times; with PIPELINE=1 Spark's archive; with TXN=1 exactly-once by transactions
+chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n; with CLUSTER=1 a whole cluster: every fault FAULTS=20 times; with PIPELINE=1 Spark's archive; with TXN=1 exactly-once by transactions; with OFFLOAD=1 tiered storage
 	$(if $(CLUSTER)$(PIPELINE),@sh deploy/bootstrap/java.sh && sh deploy/bootstrap/iproute2.sh)
 	$(if $(TXN),@sh deploy/bootstrap/java.sh)
-	$(BIN)/python -m tests.chaos$(if $(PIPELINE),.pipeline,$(if $(CLUSTER),.cluster --times $(or $(FAULTS),20),$(if $(TXN),.transactions) --kills $(or $(KILLS),200))) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(BIN)/python -m tests.chaos$(if $(PIPELINE),.pipeline,$(if $(CLUSTER),.cluster --times $(or $(FAULTS),20),$(if $(TXN),.transactions)$(if $(OFFLOAD),.offloading) --kills $(or $(KILLS),200))) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 spark-matrix: $(VENV)/.stamp-test ## read topics by Spark in all 288 ways of choosing, beginning, running and storing
 	@sh deploy/bootstrap/java.sh

@@ -92,9 +92,7 @@ class PlannedStore:
                 raise ObjectStoreUnavailableError("503")
         return data
 
-    async def put(
-        self, key: str, pieces: AsyncIterator[bytes], *, expected_bytes: int = 0
-    ) -> int:
+    async def put(self, key: str, pieces: AsyncIterator[bytes], *, expected_bytes: int = 0) -> int:
         raise NotImplementedError
 
     async def create(self, key: str, body: bytes) -> bool:

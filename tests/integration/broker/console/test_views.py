@@ -128,6 +128,7 @@ def test_storage_shows_ledgers_and_cursors(console: OpenConsole) -> None:
     tab = console().open(f"{TOPIC}/placed/storage")
     tab.sees("12 entries in 1 ledger")
     expect(tab.page.get_by_role("table", name="Ledgers")).to_contain_text("being written")
+    expect(tab.page.get_by_role("table", name="Ledgers")).to_contain_text("bookies")
     expect(tab.row("Cursors", "audit")).to_contain_text("12")
 
 

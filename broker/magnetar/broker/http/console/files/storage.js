@@ -11,6 +11,13 @@ import { link, table } from "./table.js";
 const EVERY_MS = 5000;
 
 /** The tab "Storage". */
+/** Where a ledger lies: on bookies, in an object store, or both. */
+function placeOf(object) {
+  if (!object) return "bookies";
+  if (object.state === "copying") return `bookies; on its way to ${object.store}`;
+  return object.state === "only" ? object.store : `bookies and ${object.store}`;
+}
+
 export function showStorage({ topic, partitions, content, signal }) {
   if (partitions) {
     const links = Array.from({ length: Math.min(partitions, 1000) }, (_, index) =>
@@ -34,6 +41,7 @@ export function showStorage({ topic, partitions, content, signal }) {
       { title: "Entries", number: true, text: (row) => count(row.entries) },
       { title: "Size", number: true, text: (row) => bytes(row.size) },
       { title: "Closed", text: (row) => time(row.timestamp) },
+      { title: "Where", text: (row) => placeOf(row.object) },
     ],
   });
   const cursors = table({

@@ -73,6 +73,8 @@ class Topics:
             ownership,
             acquire_timeout_s=settings.topic_load_timeout_ms / 1000,
         )
+        self.offloading = offloading
+        """What moves ledgers to object stores; None: this broker has no store."""
         self._opener = TopicOpener(
             settings,
             client,

@@ -126,6 +126,8 @@ class OffloadCounts:
     objects_adopted: int = 0
     objects_replaced: int = 0
     """Damaged objects of ledgers that the bookies still had."""
+    failures: int = 0
+    """Looks at a log that ended with an error; counted by whoever has them tried again."""
 
 
 class Offloader:

@@ -176,6 +176,7 @@ class Offload(Feature):
             self._finished(before, "another broker has the topic")
         except (LedgerError, InvalidPolicyError) as error:
             self._failures += 1
+            around.offloader.counts.failures += 1
             settings = around.settings
             pause_s = backoff(
                 settings.offload_retry_s, self._failures, settings.offload_retry_s_max
@@ -188,6 +189,7 @@ class Offload(Feature):
             self._finished(before, "the topic was closed")
             raise
         except Exception as error:  # noqa: BLE001 - whoever asks is to see that it has ended
+            around.offloader.counts.failures += 1
             self._retry_at_s = around.clock.monotonic_s() + around.settings.offload_retry_s_max
             self.failed_ms = around.clock.wall_ms()
             self._finished(before, f"{type(error).__name__}: {error}")

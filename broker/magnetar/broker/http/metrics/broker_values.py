@@ -24,6 +24,7 @@ from magnetar.broker.http.metrics.text import (
 from magnetar.broker.http.metrics.topic_values import TOPIC
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.topics.services import Services
+from magnetar.ledger.offloading.offloader import OffloadCounts
 
 COORDINATOR = (
     gauge("pulsar_txn_active_count", "Transactions that have not ended everywhere."),
@@ -96,6 +97,15 @@ def transaction_tables(
 
 
 Read = Callable[[BrokerView], float]
+
+
+def _of_offloads(read: Callable[[OffloadCounts], float]) -> Read:
+    def read_or_zero(broker: BrokerView) -> float:
+        offloading = broker.services.topics.offloading
+        return read(offloading.offloader.counts) if offloading is not None else 0
+
+    return read_or_zero
+
 
 PLAIN: Sequence[tuple[Named, Read]] = (
     (gauge("magnetar_broker_connections", "Client connections."), lambda b: b.connections()),
@@ -182,6 +192,37 @@ PLAIN: Sequence[tuple[Named, Read]] = (
             "Topics that nobody uses that could not be looked at, or not be loaded.",
         ),
         lambda b: b.at_rest.failures,
+    ),
+    (
+        counter(
+            "magnetar_broker_offloaded_ledgers_total", "Ledgers copied to an object store by now."
+        ),
+        _of_offloads(lambda counts: counts.ledgers_copied),
+    ),
+    (
+        counter("magnetar_broker_offloaded_bytes_total", "Bytes of objects that were written."),
+        _of_offloads(lambda counts: counts.bytes_copied),
+    ),
+    (
+        counter(
+            "magnetar_broker_offload_released_ledgers_total",
+            "Ledgers that bookies may forget, because their objects were read back in full.",
+        ),
+        _of_offloads(lambda counts: counts.ledgers_forgotten),
+    ),
+    (
+        counter(
+            "magnetar_broker_offload_failures_total",
+            "Times that moving the ledgers of a topic failed; it is tried again.",
+        ),
+        _of_offloads(lambda counts: counts.failures),
+    ),
+    (
+        counter(
+            "magnetar_broker_objects_replaced_total",
+            "Objects that were found damaged while bookies had the ledger, and written again.",
+        ),
+        _of_offloads(lambda counts: counts.objects_replaced),
     ),
 )
 """Of the broker alone, without labels."""

@@ -372,7 +372,7 @@ async def test_an_owner_whose_log_is_deleted_ends(cluster: Cluster, client: Ledg
         (lambda fields: b"\x00garbage", InvalidLedgerMetadataError, "from a backup"),
         (changed(surprise=1), InvalidLedgerMetadataError, "from a backup"),
         (changed(ledgers=[{"id": 1}]), InvalidLedgerMetadataError, "from a backup"),
-        (changed(format=2, terms=[]), FutureLogFormatError, "upgrade"),
+        (changed(format=3, terms=[]), FutureLogFormatError, "upgrade"),
     ],
     ids=["empty", "no JSON", "unknown field", "bad ledger", "future format"],
 )

@@ -149,22 +149,30 @@ class Relay:
             return
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
         self._links.add(writer)
-        if self.greetings:
-            self.greetings -= 1
-            pumping = asyncio.ensure_future(self._pump(reader, to_server))
-            writer.write(await from_server.read(1 << 16))
-            await from_server.read(1 << 16)
+        try:
+            if self.greetings:
+                self.greetings -= 1
+                pumping = asyncio.ensure_future(self._pump(reader, to_server))
+                writer.write(await from_server.read(1 << 16))
+                await from_server.read(1 << 16)
+                writer.close()
+                to_server.close()
+                await pumping
+                return
+            await asyncio.gather(self._pump(reader, to_server), self._pump(from_server, writer))
+        except OSError:
+            pass  # one of the two was reset
+        finally:
             writer.close()
             to_server.close()
-            await pumping
-            return
-        await asyncio.gather(self._pump(reader, to_server), self._pump(from_server, writer))
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            if writer not in self._hushed:
-                writer.write(data)
-        writer.close()
+        try:
+            while data := await reader.read(1 << 16):
+                if writer not in self._hushed:
+                    writer.write(data)
+        finally:
+            writer.close()  # also if the other side was reset: nobody else would
 
 
 async def test_a_server_that_takes_a_connection_and_says_nothing_does_not_cost_the_session(

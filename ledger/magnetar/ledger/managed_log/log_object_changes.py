@@ -7,7 +7,7 @@ what it gets back. An owner that lost the log fails, as with every other change 
 Source: tiered storage, section 16 (rules 16.1 and 16.3).
 """
 
-from magnetar.ledger.errors import LogFencedError
+from magnetar.ledger.errors import LogClosedError, LogFencedError
 from magnetar.ledger.managed_log.log_appender import LogAppender
 from magnetar.ledger.managed_log.log_ledgers import LogLedgers
 from magnetar.ledger.managed_log.log_list import Change, LogList
@@ -19,8 +19,9 @@ class LogObjectChanges:
     """The objects of one log's ledgers.
 
     Every change returns the ledger's object as the node has it now; None: the ledger left the list,
-    or has none. It raises LogFencedError when another owner has taken the log over, and
-    MetadataError when it is not known whether it happened: call it again with the same attempt.
+    or has none. It raises LogFencedError when another owner has taken the log over, LogClosedError
+    when this handle is closed, and MetadataError when it is not known whether it happened: call it
+    again with the same attempt.
     """
 
     def __init__(self, log_list: LogList, appender: LogAppender, ledgers: LogLedgers) -> None:
@@ -86,8 +87,8 @@ class LogObjectChanges:
 
     async def _change(self, ledger_id: int, change: Change) -> LedgerObject | None:
         refusal = self._appender.refusal()
-        if isinstance(refusal, LogFencedError):
-            raise refusal
+        if isinstance(refusal, LogFencedError | LogClosedError):
+            raise refusal  # else it is terminated: its ledgers move all the same
         try:
             await self._list.update(change)
         except LogFencedError as error:

@@ -30,6 +30,12 @@ class LogOffload:
         """The newest ledger of which it is known that the bookies may forget it, and that it was
         deleted. An owner before us may have got as far as the first, and no further."""
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a ledger is marked that may not have been deleted."""
+        newest = newest_in_object_only(self._owned.objects.ledgers)
+        return newest is not None and newest.ledger_id != self._forgotten_id
+
     async def look(
         self,
         ledgers: Sequence[LogLedger],
@@ -67,7 +73,7 @@ class LogOffload:
     async def _finish(self) -> bool:
         """Delete the newest ledger that is marked, if that is not known to be done."""
         newest = newest_in_object_only(self._owned.objects.ledgers)
-        if newest is None or newest.ledger_id == self._forgotten_id:
+        if newest is None or not self.is_unfinished:
             return True
         if not await self._owned.objects.forget(newest.ledger_id):
             return False

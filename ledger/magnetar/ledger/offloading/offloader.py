@@ -24,7 +24,8 @@ Source: tiered storage, sections 15, 16 and 18.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -288,8 +289,9 @@ class Offloader:
         )
         store = self._stores.store(owned.objects.base(found).store)
         key = owned.objects.key(metadata.ledger_id, found, attempt)
-        pieces = self._pieces(reader, builder)
-        await store.put(key, pieces, expected_bytes=metadata.length)
+        # Closed here: a store that fails leaves the rest of them behind, with a read under way.
+        async with aclosing(self._pieces(reader, builder)) as pieces:
+            await store.put(key, pieces, expected_bytes=metadata.length)
         footer = await read_footer(store, key, builder.name)
         if footer.size_bytes != builder.size_bytes:
             raise ObjectIncompleteError(
@@ -320,7 +322,9 @@ class Offloader:
             bytes=footer.size_bytes,
         )
 
-    async def _pieces(self, reader: LedgerReader, builder: ObjectBuilder) -> AsyncIterator[bytes]:
+    async def _pieces(
+        self, reader: LedgerReader, builder: ObjectBuilder
+    ) -> AsyncGenerator[bytes, None]:
         """The object, piece by piece. The next request to the bookies is under way while the store
         takes what the last one brought."""
         last = reader.metadata.last_entry_id
@@ -338,6 +342,8 @@ class Offloader:
                 yield piece
         finally:
             read.cancel()
+            # Nobody wants what it brings, nor why it failed.
+            await asyncio.gather(read, return_exceptions=True)
 
     async def _read(self, reader: LedgerReader, first: int, last: int) -> Packets:
         size = self._settings.copy_read_bytes

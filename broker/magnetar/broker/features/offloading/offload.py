@@ -96,14 +96,15 @@ class Offload(Feature):
 
     def look(self) -> Work | None:
         """Begin what is due by the policies. It runs beside the ticker: a ledger takes long."""
-        around = self._around
-        if around is None or self.is_working or self._topic.is_leaving:
+        around, steps = self._around, self._steps
+        if around is None or steps is None or self.is_working or self._topic.is_leaving:
             return None
         if around.clock.monotonic_s() < self._retry_at_s:
             return None
         rules, now_ms = self._rules(around), around.clock.wall_ms()
         ledgers = self._log.ledgers
-        if to_forget(ledgers, rules, now_ms=now_ms) or to_copy(ledgers, rules, now_ms=now_ms):
+        is_due = steps.is_unfinished or to_forget(ledgers, rules, now_ms=now_ms)
+        if is_due or to_copy(ledgers, rules, now_ms=now_ms):
             self._begin(around, rules, None)
         return None
 

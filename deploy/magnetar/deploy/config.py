@@ -31,7 +31,7 @@ M = TypeVar("M", bound=BaseModel)
 
 Table = Mapping[str, object]
 
-_SECRETS = re.compile("secret|token|password|key", re.IGNORECASE)
+_SECRETS = re.compile("secret|token|password|key|object_stores", re.IGNORECASE)
 """Settings by whose names, also misspelt ones, nobody can say whether the value may be shown."""
 
 

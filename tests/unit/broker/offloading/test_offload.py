@@ -20,8 +20,14 @@ from magnetar.ledger.position import Position
 from tests.unit.broker.memory_log import ManualClock
 
 MOVES = Policies(offload_threshold_bytes=0, offload_deletion_lag_ms=1_000)
-SETTINGS = ObjectSettings(
-    offload_store="main", object_bytes_min=0, offload_retry_s=1, offload_retry_s_max=3
+SETTINGS = ObjectSettings.model_validate(
+    {
+        "object_stores": [{"name": "main", "url": "s3://bucket"}],
+        "offload_store": "main",
+        "object_bytes_min": 0,
+        "offload_retry_s": 1,
+        "offload_retry_s_max": 3,
+    }
 )
 
 

@@ -3,8 +3,11 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from magnetar.broker.base.errors import InvalidPolicyError
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.base.settings.objects import ObjectSettings
 from magnetar.broker.features.offloading.rules import (
     check_offload,
     offload_rules,
@@ -12,7 +15,10 @@ from magnetar.broker.features.offloading.rules import (
     store_of,
 )
 from magnetar.broker.policies.model import Policies
+from magnetar.deploy.config import component_settings
+from magnetar.deploy.errors import SettingsError
 
+STORE = {"name": "main", "url": "file:///objects"}
 URLS = {
     "main": "s3://one/prefix",
     "second": "s3://two",
@@ -113,3 +119,33 @@ def test_bookies_are_read_first_unless_the_policy_says_otherwise() -> None:
     assert not reads_objects_first(Policies())
     first = {"managedLedgerOffloadedReadPriority": "tiered-storage-first"}
     assert reads_objects_first(Policies(offload=first))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"offload_store": "main"}, "none of object_stores"),
+        ({"object_stores": [STORE, STORE]}, "two stores of one name"),
+        ({"object_stores": [STORE], "object_prefix": "no-slash"}, "must end with a slash"),
+        ({"object_stores": [STORE], "object_prefix": "ümlaut/"}, "every store takes"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(
+    settings: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        ObjectSettings(**settings)
+
+
+def test_settings_that_fit_are_taken() -> None:
+    settings = ObjectSettings.model_validate(
+        {"object_stores": [STORE], "offload_store": "main", "object_prefix": "magnetar/"}
+    )
+    assert settings.object_stores[0].url == "file:///objects"
+
+
+def test_a_secret_in_the_place_of_a_url_is_not_repeated() -> None:
+    table = {"object_stores": [{"name": "main", "url": "s3://hidden:hidden@bucket"}]}
+    with pytest.raises(SettingsError, match="without credentials") as caught:
+        component_settings(BrokerSettings, "broker", tables={"broker": table}, environment={})
+    assert "hidden" not in str(caught.value)

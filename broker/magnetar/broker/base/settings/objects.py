@@ -1,8 +1,9 @@
 """Settings of tiered storage: which object stores there are, and how ledgers go there."""
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from magnetar.broker.base.settings.section import Section
+from magnetar.ledger.offloading.object_store import is_key
 from magnetar.ledger.offloading.settings import ObjectStoreSettings
 from magnetar.ledger.settings import ObjectReadSettings
 
@@ -60,3 +61,21 @@ class ObjectSettings(ObjectReadSettings, Section):
         ge=0,
         description="How long an object is kept that no topic names: readers may still use it.",
     )
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> "ObjectSettings":
+        names = [store.name for store in self.object_stores]
+        if len(set(names)) != len(names):
+            raise ValueError(f"object_stores has two stores of one name: {', '.join(names)}")
+        if self.offload_store and self.offload_store not in names:
+            raise ValueError(
+                f"offload_store {self.offload_store!r} is none of object_stores, which has "
+                f"{', '.join(names) or 'none'}"
+            )
+        prefix = self.object_prefix
+        if prefix and not (prefix.endswith("/") and is_key(f"{prefix}x")):
+            raise ValueError(
+                f"object_prefix {prefix!r} must end with a slash, and have characters that every "
+                "store takes in a key"
+            )
+        return self

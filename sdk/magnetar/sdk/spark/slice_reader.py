@@ -76,7 +76,10 @@ def _batches(schema: StructType, wanted: Sequence[Slice]) -> Iterator[pa.RecordB
     reads: _Reads | None = None
     try:
         for each in wanted:
-            reads = _reads_of(each, reads)
+            before, reads = reads, _reads_of(each, reads)
+            hands_on = isinstance(before, FallbackReads) and isinstance(reads, FallbackReads)
+            if before is not None and not hands_on:
+                before.close()
             yield from _SliceReader(schema, each, reads).batches()
     finally:
         if reads is not None:
@@ -330,6 +333,10 @@ class FallbackReads:
         if before is not None:
             self._bookies, self._problem = before._bookies, before._problem
             self._bookies.know(wanted.addresses)
+            self._objects, before._objects = before._objects, None
+            self._avoids_objects = before._avoids_objects
+            if before._brokers is not None:
+                before._brokers.close()  # of another topic, as a rule
         else:
             self._bookies = LedgerReads(
                 wanted.addresses,

@@ -344,7 +344,7 @@ class LogReader:
                 continue
             if not self._is_decided(ledger_id):
                 return None
-            if listed.object is not None and listed.object.is_copied:
+            if listed.is_in_object:
                 self._ledger = _CopiedLedger(listed, self._closed)
                 break
             try:
@@ -392,7 +392,7 @@ class LogReader:
         await self._leave_ledger()
         await self._load()
         listed = self._listed(gone)
-        if listed is not None and listed.object is not None and listed.object.is_copied:
+        if listed is not None and listed.is_in_object:
             return  # it lies in an object now
         if listed is not None:
             raise LogDataLossError(

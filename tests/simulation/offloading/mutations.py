@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from magnetar.ledger.managed_log.log_objects import ObjectBase
-from magnetar.ledger.offloading import log_offload, object_format, offload_choice, offloader
+from magnetar.ledger.offloading import log_offload, object_format, offloader
 from magnetar.ledger.offloading.object_builder import ObjectBuilder
 from magnetar.ledger.offloading.offloader import Offloader
 from magnetar.ledger.offloading.sweeper import Sweeper
@@ -126,9 +126,9 @@ MUTATIONS: list[Mutation] = [
         invariants=("OL1",),
         description="a copy that an owner left unfinished is nobody's any more",
         apply=lambda: edited(
-            offload_choice,
-            "_is_copied",
-            ("and ledger.object.is_copied", ""),
+            log_offload,
+            "to_copy",
+            ("or ledger.is_in_object:", "or ledger.object is not None:"),
         ),
     ),
     Mutation(

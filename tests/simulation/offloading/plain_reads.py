@@ -1,4 +1,9 @@
-"""Reading objects in the plainest way: footer and run for each read."""
+"""Reads of objects for runs of the steps, in the plainest way: footer and run for each read.
+
+How the product reads them has its own properties (tests/property/ledger/offloading).
+"""
+
+import json
 
 from magnetar.ledger.digest import codec_for
 from magnetar.ledger.ledger_metadata import LedgerMetadata
@@ -9,6 +14,8 @@ from magnetar.ledger.ports import ObjectPlace
 
 
 class PlainLedger:
+    """`ObjectLedger`, with nothing kept."""
+
     def __init__(self, store: ObjectStore, place: ObjectPlace, metadata: LedgerMetadata) -> None:
         self._store, self._place, self._metadata = store, place, metadata
 
@@ -30,12 +37,12 @@ class PlainLedger:
 
 
 class PlainLedgers:
+    """`ObjectLedgers`, out of one store."""
+
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     async def open(self, place: ObjectPlace, *, password: bytes) -> PlainLedger:
-        import json
-
         name = ObjectName(place.ledger_id, bytes.fromhex(place.attempt))
         footer = await read_footer(self._store, place.key, name)
         described = {"password": "", **footer.description.ledger}

@@ -107,14 +107,10 @@ def _ledger(topic: Topic, ledger: LogLedger, *, is_open: bool) -> Stats:
         "ledgerId": ledger.ledger_id,
         "entries": 0 if is_open else ledger.entries,
         "size": 0 if is_open else ledger.bytes,
-        "offloaded": _is_offloaded(ledger),
+        "offloaded": ledger.is_in_object,
         **_CONSTANTS,
         **_object(topic, ledger),
     }
-
-
-def _is_offloaded(ledger: LogLedger) -> bool:
-    return ledger.object is not None and ledger.object.is_copied
 
 
 def _object(topic: Topic, ledger: LogLedger) -> Stats:
@@ -184,7 +180,7 @@ def topic_info(topic: Topic) -> Stats:
                 "entries": each.entries,
                 "size": each.bytes,
                 "timestamp": each.closed_ms,
-                "isOffloaded": _is_offloaded(each),
+                "isOffloaded": each.is_in_object,
             }
             for each in topic.log.ledgers
         ],

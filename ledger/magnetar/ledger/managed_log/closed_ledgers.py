@@ -124,7 +124,7 @@ class ClosedLedgers:
 
     def _sources(self, ledger_id: int) -> tuple[Source, ...]:
         ledger = self._ledger(ledger_id)
-        if ledger is None or ledger.object is None or not ledger.object.is_copied:
+        if ledger is None or not ledger.is_in_object:
             return (Source.BOOKIES,)
         if ledger.is_in_object_only:
             return (Source.OBJECT,)

@@ -53,6 +53,11 @@ class LogLedger:
         return self.closed_ms > 0
 
     @property
+    def is_in_object(self) -> bool:
+        """Whether its entries can be read from an object."""
+        return self.object is not None and self.object.is_copied
+
+    @property
     def is_in_object_only(self) -> bool:
         """Whether the bookies may have forgotten it."""
         return self.object is not None and self.object.state is ObjectState.ONLY

@@ -55,7 +55,7 @@ def to_copy(
     newer_bytes = 0
     for ledger in reversed(ledgers):
         newer_bytes += ledger.bytes
-        if not ledger.is_closed or ledger.entries == 0 or _is_copied(ledger):
+        if not ledger.is_closed or ledger.entries == 0 or ledger.is_in_object:
             continue
         age_s = (now_ms - ledger.closed_ms) / 1000
         is_asked = before is not None and (ledger.ledger_id, ledger.entries - 1) < before
@@ -77,7 +77,7 @@ def to_forget(ledgers: Sequence[LogLedger], rules: OffloadRules, *, now_ms: int)
         if ledger.is_in_object_only:
             continue
         found = ledger.object
-        if not _is_copied(ledger) or found is None or not _is_due(found, rules, now_ms):
+        if not ledger.is_in_object or found is None or not _is_due(found, rules, now_ms):
             break
         chosen.append(ledger)
     return chosen
@@ -89,10 +89,6 @@ def newest_in_object_only(ledgers: Sequence[LogLedger]) -> LogLedger | None:
         if ledger.is_in_object_only:
             return ledger
     return None
-
-
-def _is_copied(ledger: LogLedger) -> bool:
-    return ledger.object is not None and ledger.object.is_copied
 
 
 def _is_due(found: LedgerObject, rules: OffloadRules, now_ms: int) -> bool:

@@ -188,7 +188,7 @@ class Offloader:
         """
         async with self._at_once:
             ledger = _find(owned, ledger_id)
-            if ledger is None or _is_copied(ledger):
+            if ledger is None or ledger.is_in_object:
                 return
             try:
                 reader = await self._client.open(ledger_id, password=self._password)
@@ -422,7 +422,3 @@ def _find(owned: OffloadedLog, ledger_id: int) -> LogLedger | None:
         if ledger.ledger_id == ledger_id:
             return ledger
     return None
-
-
-def _is_copied(ledger: LogLedger) -> bool:
-    return ledger.object is not None and ledger.object.is_copied

@@ -84,7 +84,10 @@ class ObjectLedgerReads:
             raise UnreachableError(f"the brokers do not say where the store of {key} is")
         store = self._stores.get(part.object.store)
         if store is None:
-            settings = ObjectStoreSettings.model_validate_json(part.object.store)
+            try:
+                settings = ObjectStoreSettings.model_validate_json(part.object.store)
+            except ValueError as error:  # of brokers of another release
+                raise UnreachableError(f"the store of {key} has unknown settings") from error
             store = self._stores[part.object.store] = open_object_store(settings)
         name = ObjectName(key.ledger_id, bytes.fromhex(key.attempt))
         return await self._reads.open(store, part.object.key, name, password=part.password)

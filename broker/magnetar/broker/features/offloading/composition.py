@@ -22,7 +22,7 @@ def offload_surroundings(
     random: random.Random,
     made_by: str,
 ) -> OffloadSurroundings | None:
-    """What the topics of a broker offload with; None: the broker has no object store."""
+    """Return what moves the ledgers of a broker's topics; None if it has no object store."""
     if not settings.object_stores:
         return None
     offloader = Offloader(
@@ -44,7 +44,7 @@ def offload_surroundings(
 def object_ledgers(
     settings: ObjectSettings, stores: StoreSet, clock: Clock
 ) -> StoredLedgers | None:
-    """What reads ledgers in the object stores of a broker; None: it has none."""
+    """Return what reads ledgers in a broker's object stores; None if it has no object store."""
     return StoredLedgers(stores, ObjectReads(settings, clock)) if settings.object_stores else None
 
 

@@ -41,7 +41,7 @@ _log = structlog.get_logger()
 
 
 class OffloadStatus(Enum):
-    """What the last offload that somebody asked for has come to. The values are Pulsar's."""
+    """Outcome of the last offload that was requested. The values are Pulsar's."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -51,7 +51,7 @@ class OffloadStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OffloadSurroundings:
-    """What the offloading of all topics of a broker has in common."""
+    """The parts that offloading shares over all topics of a broker."""
 
     offloader: Offloader
     urls: Mapping[str, str]
@@ -251,16 +251,12 @@ class Offload(Feature):
     def first_on_bookies(self) -> Position | None:
         """The first entry that lies in no object; None: all do."""
         for ledger in self._log.ledgers:
-            if ledger.object is None or not ledger.object.is_copied:
+            if not ledger.is_in_object:
                 return Position(ledger.ledger_id, 0)
         return None
 
     def _offloaded(self) -> list[LogLedger]:
-        return [
-            ledger
-            for ledger in self._log.ledgers
-            if ledger.object is not None and ledger.object.is_copied
-        ]
+        return [ledger for ledger in self._log.ledgers if ledger.is_in_object]
 
 
 def offload_of(topic: Topic) -> Offload:

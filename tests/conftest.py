@@ -17,7 +17,7 @@ import signal
 import tempfile
 import zlib
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Set
 from functools import _lru_cache_wrapper
 from pathlib import Path
 
@@ -72,6 +72,8 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BY
     tempfile.tempdir = str(_root)  # and what makes its own folder, as a broker in this process does
 
 _has_failed = pytest.StashKey[bool]()
+_PROOF = "proof"
+"""The property of a test's reports that names the proof to which it belongs."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -109,18 +111,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--record-proven",
         action="store_true",
-        help="if all tests pass, record that they did (tests/proven.json), for --changed, and how "
-        "long they took (tests/durations.json)",
+        help="if all tests pass, record the proofs among them (tests/proven.json), for --changed, "
+        "and how long they took (tests/durations.json)",
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --changed, leave out what is proven. In parallel runs, put the longest groups first."""
+    """With --changed, leave out what is proven. In parallel runs, put the longest groups first.
+
+    What stays tells the process that reports it of the proof that it belongs to.
+    """
     if config.getoption("changed"):
         left_out = [item for item in items if _is_proven(item)]
         items[:] = [item for item in items if item not in set(left_out)]
         config.hook.pytest_deselected(items=left_out)
+    for item in items:
+        if (name := _proof_of(item)) is not None:
+            item.user_properties.append((_PROOF, name))
     if hasattr(config, "workerinput"):
         durations: dict[str, float] = json.loads(_DURATIONS.read_text())
         items.sort(key=lambda item: -durations.get(_group_of(item.nodeid), 0.0))
@@ -158,8 +166,16 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 _took_s: defaultdict[str, float] = defaultdict(float)
 
 
+_passed: defaultdict[str, set[str]] = defaultdict(set)
+"""Proof -> the files of its tests that passed."""
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _took_s[_group_of(report.nodeid)] += report.duration
+    if report.when == "call" and report.passed:
+        for key, value in report.user_properties:
+            if key == _PROOF:
+                _passed[str(value)].add(report.nodeid.partition("::")[0])
 
 
 class _Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -180,10 +196,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Groups:
 
 
 def _is_proven(item: pytest.Item) -> bool:
+    name = _proof_of(item)
+    return name is not None and proven.is_proven(name)
+
+
+def _proof_of(item: pytest.Item) -> str | None:
     if item.nodeid.startswith(_SPARK):
-        return _is_spark_proven()
+        return proven.SPARK
     replay = item.get_closest_marker("replay")
-    return replay is not None and proven.is_proven(replay.args[0])
+    return None if replay is None else str(replay.args[0])
 
 
 def _is_spark_proven() -> bool:
@@ -194,8 +215,15 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
     is_controller = not hasattr(config, "workerinput")
     if is_controller and config.getoption("record_proven") and exitstatus == pytest.ExitCode.OK:
-        proven.record()
+        if not config.option.keyword and not any("::" in each for each in config.args):
+            proven.record(_whole_proofs(_passed))
         known = {
             group: round(took_s) for group, took_s in _took_s.items() if took_s >= _SHORTEST_KNOWN_S
         }
         _DURATIONS.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n")
+
+
+def _whole_proofs(passed: Mapping[str, Set[str]]) -> set[str]:
+    """Return the proofs of which every file ran. Replays of a mutation are all in one file."""
+    of_spark = {str(each.relative_to(ROOT)) for each in (ROOT / _SPARK).rglob("test_*.py")}
+    return {name for name, files in passed.items() if name != proven.SPARK or files >= of_spark}

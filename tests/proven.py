@@ -27,6 +27,7 @@ _SPARK_SOURCES = ("sdk/magnetar/sdk/spark", "sdk/magnetar/sdk/wire", "tests/inte
 _SPARK_PACKAGES = ("pyspark", "pyarrow", "fastavro")
 
 LEDGERS, CLUSTERS, STORAGE = "ledgers", "clusters", "storage"
+_FAMILIES = (LEDGERS, CLUSTERS, STORAGE)
 """Families of mutations."""
 
 
@@ -44,15 +45,18 @@ def key_of(name: str) -> str:
     return _replay_keys(family)[mutation]
 
 
-def record() -> None:
-    """Write the keys of all proofs. To be called when all of them have just passed."""
-    keys = {
-        f"{family}/{mutation}": key
-        for family in (LEDGERS, CLUSTERS, STORAGE)
-        for mutation, key in _replay_keys(family).items()
-    }
-    keys[SPARK] = _spark_key()
+def record(names: Iterable[str]) -> None:
+    """Write the keys of proofs that have just passed. Others keep theirs, but for those of
+    mutations that there are no more."""
+    recorded = _recorded() | {name: key_of(name) for name in names}
+    keys = {name: key for name, key in recorded.items() if name in _all_names()}
     FILE.write_text(json.dumps(keys, indent=0, sort_keys=True) + "\n")
+
+
+@cache
+def _all_names() -> frozenset[str]:
+    replays = (f"{family}/{each}" for family in _FAMILIES for each in _replay_keys(family))
+    return frozenset({SPARK, *replays})
 
 
 def key_of_files(paths: Iterable[Path], *more: str) -> str:

@@ -58,3 +58,18 @@ def test_changed_code_is_proven_anew(before: str, after: str, tmp_path: Path) ->
 
 def test_what_is_no_python_counts_as_it_is(tmp_path: Path) -> None:
     assert _key_of("a: 1 # one\n", tmp_path, "a.yaml") != _key_of("a: 1\n", tmp_path, "a.yaml")
+
+
+def test_a_run_of_some_proofs_leaves_the_keys_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "proven.json"
+    file.write_text('{"spark": "old", "storage/a": "old", "storage/gone": "old"}')
+    monkeypatch.setattr(proven, "FILE", file)
+    monkeypatch.setattr(proven, "key_of", lambda name: "new")
+    monkeypatch.setattr(proven, "_all_names", lambda: {"spark", "storage/a", "storage/b"})
+    proven._recorded.cache_clear()
+    proven.record(["storage/b"])
+    proven._recorded.cache_clear()
+    assert proven._recorded() == {"spark": "old", "storage/a": "old", "storage/b": "new"}
+    proven._recorded.cache_clear()

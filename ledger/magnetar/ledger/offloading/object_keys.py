@@ -51,12 +51,18 @@ def ledgers_prefix(prefix: str, instance_id: str) -> str:
 
 def object_base(store: str, prefix: str, instance_id: str, log: str) -> ObjectBase:
     """Where new objects of a log go."""
-    digest = hashlib.sha256(log.encode()).hexdigest()
-    name = quote(log, safe="").replace("~", "%7E")  # no key of an object may have a tilde
-    if len(name) > LOG_NAME_CHARS_MAX:
-        kept = LOG_NAME_CHARS_MAX - _HASH_DIGITS - len(_CUT)
-        name = f"{name[:kept]}{_CUT}{digest[:_HASH_DIGITS]}"
-    return ObjectBase(store, f"{ledgers_prefix(prefix, instance_id)}{digest[:2]}/{name}/")
+    spread = hashlib.sha256(log.encode()).hexdigest()[:2]
+    return ObjectBase(store, f"{ledgers_prefix(prefix, instance_id)}{spread}/{name_in_key(log)}/")
+
+
+def name_in_key(name: str) -> str:
+    """A name as one part of a key: quoted, and if it is long then, its beginning and a hash."""
+    quoted = quote(name, safe="").replace("~", "%7E")  # no key of an object may have a tilde
+    if len(quoted) <= LOG_NAME_CHARS_MAX:
+        return quoted
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    kept = LOG_NAME_CHARS_MAX - _HASH_DIGITS - len(_CUT)
+    return f"{quoted[:kept]}{_CUT}{digest[:_HASH_DIGITS]}"
 
 
 def parse_key(key: str) -> ObjectKey | None:

@@ -22,7 +22,7 @@ class S3Server:
         (self.port,) = free_ports(1)
         self._http = urllib3.PoolManager()
         self._process = ServerProcess(
-            python_command("moto.server", "-H", HOST, "-p", str(self.port)),
+            python_command("tests.moto_server", HOST, str(self.port)),
             log_path=directory / "moto.log",
             is_ready=lambda line: "Running on" in line,
         )

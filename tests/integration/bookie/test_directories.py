@@ -305,13 +305,17 @@ async def test_an_orderly_stop_goes_from_the_outside_to_the_inside(
 async def test_b18_an_io_error_of_a_flush_ends_the_bookie(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    is_acknowledged = asyncio.Event()
+
     async def flush(self: EntryStorage, *, is_gentle: bool = False) -> None:
+        await is_acknowledged.wait()
         cause = OSError(errno.EIO, os.strerror(errno.EIO))
         raise StorageIOError(f"the flush failed: {cause}") from cause
 
     monkeypatch.setattr(EntryStorage, "flush", flush)
     async with machine.bookie(flush_interval_s=0.02) as (_, client):
         assert (await add(client, 0, 0)).status == Status.OK
+        is_acknowledged.set()
         async with asyncio.timeout(30):
             await client.wait_closed()
     assert [type(error) for error in machine.fatal] == [StorageIOError]

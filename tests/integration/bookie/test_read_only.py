@@ -270,10 +270,11 @@ async def test_a_flush_without_room_makes_the_bookie_read_only_whatever_the_size
     machine: SizedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inodes or a quota are used up; the next flush that succeeds makes it writable again."""
-    room = asyncio.Event()
+    is_acknowledged, room = asyncio.Event(), asyncio.Event()
     flush = EntryStorage.flush
 
     async def flush_with_room(self: EntryStorage, *, is_gentle: bool = False) -> None:
+        await is_acknowledged.wait()
         if not room.is_set():
             cause = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
             raise StorageIOError(f"the flush failed: {cause}") from cause
@@ -282,6 +283,7 @@ async def test_a_flush_without_room_makes_the_bookie_read_only_whatever_the_size
     monkeypatch.setattr(EntryStorage, "flush", flush_with_room)
     async with machine.bookie(flush_interval_s=0.02, flush_retry_s=0.02) as (_, client):
         assert (await add(client, LEDGER, 0)).status == Status.OK
+        is_acknowledged.set()
         await machine.until_registered(readonly=True)
         assert (await add(client, LEDGER, 1)).status == Status.READ_ONLY
         room.set()

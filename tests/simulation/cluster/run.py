@@ -323,7 +323,8 @@ class ClusterRunner:
             bookie.settings = bookie.settings.model_copy(update={"flush_interval_s": 60.0})
         for task in [each.start_soon() for each in sim.bookies.values() if not each.is_lost]:
             await task
+        # Before the last reading: a copy that rotted unread is found by that, when nobody repairs.
+        items = sim.missing_copies() if self.plan.recoveries else None
         await sim.read_all()
         self.final = sim.take_stock()
-        if self.plan.recoveries:
-            self.final.items = sim.missing_copies()
+        self.final.items = items

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from magnetar.deploy.cli_admin import admin
+from magnetar.deploy.cli_backup import add_backup
 from magnetar.deploy.cli_bookie_tool import bookie_tool
 from magnetar.deploy.cli_cluster import add_cluster
 from magnetar.deploy.cli_perf import perf
@@ -80,6 +81,7 @@ app.add_typer(perf, name="perf", rich_help_panel="Daily tools")
 app.add_typer(pipeline, name="pipeline", rich_help_panel="Daily tools")
 app.add_typer(ledger, name="ledger", rich_help_panel="Daily tools")
 app.add_typer(bookie_tool, name="bookie-tool", rich_help_panel="Daily tools")
+add_backup(app)
 
 
 @app.command(rich_help_panel="Servers", epilog=_EPILOG)

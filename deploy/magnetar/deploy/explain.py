@@ -24,10 +24,11 @@ from magnetar.bookie.errors import (
     StorageError,
     StorageIOError,
 )
-from magnetar.broker.base.errors import ListenError, NotRegisteredError
+from magnetar.broker.base.errors import ListenError, NotRegisteredError, RequestError
 from magnetar.broker.security.keys import SecurityConfigError
 from magnetar.deploy.errors import (
     AddressUnavailableError,
+    DamageFoundError,
     DataDirectoryError,
     DataDirectoryLockedError,
     DeployError,
@@ -47,6 +48,11 @@ from magnetar.ledger.errors import (
     NoNodeError,
     NoSuchBookieError,
     NoSuchLedgerError,
+    ObjectDamagedError,
+    ObjectError,
+    ObjectMissingError,
+    ObjectStoreConfigError,
+    ObjectStoreRefusedError,
     SharedSecretConfigError,
 )
 from magnetar.ledger.tls import TlsConfigError
@@ -113,6 +119,14 @@ def explain(
             return UnreadableMetadataError(text)
         case NoNodeError():
             return SettingsError(f"{text}: {metadata_url} holds no cluster; check the URL")
+        case ObjectDamagedError() | ObjectMissingError():
+            return DamageFoundError(text)
+        case ObjectStoreConfigError() | ObjectStoreRefusedError():
+            return SettingsError(text)
+        case ObjectError():
+            return DeployError(f"the object store does not answer as it should: {text}")
+        case RequestError():
+            return SettingsError(text)
         case MetadataError():
             is_file = metadata_url is not None and metadata_url.startswith("embedded:")
             # SQLite says "disk I/O error", too, where a full disk is all that is wrong.

@@ -112,6 +112,31 @@ class LedgerReader:
             )
         )
 
+    async def read_unconfirmed(self, entry_id: int) -> bytes:
+        """Payload of one entry that a bookie has, whether it is confirmed or not. A recovery of the
+        ledger may drop an unconfirmed one.
+
+        Raises:
+            NoSuchEntryError: every replica is certain not to have it.
+            BookieUnavailableError, DigestMismatchError, NoSuchLedgerError: as `read`.
+        """
+        payloads = await self._where_they_lie(
+            lambda metadata: self._parts.fetcher.fetch(
+                metadata, entry_id, entry_id, last_add_confirmed=entry_id, bytes_max=READ_BYTES
+            )
+        )
+        return payloads[0]
+
+    async def length_at(self, entry_id: int) -> int:
+        """Payload bytes of the ledger up to and including an entry.
+
+        Raises:
+            As `read`.
+        """
+        return await self._where_they_lie(
+            lambda metadata: self._parts.fetcher.length_at(metadata, entry_id)
+        )
+
     async def read_packets(self, first: int, last: int, *, bytes_max: int = READ_BYTES) -> Packets:
         """Packets of entries `first`.. of a closed ledger, as the bookies have them; their digests
         are right. At least one, at most up to `last`, about `bytes_max` bytes.

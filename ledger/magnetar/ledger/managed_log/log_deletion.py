@@ -15,6 +15,7 @@ from magnetar.ledger.errors import (
     LedgerError,
     NoSuchLedgerError,
 )
+from magnetar.ledger.managed_log.log_ledgers import delete_ledger_of
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.cell import GONE, Cell, Deletion
 from magnetar.ledger.metadata.store import MetadataStore
@@ -65,7 +66,7 @@ async def delete_marked(client: LedgerClient, store: MetadataStore, path: str) -
         return
     for ledger in removed.before.ledgers:
         try:
-            await client.delete(ledger.ledger_id)
+            await delete_ledger_of(client, path, ledger.ledger_id)
         except NoSuchLedgerError:
             pass
         except LedgerError as error:

@@ -28,8 +28,26 @@ from magnetar.ledger.writer import LedgerWriter
 
 log = structlog.get_logger()
 
+COMPONENT = "managed-log"
+"""In the custom metadata of the ledgers of logs; `log` is the path of the node beside it."""
+
 _ATTEMPTS = 5
 """Deletions of a ledger that left the list, before it is left to the orphan sweep."""
+
+
+async def delete_ledger_of(client: LedgerClient, path: str, ledger_id: int) -> None:
+    """Delete a ledger that left a log; one of that id that was made for another owner stays.
+
+    A log that was restored from a backup of another cluster lists ledgers of that cluster. They lie
+    in objects only, and here their ids may belong to somebody else.
+
+    Raises:
+        NoSuchLedgerError, InvalidLedgerMetadataError, MetadataError
+    """
+    made_for = (await client.manager.read(ledger_id)).metadata.custom_metadata
+    owner = (made_for.get("component", COMPONENT), made_for.get("log", path))
+    if owner == (COMPONENT, path):
+        await client.delete(ledger_id)
 
 
 class LogLedgers:
@@ -60,13 +78,13 @@ class LogLedgers:
             write_quorum=self._config.write_quorum,
             ack_quorum=self._config.ack_quorum,
             password=self._config.password,
-            custom_metadata={"component": "managed-log", "log": self._path},
+            custom_metadata={"component": COMPONENT, "log": self._path},
         )
 
     async def delete(self, ledger_id: int) -> bool:
         """Delete a ledger that nobody refers to; False: that failed, which leaves an orphan."""
         try:
-            await self._client.delete(ledger_id)
+            await delete_ledger_of(self._client, self._path, ledger_id)
         except NoSuchLedgerError:
             pass
         except LedgerError as error:

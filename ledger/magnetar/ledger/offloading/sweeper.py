@@ -5,6 +5,9 @@ its object has a byte, and is never named again once it was forgotten. So an obj
 and that its log's node does not name when it is read later, is nobody's for good. It is deleted in
 a later pass all the same: readers that looked at an older list may still use it.
 
+What a backup names stays (`backup_pins.py`). A restore may have a node name such an object again,
+so the node is read once more behind the backups.
+
 Whatever is in doubt stays: a node that cannot be read or understood, a key that is no ledger's, a
 sweeper that may not be the only one any more.
 
@@ -21,6 +24,7 @@ import structlog
 from magnetar.ledger.errors import InvalidPathError, LedgerError, NoNodeError
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.offloading.backup_pins import BackupPins
 from magnetar.ledger.offloading.object_format import ObjectName
 from magnetar.ledger.offloading.object_keys import ObjectKey, parse_key
 from magnetar.ledger.offloading.object_store import ObjectStore
@@ -41,6 +45,8 @@ class SweepCounts:
     unnamed: int = 0
     """No log names them; those that were deleted included."""
     deleted: int = 0
+    pinned: int = 0
+    """A backup names them; no log does, and their grace is over."""
     undecided: int = 0
     """Objects whose logs could not be read."""
     foreign: int = 0
@@ -58,17 +64,20 @@ class Sweeper:
         *,
         clock: Clock,
         grace_s: float,
+        pins: BackupPins | None = None,
     ) -> None:
         """
         Args:
             prefix: what the keys of the cluster's ledgers begin with (`ledgers_prefix`).
             grace_s: how long an object is unnamed, for this sweeper, before it is deleted.
+            pins: the cluster's backups; None: it has none.
         """
         self._objects = objects
         self._store = store
         self._prefix = prefix
         self._clock = clock
         self._grace_s = grace_s
+        self._pins = pins
         self._unnamed_since_s: dict[str, float] = {}
 
     async def sweep(self, *, may_delete: Callable[[], bool]) -> SweepCounts:
@@ -120,12 +129,31 @@ class Sweeper:
                 since_s = seen[key] = self._unnamed_since_s.get(key, now_s)
                 if now_s - since_s >= self._grace_s and key in self._unnamed_since_s:
                     due.append(key)
+        due = due[:_DELETED_AT_ONCE]
+        if due and self._pins is not None:
+            due = await self._without_pinned(due, self._pins, counts)
         if due and may_delete():
-            await self._objects.delete(due[:_DELETED_AT_ONCE])
-            for key in due[:_DELETED_AT_ONCE]:
+            await self._objects.delete(due)
+            for key in due:
                 log.info("object_deleted", key=key)
                 seen.pop(key)
                 counts.deleted += 1
+
+    async def _without_pinned(
+        self, due: Sequence[str], pins: BackupPins, counts: SweepCounts
+    ) -> list[str]:
+        """Those that no backup names, and still no log behind that."""
+        pinned = await pins.pinned(due)
+        counts.pinned += len(pinned)
+        await self._store.catch_up()
+        left: list[str] = []
+        parsed = [(key, found) for key in due if key not in pinned and (found := parse_key(key))]
+        for _, group in groupby(parsed, key=lambda each: each[1].directory):
+            of_log = list(group)
+            named = await self._named(*of_log[0])
+            if named is not None:
+                left += [key for key, it in of_log if (it.ledger_id, it.attempt) not in named]
+        return left
 
     async def _named(self, key: str, found: ObjectKey) -> set[tuple[int, str]] | None:
         """The attempts that the log of a key names now, by ledger; None: that cannot be told."""

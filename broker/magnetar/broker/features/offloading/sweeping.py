@@ -12,6 +12,8 @@ from magnetar.broker.base.settings.objects import ObjectSettings
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.offloading.backup_keys import backups_prefix
+from magnetar.ledger.offloading.backup_pins import BackupPins
 from magnetar.ledger.offloading.object_keys import ledgers_prefix
 from magnetar.ledger.offloading.store_set import StoreSet
 from magnetar.ledger.offloading.sweeper import SweepCounts, Sweeper
@@ -78,6 +80,10 @@ class Sweeping:
                     ledgers_prefix(self._settings.object_prefix, instance_id),
                     clock=self._clock,
                     grace_s=self._settings.object_grace_s,
+                    pins=BackupPins(
+                        lambda: [self._stores.store(each) for each in self._stores.urls],
+                        backups_prefix(self._settings.object_prefix, instance_id),
+                    ),
                 )
             self.counts[name] = await sweeper.sweep(may_delete=self._is_leader)
         except LedgerError as error:

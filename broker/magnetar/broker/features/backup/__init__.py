@@ -1,0 +1,24 @@
+"""Backups in the object store: making, listing, deleting and restoring them."""
+
+from magnetar.broker.features.backup.backups import Backups, FoundBackup
+from magnetar.broker.features.backup.creating import BackupMaker, Covered
+from magnetar.broker.features.backup.documents import ClusterBackup, LogBackup, LogFile, Uncovered
+from magnetar.broker.features.backup.reading import LogReading
+from magnetar.broker.features.backup.restoring import Restore, RestorePlan
+from magnetar.broker.features.backup.scope import Scope, topic_of_log
+
+__all__ = [
+    "BackupMaker",
+    "Backups",
+    "ClusterBackup",
+    "Covered",
+    "FoundBackup",
+    "LogBackup",
+    "LogFile",
+    "LogReading",
+    "Restore",
+    "RestorePlan",
+    "Scope",
+    "Uncovered",
+    "topic_of_log",
+]

@@ -1,0 +1,138 @@
+"""The backups in one object store: which there are, reading one, deleting one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import google_crc32c
+
+from magnetar.broker.base.errors import InvalidNameError, NotThereError
+from magnetar.broker.features.backup.documents import (
+    CLUSTER_FILE_BYTES_MAX,
+    ClusterBackup,
+    LogBackup,
+    LogFile,
+)
+from magnetar.ledger.errors import ObjectDamagedError, ObjectMissingError
+from magnetar.ledger.offloading.backup_keys import (
+    BACKUP_NAME_CHARS_MAX,
+    BackupFolder,
+    is_backup_name,
+    parse_backup_key,
+)
+from magnetar.ledger.offloading.backup_pins import LOG_FILE_BYTES_MAX, read_whole
+from magnetar.ledger.offloading.object_store import ObjectStore
+
+_DELETED_AT_ONCE = 1_000
+
+
+@dataclass(slots=True)
+class FoundBackup:
+    """A backup, as a listing of keys shows it."""
+
+    name: str
+    files: int = 0
+    size_bytes: int = 0
+    written_ms: int = 0
+    """When its last file was written, by the clock of the store."""
+    is_finished: bool = False
+
+
+class Backups:
+    """The backups of one cluster in one store."""
+
+    def __init__(self, objects: ObjectStore, prefix: str) -> None:
+        """`prefix`: what the keys of the cluster's backups begin with (`backups_prefix`)."""
+        self._objects = objects
+        self._prefix = prefix
+
+    def folder(self, name: str) -> BackupFolder:
+        """The keys of a backup.
+
+        Raises:
+            InvalidNameError: no backup can have that name.
+        """
+        if not is_backup_name(name):
+            raise InvalidNameError(
+                f"{name!r} cannot be the name of a backup: 1 to {BACKUP_NAME_CHARS_MAX} letters, "
+                "digits, dots, dashes and underscores, the first one a letter or digit"
+            )
+        return BackupFolder(self._prefix, name)
+
+    async def found(self) -> Sequence[FoundBackup]:
+        """All backups, also unfinished ones, by name.
+
+        Raises:
+            ObjectError
+        """
+        found: dict[str, FoundBackup] = {}
+        async for page in self._objects.list(self._prefix):
+            for each in page:
+                key = parse_backup_key(each.key)
+                if key is None:
+                    continue
+                backup = found.setdefault(key.name, FoundBackup(key.name))
+                backup.files += 1
+                backup.size_bytes += each.size_bytes
+                backup.written_ms = max(backup.written_ms, each.written_ms)
+                backup.is_finished = backup.is_finished or key.is_cluster
+        return sorted(found.values(), key=lambda each: each.name)
+
+    async def keys(self, name: str) -> Sequence[str]:
+        """The keys of all files of a backup.
+
+        Raises:
+            InvalidNameError, ObjectError
+        """
+        directory = self.folder(name).directory
+        return [each.key async for page in self._objects.list(directory) for each in page]
+
+    async def cluster(self, name: str) -> ClusterBackup:
+        """The cluster file of a finished backup.
+
+        Raises:
+            NotThereError: there is no such backup, or it is unfinished.
+            InvalidNameError
+            ObjectDamagedError, FutureObjectVersionError, ObjectError
+        """
+        key = self.folder(name).cluster_key
+        try:
+            value = await read_whole(self._objects, key, CLUSTER_FILE_BYTES_MAX)
+        except ObjectMissingError as error:
+            raise NotThereError(
+                f"there is no backup {name} ({key}), or it was broken off: `magnetar backup list` "
+                "shows those that there are; of another cluster with --from"
+            ) from error
+        return ClusterBackup.from_bytes(value, key=key)
+
+    async def log(self, file: LogFile) -> LogBackup:
+        """The file of a log.
+
+        Raises:
+            ObjectDamagedError: it is not the one that the cluster file names.
+            ObjectMissingError, FutureObjectVersionError, ObjectError
+        """
+        value = await read_whole(self._objects, file.key, LOG_FILE_BYTES_MAX)
+        found = google_crc32c.value(value)
+        if (len(value), found) != (file.bytes, file.crc32c):
+            raise ObjectDamagedError(
+                f"{file.key} has {len(value)} bytes with the checksum {found}; the cluster file "
+                f"says {file.bytes} bytes and {file.crc32c}"
+            )
+        return LogBackup.from_bytes(value, key=file.key)
+
+    async def delete(self, name: str) -> int:
+        """Delete a backup, finished or not; returns how many files it had. The file that makes it
+        a backup goes first.
+
+        Raises:
+            InvalidNameError
+            ObjectError: not everything is deleted; call again.
+        """
+        keys = await self.keys(name)
+        cluster_key = self.folder(name).cluster_key
+        if cluster_key in keys:
+            await self._objects.delete([cluster_key])
+        rest = [key for key in keys if key != cluster_key]
+        for at in range(0, len(rest), _DELETED_AT_ONCE):
+            await self._objects.delete(rest[at : at + _DELETED_AT_ONCE])
+        return len(keys)

@@ -1,0 +1,220 @@
+"""Makes a backup: the files of logs, each checked against its node, then the cluster file.
+
+A log's file is written first and its node read after that, which makes the file a pin before the
+backup relies on it (`backup_pins.py` of the ledger component). A node that names other objects by
+then has its file written anew.
+
+Each log is one moment, the cluster is not: topics go on while the backup is made.
+
+Source: tiered storage, section 21.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import google_crc32c
+
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import BrokerMetadataError, ConflictError
+from magnetar.broker.cluster.partitions.record import (
+    PARTITIONED_TOPICS_ROOT,
+    PartitionedTopicRecord,
+    partitioned_topics_root,
+)
+from magnetar.broker.features.backup.backups import Backups
+from magnetar.broker.features.backup.documents import (
+    ClusterBackup,
+    LogFile,
+    Uncovered,
+    sum_of,
+)
+from magnetar.broker.features.backup.on_each import on_each
+from magnetar.broker.features.backup.reading import LogReading, names_below
+from magnetar.broker.features.backup.scope import Scope, is_backed_up, topic_of_log
+from magnetar.broker.policies.model import (
+    TENANTS_ROOT,
+    NamespaceRecord,
+    TenantRecord,
+    namespace_path,
+    tenant_path,
+)
+from magnetar.broker.policies.records import read_record
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.offloading.backup_keys import BackupFolder
+from magnetar.ledger.offloading.backup_pins import keys_in
+from magnetar.ledger.offloading.object_store import ObjectStore, create_or_match
+from magnetar.ledger.ports import Clock
+
+_LOGS_AT_ONCE = 8
+_TRIES = 5
+"""Files of one log: its objects may be replaced or trimmed while the file is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """A log in a backup, for whoever is to be told."""
+
+    file: LogFile
+    uncovered: Uncovered
+    ledgers: int
+    """In objects."""
+
+
+class BackupMaker:
+    """Makes backups of one cluster in one object store."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        backups: Backups,
+        store: MetadataStore,
+        reading: LogReading,
+        *,
+        instance_id: str,
+        clock: Clock,
+    ) -> None:
+        self._objects = objects
+        self._backups = backups
+        self._store = store
+        self._reading = reading
+        self._instance_id = instance_id
+        self._clock = clock
+
+    async def logs(self, scope: Scope) -> Sequence[str]:
+        """The paths of the logs in a scope, sorted.
+
+        Raises:
+            MetadataError
+        """
+        found: list[str] = []
+        for namespace in await self._namespaces(scope):
+            root = naming.topics_path(namespace)
+            for node in await names_below(self._store, root):
+                topic = topic_of_log(f"{root}/{node}")
+                if topic is not None and scope.has_topic(topic) and is_backed_up(topic):
+                    found.append(f"{root}/{node}")
+        return found
+
+    async def _namespaces(self, scope: Scope) -> Sequence[str]:
+        return [
+            f"{tenant}/{namespace}"
+            for tenant in await names_below(self._store, TENANTS_ROOT)
+            if scope.has_tenant(tenant)
+            for namespace in await names_below(self._store, f"{TENANTS_ROOT}/{tenant}")
+            if scope.has_namespace(f"{tenant}/{namespace}")
+        ]
+
+    async def make(
+        self, name: str, scope: Scope, *, on_log: Callable[[Covered], None]
+    ) -> ClusterBackup:
+        """Make a backup; it exists when this returns.
+
+        Args:
+            on_log: called for each log when its file is written and checked.
+
+        Raises:
+            ConflictError: there is a backup of that name, or a part of one.
+            InvalidNameError
+            LedgerError, CursorError, BrokerMetadataError, BrokerPersistenceError: an unfinished
+                backup is left, which `Backups.delete` removes.
+        """
+        folder = self._backups.folder(name)
+        if await self._backups.keys(name):
+            raise ConflictError(
+                f"there is a backup {name}, or an unfinished one: choose another name, or delete it"
+            )
+        begun_ms = self._clock.wall_ms()
+        tenants, namespaces, partitioned = await self._above_topics(scope)
+        covered: list[Covered] = []
+
+        async def one(path: str) -> None:
+            found = await self._write_log(folder, path)
+            if found is not None:
+                covered.append(found)
+                on_log(found)
+
+        await on_each(await self.logs(scope), one, at_once=_LOGS_AT_ONCE)
+        cluster = ClusterBackup(
+            name=name,
+            instance_id=self._instance_id,
+            begun_ms=begun_ms,
+            finished_ms=self._clock.wall_ms(),
+            scope=str(scope),
+            tenants=tenants,
+            namespaces=namespaces,
+            partitioned=partitioned,
+            logs=tuple(sorted((each.file for each in covered), key=lambda each: each.log)),
+            uncovered=sum_of(each.uncovered for each in covered),
+        )
+        if not await create_or_match(self._objects, folder.cluster_key, cluster.to_bytes()):
+            raise ConflictError(f"another process has finished a backup {name} meanwhile")
+        return cluster
+
+    async def _above_topics(
+        self, scope: Scope
+    ) -> tuple[
+        dict[str, TenantRecord], dict[str, NamespaceRecord], dict[str, PartitionedTopicRecord]
+    ]:
+        tenants: dict[str, TenantRecord] = {}
+        namespaces: dict[str, NamespaceRecord] = {}
+        partitioned: dict[str, PartitionedTopicRecord] = {}
+        for namespace in await self._namespaces(scope):
+            record = await read_record(self._store, NamespaceRecord, namespace_path(namespace))
+            if record is None or record[0].is_deleted:
+                continue
+            tenant = namespace.partition("/")[0]
+            if tenant not in tenants:
+                found = await read_record(self._store, TenantRecord, tenant_path(tenant))
+                tenants[tenant] = TenantRecord() if found is None else found[0]
+            namespaces[namespace] = record[0]
+            for domain in ("persistent", "non-persistent"):
+                partitioned |= await self._partitioned(scope, namespace, domain)
+        for tenant in await names_below(self._store, TENANTS_ROOT):
+            if scope.has_tenant(tenant) and tenant not in tenants and not scope.namespace:
+                found = await read_record(self._store, TenantRecord, tenant_path(tenant))
+                if found is not None:
+                    tenants[tenant] = found[0]
+        return tenants, namespaces, partitioned
+
+    async def _partitioned(
+        self, scope: Scope, namespace: str, domain: str
+    ) -> dict[str, PartitionedTopicRecord]:
+        found: dict[str, PartitionedTopicRecord] = {}
+        root = partitioned_topics_root(namespace, domain)
+        for node in await names_below(self._store, root):
+            path = f"{root}/{node}"
+            record = await read_record(self._store, PartitionedTopicRecord, path)
+            name = naming.topic_at(namespace, node)
+            topic = naming.topic_of(name)
+            if record is None or record[0].is_deleted or not is_backed_up(topic):
+                continue
+            if scope.has_topic(topic) and (domain == "persistent" or not scope.topic):
+                found[path.removeprefix(f"{PARTITIONED_TOPICS_ROOT}/")] = record[0]
+        return found
+
+    async def _write_log(self, folder: BackupFolder, path: str) -> Covered | None:
+        """The file of a log, whose node names all its objects behind that; None: the log is gone.
+
+        Raises:
+            BrokerMetadataError: the node named others each time.
+        """
+        key = folder.log_key(path)
+        for _ in range(_TRIES):
+            found = await self._reading.read(path)
+            if found is None:
+                return None
+            value = found.to_bytes()
+            if not await create_or_match(self._objects, key, value):
+                raise ConflictError(f"{key} is there already: another process writes this backup")
+            await self._store.catch_up()
+            again = await self._reading.node(path)
+            if again is not None and keys_in(found.manifest.node) <= keys_in(again[0]):
+                file = LogFile(
+                    log=path, key=key, bytes=len(value), crc32c=google_crc32c.value(value)
+                )
+                ledgers = sum(1 for each in found.manifest.node.ledgers if each.is_in_object)
+                return Covered(file, found.uncovered, ledgers)
+            await self._objects.delete([key])
+        raise BrokerMetadataError(
+            f"{path} moved on {_TRIES} times while its file of the backup was written; try again"
+        )

@@ -1,0 +1,30 @@
+"""Work on many things, some at a time; the first failure ends it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def on_each(
+    items: Iterable[T], work: Callable[[T], Awaitable[None]], *, at_once: int
+) -> None:
+    """Do the work on every item, `at_once` at a time.
+
+    Raises:
+        As `work`: the first error, when no work is under way any more.
+    """
+    waiting = iter(items)
+
+    async def worker() -> None:
+        for item in waiting:
+            await work(item)
+
+    tasks = [asyncio.ensure_future(worker()) for _ in range(at_once)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,170 @@
+"""Reads what a backup holds of one log, out of the metadata store and from bookies.
+
+Owners are not disturbed: nothing is fenced, and no node is written. Cursors are read as their
+owners have last saved them, at most the persist interval ago.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from magnetar.broker.base.errors import BrokerMetadataError
+from magnetar.broker.features.backup.documents import LogBackup, Uncovered
+from magnetar.broker.features.backup.scope import topic_of_log
+from magnetar.broker.features.compaction.compacted_ledger import CURSOR as COMPACTION_CURSOR
+from magnetar.broker.policies.model import TopicPolicyRecord, topic_policies_path
+from magnetar.broker.policies.records import read_record
+from magnetar.broker.schemas.ledgers import SchemaLedgers
+from magnetar.broker.schemas.record import SchemaRecord, schemas_path
+from magnetar.cursors import list_cursors
+from magnetar.cursors.closed_cursors import read_closed
+from magnetar.cursors.node import CursorNode
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import NoNodeError, NoSuchLedgerError
+from magnetar.ledger.managed_log.log_deletion import is_marked
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.metadata.store import MetadataStore, Versioned
+from magnetar.ledger.offloading.log_manifest import LogManifest, ManifestSchema
+from magnetar.ledger.ports import Clock
+from magnetar.sdk.wire import TopicName
+
+_SCHEMA_CACHE_BYTES = 16 << 20
+"""Definitions are remembered: all partitions of a topic have the same ones."""
+
+
+class LogReading:
+    """Reads logs of one cluster."""
+
+    def __init__(
+        self, client: LedgerClient, store: MetadataStore, instance_id: str, clock: Clock
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._instance_id = instance_id
+        self._clock = clock
+        self._schemas = SchemaLedgers(client, cache_bytes_max=_SCHEMA_CACHE_BYTES)
+
+    async def node(self, path: str) -> tuple[LogMetadata, int] | None:
+        """What a log's node says, and its version; None: there is no such log, or no more.
+
+        Raises:
+            LedgerError
+        """
+        found = await self._get(path)
+        if found is None or not found.value:
+            return None
+        metadata = LogMetadata.from_json(found.value, path=path)
+        return None if is_marked(metadata.properties) else (metadata, found.version)
+
+    async def _get(self, path: str) -> Versioned | None:
+        try:
+            return await self._store.get(path)
+        except NoNodeError:
+            return None
+
+    async def read(self, path: str) -> LogBackup | None:
+        """Everything about a log and its topic; None: there is no such log, or no more.
+
+        Cursors are read before the list of ledgers: none is ahead of it.
+
+        Raises:
+            LedgerError, CursorError, BrokerMetadataError, BrokerPersistenceError
+        """
+        topic = topic_of_log(path)
+        if topic is None:
+            raise BrokerMetadataError(f"{path} is not the path of a topic's log")
+        cursors = await self._cursors(path)
+        await self._store.catch_up()
+        found = await self.node(path)
+        if found is None:
+            return None
+        metadata, version = found
+        schemas, schemas_next = await self._schemas_of(topic)
+        policies = await read_record(
+            self._store, TopicPolicyRecord, topic_policies_path(topic), is_sure=True
+        )
+        manifest = LogManifest(
+            self._instance_id, path, version, self._clock.wall_ms(), metadata, schemas
+        )
+        return LogBackup(
+            manifest,
+            cursors,
+            None if policies is None else policies[0],
+            schemas_next,
+            await self._uncovered(metadata, cursors),
+        )
+
+    async def _cursors(self, path: str) -> Mapping[str, CursorNode]:
+        found: dict[str, CursorNode] = {}
+        for name in await list_cursors(self._store, path):
+            state = await read_closed(self._client, self._store, path, name)
+            if state is not None:
+                found[name] = state
+        return found
+
+    async def _schemas_of(self, topic: TopicName) -> tuple[tuple[ManifestSchema, ...], int]:
+        path = schemas_path(topic)
+        found = await read_record(self._store, SchemaRecord, path, is_sure=True)
+        if found is None:
+            return (), 0
+        schemas: list[ManifestSchema] = []
+        for entry in found[0].current:
+            stored = (await self._schemas.read(path, entry)).stored
+            schemas.append(
+                ManifestSchema(
+                    entry.version,
+                    entry.timestamp_ms,
+                    stored.schema.type.value,
+                    stored.schema.data,
+                    dict(stored.schema.properties),
+                )
+            )
+        return tuple(schemas), found[0].next_version
+
+    async def _uncovered(
+        self, metadata: LogMetadata, cursors: Mapping[str, CursorNode]
+    ) -> Uncovered:
+        left = [each for each in metadata.ledgers if not each.is_in_object]
+        sizes = [await self._size(each) for each in left]
+        held = [(each, size) for each, size in zip(left, sizes, strict=True) if size[0]]
+        compaction = cursors.get(COMPACTION_CURSOR)
+        return Uncovered(
+            ledgers=len(held),
+            entries=sum(entries for _, (entries, _) in held),
+            bytes=sum(size for _, (_, size) in held),
+            since_ms=await self._begun_ms(held[0][0]) if held else 0,
+            is_compacted=compaction is not None and bool(compaction.properties),
+        )
+
+    async def _size(self, ledger: LogLedger) -> tuple[int, int]:
+        """Entries and bytes of a ledger; of an open one, those that are confirmed by now."""
+        if ledger.is_closed:
+            return ledger.entries, ledger.bytes
+        try:
+            reader = await self._client.open(ledger.ledger_id)
+            try:
+                last = await reader.read_last_add_confirmed()
+                return last + 1, await reader.length_at(last) if last >= 0 else 0
+            finally:
+                await reader.close()
+        except NoSuchLedgerError:
+            return 0, 0  # it was empty, and its owner has given it up
+
+    async def _begun_ms(self, ledger: LogLedger) -> int:
+        try:
+            metadata = (await self._client.manager.read(ledger.ledger_id)).metadata
+        except NoSuchLedgerError:
+            return ledger.closed_ms
+        return metadata.created_ms or ledger.closed_ms
+
+
+async def names_below(store: MetadataStore, path: str) -> Sequence[str]:
+    """The children of a node, sorted; none if there is no such node.
+
+    Raises:
+        MetadataError
+    """
+    await asyncio.sleep(0)
+    try:
+        return sorted(await store.children(path))
+    except NoNodeError:
+        return []

@@ -1,0 +1,370 @@
+"""Restores the logs of a backup, and what is above them, into a cluster that does not have them.
+
+Everything is looked at before anything is written: files, objects, and whether a topic is there
+already. Then the ledger id counter passes all ids that the restored messages have; records above
+topics come next; of each topic its schemas, policies and cursors, and last the log's node, which
+makes the topic. Each is put if it is absent, so a restore that was broken off is repeated.
+
+Nothing is written to the object stores: the restored logs name the objects where they are.
+
+Source: tiered storage, section 21.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from magnetar.broker.base.errors import BrokerMetadataError, ConflictError
+from magnetar.broker.cluster.partitions.record import (
+    PARTITIONED_TOPICS_ROOT,
+    PartitionedTopicRecord,
+)
+from magnetar.broker.features.backup.backups import Backups
+from magnetar.broker.features.backup.checking import ObjectCheck, in_words
+from magnetar.broker.features.backup.documents import ClusterBackup, LogFile, Uncovered
+from magnetar.broker.features.backup.on_each import on_each
+from magnetar.broker.features.backup.past_transactions import aborted_in, with_past, write_down
+from magnetar.broker.features.backup.planning import (
+    RESTORED_PROPERTY,
+    RestoredLog,
+    plan,
+)
+from magnetar.broker.features.backup.schema_versions import restore_schemas
+from magnetar.broker.features.backup.scope import Scope, topic_of_log
+from magnetar.broker.policies.model import (
+    NamespaceRecord,
+    Policies,
+    Record,
+    TenantRecord,
+    TopicPolicyRecord,
+    namespace_path,
+    tenant_path,
+    topic_policies_path,
+)
+from magnetar.broker.policies.records import change_record
+from magnetar.broker.schemas.ledgers import SchemaLedgers
+from magnetar.cursors import CursorSettings
+from magnetar.cursors.closed_cursors import make_closed
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import NoNodeError, ObjectDamagedError
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata.cell import Cell
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.settings import LogConfig
+from magnetar.sdk.wire import TopicName
+
+R = TypeVar("R", bound=Record)
+
+_LOGS_AT_ONCE = 8
+_TOKEN_MAX = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class RestorePlan:
+    """What a restore does, or has done."""
+
+    cluster: ClusterBackup
+    logs: list[LogFile] = field(default_factory=list)
+    """Files of the logs that are to be restored."""
+    done_before: int = 0
+    """Logs that an earlier restore from the same backup has made."""
+    ledgers: int = 0
+    entries: int = 0
+    bytes: int = 0
+    cursors: int = 0
+    id_max: int = -1
+    """The highest ledger id that a restored message has, or a lost one had."""
+    lost: Uncovered = field(default_factory=Uncovered)
+    """What bookies alone had when the backup was made."""
+    behind_gap: Uncovered = field(default_factory=Uncovered)
+    kept: list[str] = field(default_factory=list)
+    """Records that were there already, with other values, and were left as they are."""
+
+
+class Restore:
+    """One restore from one backup."""
+
+    def __init__(
+        self,
+        backups: Backups,
+        name: str,
+        scope: Scope,
+        stores: StoreSet,
+        store: MetadataStore,
+        client: LedgerClient,
+        objects: StoredLedgers,
+        *,
+        quorums: LogConfig,
+        keeps_gaps: bool,
+        clock: Clock,
+        random: random.Random,
+    ) -> None:
+        """
+        Args:
+            quorums: of the ledgers for schemas, and for cursors that are too large for their nodes.
+            keeps_gaps: restore what is behind a ledger that lies in no object, too.
+        """
+        self._backups = backups
+        self._name = name
+        self._scope = scope
+        self._stores = stores
+        self._store = store
+        self._client = client
+        self._objects = objects
+        self._quorums = quorums
+        self._keeps_gaps = keeps_gaps
+        self._clock = clock
+        self._random = random
+        self._schemas = SchemaLedgers(client, cache_bytes_max=1)
+
+    # Looking
+
+    async def look(self) -> RestorePlan:
+        """Check everything, and write nothing.
+
+        Raises:
+            NotThereError: there is no such backup, or nothing of the scope in it.
+            ConflictError: topics of the backup exist, and were not restored from it.
+            ObjectDamagedError: files or objects are damaged or missing; all of them are named.
+            ObjectError: a store cannot be reached, or is not among the settings.
+            LedgerError, InvalidNameError
+        """
+        cluster = await self._backups.cluster(self._name)
+        found = RestorePlan(cluster)
+        check = ObjectCheck(self._stores)
+        conflicts: list[str] = []
+
+        async def one(file: LogFile) -> None:
+            restored = await self._planned(file)
+            await check.check(restored)
+            there = await self._there(restored)
+            if there is not None:
+                if there.properties.get(RESTORED_PROPERTY) == _origin_of(restored):
+                    found.done_before += 1
+                else:
+                    conflicts.append(str(topic_of_log(file.log)))
+                return
+            found.logs.append(file)
+            _count(found, restored)
+
+        await on_each(self._wanted(cluster), one, at_once=_LOGS_AT_ONCE)
+        if check.problems:
+            raise ObjectDamagedError(
+                f"backup {self._name} cannot be restored, and nothing was changed: "
+                f"{in_words(sorted(check.problems))}"
+            )
+        if conflicts:
+            raise ConflictError(
+                f"nothing was restored: {len(conflicts)} topics of backup {self._name} exist here, "
+                f"and are not from it: {in_words(sorted(conflicts))}. Delete them first, or "
+                "restore others (--tenant, --namespace, --topic)"
+            )
+        found.logs.sort(key=lambda each: each.log)
+        return found
+
+    def _wanted(self, cluster: ClusterBackup) -> list[LogFile]:
+        return [
+            each
+            for each in cluster.logs
+            if (topic := topic_of_log(each.log)) is not None and self._scope.has_topic(topic)
+        ]
+
+    async def _planned(self, file: LogFile) -> RestoredLog:
+        backup = await self._backups.log(file)
+        token = self._random.randint(1, _TOKEN_MAX)
+        return plan(backup, self._name, token=token, keeps_gaps=self._keeps_gaps)
+
+    async def _there(self, restored: RestoredLog) -> LogMetadata | None:
+        try:
+            node = await self._store.get(restored.path)
+        except NoNodeError:
+            return None
+        # Without a value it is the parent of cursors of a restore that was broken off.
+        return LogMetadata.from_json(node.value, path=restored.path) if node.value else None
+
+    # Writing
+
+    async def write(
+        self, found: RestorePlan, *, ids_max: int, on_behind: Callable[[int], None]
+    ) -> None:
+        """Write what `look` has found.
+
+        Args:
+            ids_max: how many ledger ids may be used up to pass those of the backup.
+            on_behind: told how many are, before that.
+
+        Raises:
+            BrokerMetadataError: more ids would have to be used up; nothing was written.
+            ConflictError: a topic was made by somebody else meanwhile.
+            LedgerError, CursorError, BrokerPersistenceError: repeat the restore.
+        """
+        await self._pass_ids(found.id_max, ids_max, on_behind)
+        await self._above_topics(found)
+        await on_each(found.logs, lambda file: self._log(file, found), at_once=_LOGS_AT_ONCE)
+
+    async def _pass_ids(self, id_max: int, ids_max: int, on_behind: Callable[[int], None]) -> None:
+        if id_max < 0:
+            return
+        if id_max > ids_max:
+            raise BrokerMetadataError(
+                f"ledgers of the backup have ids up to {id_max}; at most {ids_max} ids are used up "
+                "to pass them: raise --ledger-ids-max. It takes a millisecond or less for each"
+            )
+        await self._client.manager.pass_ids([id_max], ids_max=ids_max, on_behind=on_behind)
+
+    async def _above_topics(self, found: RestorePlan) -> None:
+        cluster = found.cluster
+        for tenant, record in sorted(cluster.tenants.items()):
+            if self._scope.has_tenant(tenant):
+                await self._put(found, tenant_path(tenant), record, _is_plain_tenant)
+        for namespace, space in sorted(cluster.namespaces.items()):
+            if self._scope.has_namespace(namespace):
+                await self._put(found, namespace_path(namespace), space, _is_plain_namespace)
+        for path, partitions in sorted(cluster.partitioned.items()):
+            tenant, name, domain, _ = path.split("/")
+            topic = topic_of_log(
+                f"/managed-ledgers/{tenant}/{name}/persistent/{path.split('/')[3]}"
+            )
+            is_persistent = domain == "persistent"
+            if topic is None or not self._scope.has_topic(topic):
+                continue
+            if is_persistent or not self._scope.topic:
+                await self._put(
+                    found,
+                    f"{PARTITIONED_TOPICS_ROOT}/{path}",
+                    partitions,
+                    lambda _: False,
+                    PartitionedTopicRecord,
+                )
+
+    async def _put(
+        self,
+        found: RestorePlan,
+        path: str,
+        record: R,
+        is_plain: Callable[[R], bool],
+        kind: type[R] | None = None,
+    ) -> None:
+        """Put a record that is absent, or as brokers make it at their start."""
+        is_kept = False
+
+        def put(before: R | None) -> R:
+            nonlocal is_kept
+            is_kept = before is not None and before != record and not is_plain(before)
+            return before if is_kept and before is not None else record
+
+        await change_record(self._store, kind or type(record), path, put)
+        if is_kept:
+            found.kept.append(path)
+
+    async def _log(self, file: LogFile, found: RestorePlan) -> None:
+        restored = await self._planned(file)
+        topic = topic_of_log(file.log)
+        assert topic is not None
+        policies = self._policies()
+        await restore_schemas(
+            self._store, self._schemas, topic, restored.backup, policies, clock=self._clock
+        )
+        if restored.backup.topic_policies is not None:
+            await self._put(
+                found,
+                topic_policies_path(topic),
+                restored.backup.topic_policies,
+                lambda _: False,
+                TopicPolicyRecord,
+            )
+        node = restored.node
+        if restored.has_transactions:
+            node = await self._transactions(restored, topic)
+        for name, state in sorted(restored.cursors.items()):
+            await make_closed(
+                self._client,
+                self._store,
+                restored.path,
+                name,
+                state,
+                settings=self._cursor_settings(),
+                clock=self._clock,
+            )
+        await self._create(restored.path, node)
+
+    async def _transactions(self, restored: RestoredLog, topic: TopicName) -> LogMetadata:
+        state = await aborted_in(restored, self._objects)
+        await write_down(
+            self._client,
+            self._store,
+            topic,
+            state,
+            restored.node.last_listed,
+            self._quorums,
+            clock=self._clock,
+            random=self._random,
+        )
+        return with_past(restored.node)
+
+    async def _create(self, path: str, node: LogMetadata) -> None:
+        """The node of the log, which may be there as a parent of cursors."""
+
+        def create(before: LogMetadata | None) -> LogMetadata:
+            if before is not None:
+                raise ConflictError(
+                    f"{path} was made by somebody else meanwhile: it is not restored"
+                )
+            return node
+
+        cell = Cell(
+            self._store,
+            path,
+            decode=lambda value: LogMetadata.from_json(value, path=path) if value else None,
+            encode=LogMetadata.to_json,
+        )
+        await cell.change(create)
+
+    def _policies(self) -> Policies:
+        """The quorums of schema ledgers, as policies."""
+        quorums = self._quorums
+        return Policies.model_validate(
+            {
+                "persistence": {
+                    "ensemble": quorums.ensemble_size,
+                    "write_quorum": quorums.write_quorum,
+                    "ack_quorum": quorums.ack_quorum,
+                    "mark_delete_rate_max": 0,
+                }
+            }
+        )
+
+    def _cursor_settings(self) -> CursorSettings:
+        quorums = self._quorums
+        return CursorSettings(
+            ensemble_size=quorums.ensemble_size,
+            write_quorum=quorums.write_quorum,
+            ack_quorum=quorums.ack_quorum,
+        )
+
+
+def _origin_of(restored: RestoredLog) -> str:
+    return restored.node.properties[RESTORED_PROPERTY]
+
+
+def _count(found: RestorePlan, restored: RestoredLog) -> None:
+    found.ledgers += len(restored.node.ledgers)
+    found.entries += sum(each.entries for each in restored.node.ledgers)
+    found.bytes += sum(each.bytes for each in restored.node.ledgers)
+    found.cursors += len(restored.cursors)
+    found.id_max = max([found.id_max, *restored.ids_used])
+    found.lost = found.lost.plus(restored.backup.uncovered)
+    found.behind_gap = found.behind_gap.plus(restored.behind_gap)
+
+
+def _is_plain_tenant(record: TenantRecord) -> bool:
+    """Whether a tenant is as brokers make it at their start."""
+    return record.model_copy(update={"allowed_clusters": ()}) == TenantRecord()
+
+
+def _is_plain_namespace(record: NamespaceRecord) -> bool:
+    """Whether a namespace is as brokers make it at their start."""
+    return record.model_copy(update={"replication_clusters": ()}) == NamespaceRecord()

@@ -1,0 +1,154 @@
+"""Cursors that nobody has open here: reading where one stands, and making one that stands there.
+
+For copies of a log, as a backup and a restore make them. Reading disturbs no owner: nothing is
+fenced or recovered. What it returns is the last state that the owner saved; of a cursor ledger that
+is still written, that may be a record whose confirmation nobody has said yet. It was written all
+the same, so its acknowledgements are consumers'.
+
+A cursor ledger that is gone for good, or damaged, counts as for its next owner (`saver.py`): the
+older snapshot in the node is used, and messages come again.
+"""
+
+from typing import Protocol
+
+from magnetar.cursors.errors import CorruptCursorRecordError
+from magnetar.cursors.node import (
+    NO_LEDGER,
+    CursorNode,
+    OwnedNode,
+    cursor_path,
+    decode_node,
+)
+from magnetar.cursors.record import CursorRecord, decode_record
+from magnetar.cursors.saver import CursorLedgers, CursorSaver, get_or_create_node
+from magnetar.cursors.settings import CursorSettings
+from magnetar.ledger.errors import (
+    BookieUnavailableError,
+    NoNodeError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLedgerOnBookieError,
+)
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import EARLIEST
+
+_READS_MAX = 100
+"""Records behind the last confirmed one that are looked for. An owner waits for each record before
+it writes the next one, so there is one at most; a reader that asks bookies one after the other may
+meet some that were written meanwhile."""
+
+
+class UndisturbedReader(Protocol):
+    """What is needed of the reader of a cursor ledger."""
+
+    @property
+    def is_ledger_closed(self) -> bool: ...
+
+    async def read_last_add_confirmed(self) -> int: ...
+
+    async def read_unconfirmed(self, entry_id: int) -> bytes: ...
+
+    async def close(self) -> None: ...
+
+
+class OpensLedgers(Protocol):
+    """What is needed of the ledger client."""
+
+    async def open(self, ledger_id: int) -> UndisturbedReader: ...
+
+
+async def read_closed(
+    client: OpensLedgers, store: MetadataStore, log_path: str, name: str
+) -> CursorNode | None:
+    """Return where a cursor stands, as a node that has all of it; None: there is no such cursor.
+
+    Raises:
+        InvalidCursorNodeError
+        UnsupportedCursorRecordError: a newer release wrote its last record.
+        LedgerError: bookies or metadata cannot tell now; try again.
+    """
+    path = cursor_path(log_path, name)
+    try:
+        node = decode_node((await store.get(path)).value, path=path)
+    except NoNodeError:
+        return None
+    if node.cursor_ledger_id == NO_LEDGER:
+        return node
+    try:
+        record = await _last_record(client, node.cursor_ledger_id)
+    except NoSuchLedgerError:
+        # The owner may have gone on to another ledger, or into the node, while we looked.
+        try:
+            again = decode_node((await store.get(path)).value, path=path)
+        except NoNodeError:
+            return None
+        if again.cursor_ledger_id != node.cursor_ledger_id:
+            return await read_closed(client, store, log_path, name)
+        record = None
+    except (NoSuchEntryError, NoSuchLedgerOnBookieError, CorruptCursorRecordError):
+        record = None
+    if record is None:
+        return node.model_copy(update={"cursor_ledger_id": NO_LEDGER})
+    return node.with_snapshot(record.snapshot).model_copy(
+        update={
+            "cursor_ledger_id": NO_LEDGER,
+            "position_properties": dict(record.position_properties),
+            "last_active_ms": record.saved_ms,
+        }
+    )
+
+
+async def _last_record(client: OpensLedgers, ledger_id: int) -> CursorRecord | None:
+    reader = await client.open(ledger_id)
+    try:
+        entry_id = await reader.read_last_add_confirmed()
+        payload = await reader.read_unconfirmed(entry_id) if entry_id >= 0 else None
+        for _ in range(0 if reader.is_ledger_closed else _READS_MAX):
+            try:
+                payload = await reader.read_unconfirmed(entry_id + 1)
+            except (NoSuchEntryError, NoSuchLedgerOnBookieError):
+                break
+            except BookieUnavailableError:
+                break  # A bookie is down. The record before it is older, and never wrong.
+            entry_id += 1
+        return None if payload is None else decode_record(payload)
+    finally:
+        await reader.close()
+
+
+async def make_closed(
+    client: CursorLedgers,
+    store: MetadataStore,
+    log_path: str,
+    name: str,
+    state: CursorNode,
+    *,
+    settings: CursorSettings,
+    clock: Clock,
+) -> bool:
+    """Make a cursor that stands where `state` says; False: there is one of that name already.
+
+    The state goes into the node if it fits, else into a cursor ledger that is closed. A crash
+    before that is done leaves a cursor at the beginning of the log: call again, and it is finished.
+
+    Raises:
+        CursorFencedError: somebody opened it meanwhile.
+        CursorStateTooLargeError, InvalidCursorNameError
+        LedgerError
+    """
+    path = cursor_path(log_path, name)
+    first = CursorNode(
+        epoch=1,
+        mark_delete=(EARLIEST.ledger_id, EARLIEST.entry_id),
+        properties=state.properties,
+        last_active_ms=state.last_active_ms,
+    )
+    stored, is_new = await get_or_create_node(store, path, first)
+    owned = OwnedNode(store, path, stored)
+    if not is_new and owned.node != first:
+        return False
+    saver = CursorSaver(client, owned, log_path=log_path, name=name, settings=settings, clock=clock)
+    record = CursorRecord(state.snapshot(), state.last_active_ms, state.position_properties)
+    await saver.save_and_close(record)
+    return True

@@ -1,0 +1,368 @@
+"""What `magnetar backup` and `magnetar restore` do."""
+
+import asyncio
+import json
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.backup import (
+    BackupMaker,
+    Backups,
+    ClusterBackup,
+    Covered,
+    LogReading,
+    Restore,
+    RestorePlan,
+    Scope,
+    Uncovered,
+    topic_of_log,
+)
+from magnetar.cursors import CursorError
+from magnetar.deploy.copy_open import OpenLedgers
+from magnetar.deploy.errors import DeployError, SettingsError
+from magnetar.deploy.explain import explain, explained
+from magnetar.deploy.links import link_network
+from magnetar.deploy.options import Sources, default_quorum
+from magnetar.deploy.recovery_tools import ROOT, check_cluster, say
+from magnetar.deploy.shared_secret import with_secret_beside
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.metadata.settings import MetadataSettings
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.offloading.backup_keys import backups_prefix
+from magnetar.ledger.offloading.object_reader import ObjectReads
+from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
+from magnetar.ledger.settings import LedgerSettings, LogConfig
+from magnetar.ledger.system import SystemClock
+
+
+class BackupTools:
+    """The tools, on one open metadata store and a ledger client that is started."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        client: LedgerClient,
+        stores: StoreSet,
+        settings: BrokerSettings,
+        store_name: str,
+        instance_id: str,
+        clock: SystemClock,
+    ) -> None:
+        self._store = store
+        self._client = client
+        self._stores = stores
+        self._settings = settings
+        self._objects = stores.store(store_name)
+        self._instance_id = instance_id
+        self._clock = clock
+
+    def scope(self, *, tenant: str, namespace: str, topic: str) -> Scope:
+        """Return what the options of a command choose.
+
+        Raises:
+            InvalidNameError, InvalidTopicNameError
+        """
+        return Scope.of(tenant=tenant, namespace=namespace, topic=topic)
+
+    async def create(
+        self, name: str, scope: Scope, *, admin_url: str, wait_s: float, as_json: bool
+    ) -> None:
+        """Make a backup, and print what is in it and what is not.
+
+        Args:
+            admin_url: of brokers that copy open ledgers first; empty: none do.
+
+        Raises:
+            DeployError, LedgerError, CursorError, RequestError
+        """
+        name = name or _time(self._clock.wall_ms()).translate({ord("-"): None, ord(":"): None})
+        backups = self._backups("")
+        backups.folder(name)
+        maker = BackupMaker(
+            self._objects,
+            backups,
+            self._store,
+            LogReading(self._client, self._store, self._instance_id, self._clock),
+            instance_id=self._instance_id,
+            clock=self._clock,
+        )
+        if admin_url:
+            topics = [topic_of_log(path) for path in await maker.logs(scope)]
+            copying = OpenLedgers(admin_url, wait_s=wait_s, clock=self._clock)
+            await copying.copy([each for each in topics if each is not None])
+
+        def tell(covered: Covered) -> None:
+            fields = {
+                "topic": str(topic_of_log(covered.file.log)),
+                "ledgers": covered.ledgers,
+                "not_covered": covered.uncovered.model_dump(),
+            }
+            if as_json:
+                say(json.dumps(fields))
+            elif covered.uncovered.entries or covered.uncovered.is_compacted:
+                say(f"{fields['topic']}: {self._in_words(covered.uncovered)}")
+
+        try:
+            made = await maker.make(name, scope, on_log=tell)
+        except BaseException:
+            sys.stderr.write(
+                f"magnetar: if there is a part of backup {name} now, `magnetar backup list` calls "
+                f"it unfinished, and `magnetar backup delete {name}` removes it\n"
+            )
+            raise
+        self._say_backup(made, as_json=as_json)
+
+    async def list_backups(self, instance_id: str, *, as_json: bool) -> None:
+        """Print a line for each backup.
+
+        Raises:
+            ObjectError
+        """
+        for each in await self._backups(instance_id).found():
+            state = "finished" if each.is_finished else "unfinished"
+            if as_json:
+                fields = {
+                    "name": each.name,
+                    "state": state,
+                    "files": each.files,
+                    "bytes": each.size_bytes,
+                    "written_ms": each.written_ms,
+                }
+                say(json.dumps(fields))
+            else:
+                say(
+                    f"{each.name}  {state:<10}  {each.files} files, {each.size_bytes} bytes  "
+                    f"{_time(each.written_ms)}"
+                )
+
+    async def show(self, name: str, instance_id: str, *, as_json: bool) -> None:
+        """Print a line for each topic of a backup, then the whole.
+
+        Raises:
+            ObjectError, NotThereError, InvalidNameError
+        """
+        backups = self._backups(instance_id)
+        cluster = await backups.cluster(name)
+        for file in cluster.logs:
+            found = await backups.log(file)
+            ledgers = [each for each in found.manifest.node.ledgers if each.is_in_object]
+            fields = {
+                "topic": str(topic_of_log(file.log)),
+                "ledgers": len(ledgers),
+                "entries": sum(each.entries for each in ledgers),
+                "bytes": sum(each.bytes for each in ledgers),
+                "subscriptions": sorted(found.cursors),
+                "schemas": [each.version for each in found.manifest.schemas],
+                "not_covered": found.uncovered.model_dump(),
+            }
+            if as_json:
+                say(json.dumps(fields))
+            else:
+                say(
+                    f"{fields['topic']}: {len(ledgers)} ledgers, {fields['entries']} entries, "
+                    f"{fields['bytes']} bytes; {self._in_words(found.uncovered)}"
+                )
+        self._say_backup(cluster, as_json=as_json)
+
+    async def delete(self, name: str) -> None:
+        """Delete a backup of this cluster.
+
+        Raises:
+            ObjectError, InvalidNameError
+        """
+        files = await self._backups("").delete(name)
+        say(
+            f"{files} files of backup {name} are deleted" if files else f"there is no backup {name}"
+        )
+
+    async def restore(
+        self,
+        name: str,
+        instance_id: str,
+        scope: Scope,
+        *,
+        is_dry_run: bool,
+        keeps_gaps: bool,
+        ids_max: int,
+        as_json: bool,
+    ) -> None:
+        """Restore topics, and print what was restored and what is lost.
+
+        Raises:
+            DeployError, LedgerError, CursorError, RequestError
+        """
+        quorum = default_quorum(max(1, len(self._client.registry.writable())))
+        objects = StoredLedgers(self._stores, ObjectReads(self._settings, self._clock))
+        restore = Restore(
+            self._backups(instance_id),
+            name,
+            scope,
+            self._stores,
+            self._store,
+            self._client,
+            objects,
+            quorums=LogConfig(
+                ensemble_size=quorum.ensemble, write_quorum=quorum.write, ack_quorum=quorum.ack
+            ),
+            keeps_gaps=keeps_gaps,
+            clock=self._clock,
+            random=random.SystemRandom(),
+        )
+        try:
+            found = await restore.look()
+            if not is_dry_run:
+                await restore.write(found, ids_max=ids_max, on_behind=_tell_behind)
+        finally:
+            await objects.close()
+        self._say_restore(found, is_dry_run=is_dry_run, as_json=as_json)
+
+    # Parts
+
+    def _backups(self, instance_id: str) -> Backups:
+        prefix = backups_prefix(self._settings.object_prefix, instance_id or self._instance_id)
+        return Backups(self._objects, prefix)
+
+    def _say_backup(self, made: ClusterBackup, *, as_json: bool) -> None:
+        fields = {
+            "backup": made.name,
+            "instance_id": made.instance_id,
+            "topics": len(made.logs),
+            "scope": made.scope,
+            "finished": _time(made.finished_ms),
+            "not_covered": made.uncovered.model_dump(),
+            "rpo_s": _rpo_s(made),
+        }
+        if as_json:
+            say(json.dumps(fields))
+            return
+        scope = f" of {made.scope}" if made.scope else ""
+        say(
+            f"backup {made.name}{scope} of cluster {made.instance_id}, finished "
+            f"{fields['finished']}: {len(made.logs)} topics"
+        )
+        rpo = f"; RPO {fields['rpo_s']} s" if made.uncovered.entries else ""
+        say(f"{self._in_words(made.uncovered)}{rpo}")
+
+    def _in_words(self, uncovered: Uncovered) -> str:
+        words = "everything is covered"
+        if uncovered.entries:
+            words = (
+                f"not covered: {uncovered.entries} entries, {uncovered.bytes} bytes in "
+                f"{uncovered.ledgers} ledgers, since {_time(uncovered.since_ms)}"
+            )
+        if uncovered.is_compacted:
+            words += "; compacted messages that left the topic are not covered"
+        return words
+
+    def _say_restore(self, found: RestorePlan, *, is_dry_run: bool, as_json: bool) -> None:
+        fields = {
+            "backup": found.cluster.name,
+            "restored": not is_dry_run,
+            "topics": len(found.logs),
+            "restored_before": found.done_before,
+            "ledgers": found.ledgers,
+            "entries": found.entries,
+            "bytes": found.bytes,
+            "cursors": found.cursors,
+            "not_covered": found.lost.model_dump(),
+            "behind_gap": found.behind_gap.model_dump(),
+            "kept": sorted(found.kept),
+        }
+        if as_json:
+            say(json.dumps(fields))
+            return
+        done = "would be restored" if is_dry_run else "are restored"
+        say(
+            f"{len(found.logs)} topics {done} from backup {found.cluster.name}: {found.entries} "
+            f"entries, {found.bytes} bytes in {found.ledgers} ledgers, {found.cursors} cursors"
+        )
+        if found.done_before:
+            say(f"{found.done_before} topics were restored before")
+        say(self._in_words(found.lost))
+        if found.behind_gap.entries:
+            say(
+                f"{found.behind_gap.entries} entries are in the object store and left out, because "
+                "a ledger before them is not: --with-gaps restores them"
+            )
+        for path in sorted(found.kept):
+            say(f"{path} was there with other values, and was left as it is")
+
+
+def _rpo_s(made: ClusterBackup) -> int:
+    """Age of the oldest entry that is not covered, when the backup was finished."""
+    since_ms = made.uncovered.since_ms
+    return max(0, made.finished_ms - since_ms) // 1000 if since_ms else 0
+
+
+def _tell_behind(ids: int) -> None:
+    sys.stderr.write(f"magnetar: {ids} ledger ids are used up to pass those of the backup\n")
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def run(
+    metadata_url: str,
+    sources: Sources,
+    store_name: str,
+    work: Callable[[BackupTools], Awaitable[None]],
+) -> None:
+    """Run one tool against the cluster behind a metadata URL, and its object stores.
+
+    Args:
+        store_name: where backups are; empty: where the brokers move ledgers.
+
+    Raises:
+        DeployError: in words for a person.
+    """
+    sources = with_secret_beside(sources, metadata_url)
+    settings = sources.component(BrokerSettings, "broker")
+    chosen = store_name or settings.offload_store
+    if not chosen:
+        raise SettingsError(
+            "no object store: give --store, or the brokers' settings (--config, with "
+            "object_stores and offload_store in [broker])"
+        )
+
+    async def on_cluster() -> None:
+        store = await open_store(
+            metadata_url, settings=sources.component(MetadataSettings, "metadata")
+        )
+        stores = StoreSet(settings.object_stores)
+        try:
+            await check_cluster(store, metadata_url)
+            clock = SystemClock()
+            ledger_settings = sources.component(LedgerSettings, "ledger", {})
+            client = LedgerClient(
+                store,
+                network=link_network(ledger_settings),
+                clock=clock,
+                random=random.SystemRandom(),
+                settings=ledger_settings,
+                root=ROOT,
+                follows_root=True,
+            )
+            await client.start()
+            try:
+                instance_id = await client.registry.instance_id()
+                tools = BackupTools(store, client, stores, settings, chosen, instance_id, clock)
+                await work(tools)
+            finally:
+                await client.close()
+        finally:
+            await stores.close()
+            await store.close()
+
+    with explained(metadata_url=metadata_url):
+        try:
+            asyncio.run(on_cluster())
+        except (LedgerError, CursorError) as error:
+            # A bookie that is down, say: nothing is wrong with this program.
+            explanation = explain(error, metadata_url=metadata_url)
+            raise explanation or DeployError(f"{error}; run the command again") from error

@@ -37,7 +37,7 @@ class BackupPins:
         self._prefix = prefix
 
     async def pinned(self, keys: Sequence[str]) -> frozenset[str]:
-        """Those keys of ledgers' objects that a backup names.
+        """Return the keys, among these of objects, that a backup names.
 
         Raises:
             ObjectError: that cannot be told: delete nothing.

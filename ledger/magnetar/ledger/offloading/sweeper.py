@@ -142,7 +142,7 @@ class Sweeper:
     async def _without_pinned(
         self, due: Sequence[str], pins: BackupPins, counts: SweepCounts
     ) -> list[str]:
-        """Those that no backup names, and still no log behind that."""
+        """Return the keys that no backup names, and no log names after that either."""
         pinned = await pins.pinned(due)
         counts.pinned += len(pinned)
         await self._store.catch_up()

@@ -1,4 +1,4 @@
-"""Which topics a backup or a restore is about. Pure."""
+"""The scope of a backup or a restore: a tenant, a namespace, a topic, or everything. Pure."""
 
 from dataclasses import dataclass
 from urllib.parse import unquote_plus

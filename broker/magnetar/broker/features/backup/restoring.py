@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from magnetar.broker.base.errors import BrokerMetadataError, ConflictError
+from magnetar.broker.base.errors import BrokerMetadataError, ConflictError, NotThereError
 from magnetar.broker.cluster.partitions.record import (
     PARTITIONED_TOPICS_ROOT,
     PartitionedTopicRecord,
@@ -126,7 +126,7 @@ class Restore:
         """Check everything, and write nothing.
 
         Raises:
-            NotThereError: there is no such backup, or nothing of the scope in it.
+            NotThereError: there is no such backup, or not this topic in it.
             ConflictError: topics of the backup exist, and were not restored from it.
             ObjectDamagedError: files or objects are damaged or missing; all of them are named.
             ObjectError: a store cannot be reached, or is not among the settings.
@@ -150,7 +150,10 @@ class Restore:
             found.logs.append(file)
             _count(found, restored)
 
-        await on_each(self._wanted(cluster), one, at_once=_LOGS_AT_ONCE)
+        wanted = self._wanted(cluster)
+        if self._scope.topic and not wanted:
+            raise NotThereError(f"backup {self._name} has no topic {self._scope.topic}")
+        await on_each(wanted, one, at_once=_LOGS_AT_ONCE)
         if check.problems:
             raise ObjectDamagedError(
                 f"backup {self._name} cannot be restored, and nothing was changed: "

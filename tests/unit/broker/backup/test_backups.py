@@ -1,0 +1,167 @@
+"""Making, listing and deleting backups in a store (`creating.py`, `backups.py`)."""
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    ConflictError,
+    InvalidNameError,
+    NotThereError,
+)
+from magnetar.broker.features.backup.backups import Backups
+from magnetar.broker.features.backup.creating import BackupMaker, Covered
+from magnetar.broker.features.backup.documents import ClusterBackup, LogBackup, Uncovered
+from magnetar.broker.features.backup.reading import LogReading
+from magnetar.broker.features.backup.scope import Scope
+from magnetar.broker.policies.model import NamespaceRecord, TenantRecord
+from magnetar.ledger.errors import ObjectDamagedError, ObjectMissingError
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase, ObjectState
+from magnetar.ledger.offloading.backup_keys import backups_prefix
+from magnetar.ledger.offloading.directory_store import DirectoryStore
+from magnetar.ledger.offloading.log_manifest import LogManifest
+from magnetar.ledger.system import SystemClock
+from tests.dictionary_store import DictionaryStore
+
+LOG = "/managed-ledgers/t/n/persistent/x"
+PREFIX = backups_prefix("", "5f0c")
+
+
+def node(*ledger_ids: int) -> LogMetadata:
+    ledgers = (
+        LogLedger(each, 1, 1, 1, LedgerObject(ObjectState.COPIED, f"{each:032x}", 0, 9, 9, 9))
+        for each in ledger_ids
+    )
+    return LogMetadata(tuple(ledgers), object_bases=(ObjectBase("main", "5f0c/ledgers/00/x/"),))
+
+
+class Reading:
+    """A log whose node is another one at each look, for as long as there are any."""
+
+    def __init__(self, *nodes: LogMetadata | None) -> None:
+        self._nodes = list(nodes)
+
+    async def node(self, path: str) -> tuple[LogMetadata, int] | None:
+        found = self._nodes.pop(0) if len(self._nodes) > 1 else self._nodes[0]
+        return None if found is None else (found, 1)
+
+    async def read(self, path: str) -> LogBackup | None:
+        found = await self.node(path)
+        if found is None:
+            return None
+        manifest = LogManifest("5f0c", path, 1, 1, found[0])
+        return LogBackup(manifest, uncovered=Uncovered(ledgers=1, entries=2, since_ms=3))
+
+
+class Making:
+    """Backups of one topic."""
+
+    def __init__(self, directory: Path, *nodes: LogMetadata | None) -> None:
+        self.objects = DirectoryStore(directory)
+        self.backups = Backups(self.objects, PREFIX)
+        self.store = DictionaryStore()
+        self.store.nodes |= {
+            "/admin/policies/t": TenantRecord(admin_roles=("boss",)).encode(),
+            "/admin/policies/t/n": NamespaceRecord().encode(),
+            "/admin/policies/t/gone": NamespaceRecord(is_deleted=True).encode(),
+            LOG: b"",
+            "/managed-ledgers/pulsar/system/persistent/x": b"",
+        }
+        self.told: list[Covered] = []
+        self.maker = BackupMaker(
+            self.objects,
+            self.backups,
+            self.store,
+            cast(LogReading, Reading(*nodes)),
+            instance_id="5f0c",
+            clock=SystemClock(),
+        )
+
+    async def make(self, name: str = "daily") -> ClusterBackup:
+        return await self.maker.make(name, Scope.of(), on_log=self.told.append)
+
+    async def listed(self) -> list[tuple[str, int, bool]]:
+        found = await self.backups.found()
+        return [(each.name, each.files, each.is_finished) for each in found]
+
+
+async def test_a_backup_has_what_is_above_topics_and_names_the_files_of_logs(
+    tmp_path: Path,
+) -> None:
+    making = Making(tmp_path, node(1, 2))
+    made = await making.make()
+    assert await making.backups.cluster("daily") == made
+    assert made.tenants == {"t": TenantRecord(admin_roles=("boss",))}
+    assert list(made.namespaces) == ["t/n"]
+    (file,) = made.logs
+    assert (await making.backups.log(file)).manifest.node == node(1, 2)
+    assert made.uncovered.since_ms == 3
+    assert [each.ledgers for each in making.told] == [2]
+    assert await making.listed() == [("daily", 2, True)]
+
+
+async def test_a_log_that_has_moved_on_is_written_anew(tmp_path: Path) -> None:
+    making = Making(tmp_path, node(1, 2), node(2), node(2, 3), node(2, 3))
+    (file,) = (await making.make()).logs
+    assert (await making.backups.log(file)).manifest.node == node(2, 3)
+
+
+async def test_further_objects_of_a_log_are_no_reason_to_write_it_anew(tmp_path: Path) -> None:
+    making = Making(tmp_path, node(1), node(1, 2))
+    (file,) = (await making.make()).logs
+    assert (await making.backups.log(file)).manifest.node == node(1)
+
+
+async def test_a_log_that_always_moves_on_leaves_no_backup_and_no_pin(tmp_path: Path) -> None:
+    making = Making(tmp_path, *(node(each) for each in range(1, 12)))
+    with pytest.raises(BrokerMetadataError, match="moved on"):
+        await making.make()
+    assert await making.listed() == []
+
+
+async def test_a_topic_that_is_deleted_meanwhile_is_left_out(tmp_path: Path) -> None:
+    making = Making(tmp_path, node(1), None, None)
+    assert (await making.make()).logs == ()
+
+
+async def test_a_name_is_used_once(tmp_path: Path) -> None:
+    making = Making(tmp_path, node(1))
+    await making.make()
+    with pytest.raises(ConflictError, match="daily"):
+        await making.make()
+    await making.make("weekly")
+    for name in ("", "a/b", ".."):
+        with pytest.raises(InvalidNameError):
+            await making.make(name)
+
+
+async def test_a_backup_without_its_last_file_is_unfinished_and_can_be_deleted(
+    tmp_path: Path,
+) -> None:
+    making = Making(tmp_path, node(1))
+    made = await making.make()
+    await making.objects.delete([making.backups.folder("daily").cluster_key])
+    assert await making.listed() == [("daily", 1, False)]
+    with pytest.raises(NotThereError, match="broken off"):
+        await making.backups.cluster("daily")
+    assert await making.backups.delete("daily") == 1
+    assert await making.listed() == []
+    with pytest.raises(ObjectMissingError):
+        await making.backups.log(made.logs[0])
+    assert await making.backups.delete("daily") == 0
+
+
+async def test_a_file_that_is_not_the_one_that_the_backup_names_is_refused(
+    tmp_path: Path,
+) -> None:
+    making = Making(tmp_path, node(1))
+    (file,) = (await making.make()).logs
+    other = Making(tmp_path / "other", node(2))
+    await other.make()
+    value = (tmp_path / "other" / file.key).read_bytes()
+    (tmp_path / file.key).write_bytes(value)
+    with pytest.raises(ObjectDamagedError, match="cluster file"):
+        await making.backups.log(file)

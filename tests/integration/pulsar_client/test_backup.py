@@ -4,6 +4,7 @@ The official client publishes and reads; `magnetar backup` and `magnetar restore
 Ledgers hold ten entries. The store is a directory, and a bucket of a server that speaks S3.
 """
 
+import asyncio
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -329,15 +330,18 @@ def test_a_restore_that_was_broken_off_is_repeated(
         made = back_up(old, directory, "daily")
     with cluster(tmp_path, directory, "new") as new:
         create = Restore._create
-        made_logs: list[str] = []
+        begun: list[str] = []
+        is_made = asyncio.Event()
 
-        async def ends_at_second(self: Restore, path: str, node: LogMetadata) -> None:
-            if made_logs:
+        async def ends_behind_the_first(self: Restore, path: str, node: LogMetadata) -> None:
+            begun.append(path)
+            if begun[0] != path:
+                await is_made.wait()
                 raise OSError("the command was killed")
-            made_logs.append(path)
             await create(self, path, node)
+            is_made.set()
 
-        monkeypatch.setattr(Restore, "_create", ends_at_second)
+        monkeypatch.setattr(Restore, "_create", ends_behind_the_first)
         with pytest.raises(OSError, match="killed"):
             restore_here(new, directory, made["instance_id"])
         monkeypatch.undo()

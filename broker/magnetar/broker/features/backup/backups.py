@@ -118,7 +118,12 @@ class Backups:
                 f"{file.key} has {len(value)} bytes with the checksum {found}; the cluster file "
                 f"says {file.bytes} bytes and {file.crc32c}"
             )
-        return LogBackup.from_bytes(value, key=file.key)
+        backup = LogBackup.from_bytes(value, key=file.key)
+        if backup.manifest.log != file.log:
+            raise ObjectDamagedError(
+                f"{file.key} is of the log {backup.manifest.log}; the cluster file says {file.log}"
+            )
+        return backup
 
     async def delete(self, name: str) -> int:
         """Delete a backup, finished or not; returns how many files it had. The file that makes it

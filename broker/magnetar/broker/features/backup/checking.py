@@ -63,7 +63,7 @@ class ObjectCheck:
         except ObjectMissingError:
             return f"there is no object {key} in the store {base.store}"
         except (ObjectDamagedError, FutureObjectVersionError) as error:
-            return str(error)
+            return f"{key}: {error}"
         is_as_noted = (footer.entries, footer.size_bytes, footer.check) == (
             ledger.entries,
             found.bytes,

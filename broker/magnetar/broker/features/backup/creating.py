@@ -188,7 +188,7 @@ class BackupMaker:
             topic = naming.topic_of(name)
             if record is None or record[0].is_deleted or not is_backed_up(topic):
                 continue
-            if scope.has_topic(topic) and (domain == "persistent" or not scope.topic):
+            if scope.has_topic(topic):
                 found[path.removeprefix(f"{PARTITIONED_TOPICS_ROOT}/")] = record[0]
         return found
 

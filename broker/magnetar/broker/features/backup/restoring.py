@@ -15,11 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from magnetar.broker.base import naming
 from magnetar.broker.base.errors import BrokerMetadataError, ConflictError, NotThereError
-from magnetar.broker.cluster.partitions.record import (
-    PARTITIONED_TOPICS_ROOT,
-    PartitionedTopicRecord,
-)
+from magnetar.broker.cluster.partitions.record import PARTITIONED_TOPICS_ROOT
 from magnetar.broker.features.backup.backups import Backups
 from magnetar.broker.features.backup.checking import ObjectCheck, in_words
 from magnetar.broker.features.backup.documents import ClusterBackup, LogFile, Uncovered
@@ -37,7 +35,6 @@ from magnetar.broker.policies.model import (
     Policies,
     Record,
     TenantRecord,
-    TopicPolicyRecord,
     namespace_path,
     tenant_path,
     topic_policies_path,
@@ -227,21 +224,10 @@ class Restore:
             if self._scope.has_namespace(namespace):
                 await self._put(found, namespace_path(namespace), space, _is_plain_namespace)
         for path, partitions in sorted(cluster.partitioned.items()):
-            tenant, name, domain, _ = path.split("/")
-            topic = topic_of_log(
-                f"/managed-ledgers/{tenant}/{name}/persistent/{path.split('/')[3]}"
-            )
-            is_persistent = domain == "persistent"
-            if topic is None or not self._scope.has_topic(topic):
-                continue
-            if is_persistent or not self._scope.topic:
-                await self._put(
-                    found,
-                    f"{PARTITIONED_TOPICS_ROOT}/{path}",
-                    partitions,
-                    lambda _: False,
-                    PartitionedTopicRecord,
-                )
+            tenant, name, _, node = path.split("/")
+            if self._scope.has_topic(naming.topic_of(naming.topic_at(f"{tenant}/{name}", node))):
+                record_path = f"{PARTITIONED_TOPICS_ROOT}/{path}"
+                await self._put(found, record_path, partitions, lambda _: False)
 
     async def _put(
         self,
@@ -249,7 +235,6 @@ class Restore:
         path: str,
         record: R,
         is_plain: Callable[[R], bool],
-        kind: type[R] | None = None,
     ) -> None:
         """Put a record that is absent, or as brokers make it at their start."""
         is_kept = False
@@ -259,7 +244,7 @@ class Restore:
             is_kept = before is not None and before != record and not is_plain(before)
             return before if is_kept and before is not None else record
 
-        await change_record(self._store, kind or type(record), path, put)
+        await change_record(self._store, type(record), path, put)
         if is_kept:
             found.kept.append(path)
 
@@ -277,7 +262,6 @@ class Restore:
                 topic_policies_path(topic),
                 restored.backup.topic_policies,
                 lambda _: False,
-                TopicPolicyRecord,
             )
         node = restored.node
         if restored.has_transactions:

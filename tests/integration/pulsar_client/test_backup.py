@@ -375,6 +375,9 @@ def test_objects_of_a_backup_outlive_their_topic_until_the_backup_is_deleted(
         ids = flights_of(old)
         back_up(old, directory, "daily")
         kept = directory.objects()
+        have_retention_remove_all(old)
+        see_two_sweeps(old, directory, kept)
+        assert directory.objects() == kept
         call(old, "DELETE", f"{topic_path(PLAIN)}?force=true", expect=204)
         see_two_sweeps(old, directory, kept)
         assert directory.objects() == kept
@@ -391,6 +394,25 @@ def test_objects_of_a_backup_outlive_their_topic_until_the_backup_is_deleted(
         wait_until(lambda: directory.objects() == [])
         assert old.terminate() == 0
         old.assert_log_clean()
+
+
+def ledgers_of(server: Standalone) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = admin(server, "GET", f"{topic_path(PLAIN)}/internalStats")[
+        "ledgers"
+    ]
+    return found
+
+
+def have_retention_remove_all(server: Standalone) -> None:
+    """Keep nothing that the only subscription has consumed, but the last ledger."""
+    client = connect(server.url)
+    client.create_producer("flights").send(b"in another ledger")
+    consumer = client.subscribe("flights", "s", initial_position=pulsar.InitialPosition.Earliest)
+    receive_payloads(consumer, len(MESSAGES) + 1)
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    admin(server, "POST", f"{topic_path(PLAIN)}/retention", nothing)
+    wait_until(lambda: not any("object" in each for each in ledgers_of(server)))
+    client.close()
 
 
 def see_two_sweeps(server: Standalone, stores: Stores, kept: list[Path]) -> None:
@@ -453,3 +475,44 @@ async def test_transactions_that_had_no_end_are_aborted_and_new_ones_work(
                 await producer.send(payload, transaction=txn)
                 await (txn.commit() if commits else txn.abort())
             assert (await reader.read_next(timeout_s=20)).data == b"new"
+
+
+def cursor_of(server: Standalone) -> dict[str, Any]:
+    found: dict[str, Any] = admin(server, "GET", f"{topic_path(PLAIN)}/internalStats")["cursors"][
+        "s"
+    ]
+    return found
+
+
+def test_acknowledgements_in_the_cursor_ledger_of_a_running_broker_are_in_a_backup(
+    directory: Stores, tmp_path: Path
+) -> None:
+    """The last record is written, and nothing behind it has confirmed it yet."""
+    with cluster(tmp_path, directory, "old") as old:
+        flights_of(old)
+        back_up(old, directory, "before")
+        client = connect(old.url)
+        consumer = client.subscribe(
+            "flights",
+            "s",
+            consumer_type=pulsar.ConsumerType.Shared,
+            initial_position=pulsar.InitialPosition.Earliest,
+        )
+        got = [consumer.receive(30_000) for _ in MESSAGES]
+        consumer.acknowledge(got[0])
+        wait_until(lambda: cursor_of(old)["cursorLedgerLastEntry"] >= 0)
+        last = cursor_of(old)["cursorLedgerLastEntry"]
+        consumer.acknowledge(got[7])
+        wait_until(lambda: cursor_of(old)["cursorLedgerLastEntry"] > last)
+        made = done(old, directory, "backup", "create", "--name", "daily")[-1]
+        assert made["not_covered"]["entries"] == 0
+        old.kill()
+        client.close()
+    with cluster(tmp_path, directory, "new") as new:
+        restored = done(new, directory, "restore", "daily", "--from", made["instance_id"])[-1]
+        assert restored["cursors"] == 1
+        client = connect(new.url)
+        consumer = client.subscribe("flights", "s", consumer_type=pulsar.ConsumerType.Shared)
+        left = [each for at, each in enumerate(MESSAGES) if at not in (0, 7)]
+        assert sorted(receive_payloads(consumer, len(left))) == left
+        client.close()

@@ -34,6 +34,7 @@ from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.offloading.backup_keys import backups_prefix
+from magnetar.ledger.offloading.backup_stores import forget_store, note_store
 from magnetar.ledger.offloading.object_reader import ObjectReads
 from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
 from magnetar.ledger.settings import LedgerSettings, LogConfig
@@ -58,6 +59,7 @@ class BackupTools:
         self._stores = stores
         self._settings = settings
         self._objects = stores.store(store_name)
+        self._store_name = store_name
         self._instance_id = instance_id
         self._clock = clock
 
@@ -88,8 +90,10 @@ class BackupTools:
             backups,
             self._store,
             LogReading(self._client, self._store, self._instance_id, self._clock),
+            store_name=self._store_name,
             instance_id=self._instance_id,
             clock=self._clock,
+            random=random.SystemRandom(),
         )
         if admin_url:
             topics = [topic_of_log(path) for path in await maker.logs(scope)]
@@ -118,12 +122,16 @@ class BackupTools:
         self._say_backup(made, as_json=as_json)
 
     async def list_backups(self, instance_id: str, *, as_json: bool) -> None:
-        """Print a line for each backup.
+        """Print a line for each backup. If the metadata store does not know that this cluster has
+        some, as after it was restored from a copy that is older, it is told.
 
         Raises:
-            ObjectError
+            ObjectError, MetadataError
         """
-        for each in await self._backups(instance_id).found():
+        found = await self._backups(instance_id).found()
+        if found and instance_id in ("", self._instance_id):
+            await note_store(self._store, self._store_name, _token())
+        for each in found:
             state = "finished" if each.is_finished else "unfinished"
             if as_json:
                 fields = {
@@ -173,9 +181,12 @@ class BackupTools:
         """Delete a backup of this cluster.
 
         Raises:
-            ObjectError, InvalidNameError
+            ObjectError, InvalidNameError, MetadataError
         """
-        files = await self._backups("").delete(name)
+        backups = self._backups("")
+        files = await backups.delete(name)
+        if not await backups.found():
+            await forget_store(self._store, self._store_name)
         say(
             f"{files} files of backup {name} are deleted" if files else f"there is no backup {name}"
         )
@@ -291,6 +302,10 @@ class BackupTools:
             )
         for path in sorted(found.kept):
             say(f"{path} was there with other values, and was left as it is")
+
+
+def _token() -> bytes:
+    return f"{random.SystemRandom().getrandbits(128):x}".encode()
 
 
 def _rpo_s(made: ClusterBackup) -> int:

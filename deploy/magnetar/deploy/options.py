@@ -192,8 +192,11 @@ def _on_config(context: typer.Context, value: Path | None) -> Path | None:
 
 
 _COMPONENTS = frozenset({"metadata", "ledger", "bookie", "broker", "auditor", "worker"})
-SERVERS = frozenset({"standalone", "bookie", "broker", "zookeeper", "cluster", "autorecovery"})
-"""The commands that read a settings file. One file may be for all of them."""
+SERVERS = frozenset(
+    {"standalone", "bookie", "broker", "zookeeper", "cluster", "autorecovery", "restore"}
+)
+"""The commands that read a settings file: servers, and the one tool that needs what brokers are
+told. One file may be for all of them."""
 
 
 ConfigOption = Annotated[

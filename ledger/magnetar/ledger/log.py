@@ -79,7 +79,7 @@ class ManagedLog:
         self._clock = clock
         self._random = random
         self._list = LogList(store, path, properties=config.properties)
-        self._ledgers = LogLedgers(client, path, config)
+        self._ledgers = LogLedgers(client, path, config, lambda: self._list.properties)
         self._appender = LogAppender(path, config, clock=clock, random=random)
         self._changes = LedgerChanges(
             path, self._appender, self._list, self._ledgers, config, clock

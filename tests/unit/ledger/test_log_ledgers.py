@@ -7,8 +7,9 @@ import pytest
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import NoSuchLedgerError
-from magnetar.ledger.managed_log.log_ledgers import delete_ledger_of
+from magnetar.ledger.managed_log.log_ledgers import RESTORED_PROPERTY, delete_ledger_of
 
+RESTORED = {RESTORED_PROPERTY: "{}"}
 PATH = "/managed-ledgers/public/default/persistent/flights"
 
 
@@ -37,7 +38,7 @@ async def test_a_ledger_that_was_made_for_the_log_is_deleted(
     custom_metadata: dict[str, str],
 ) -> None:
     client = Client(custom_metadata)
-    await delete_ledger_of(cast(LedgerClient, client), PATH, 7)
+    await delete_ledger_of(cast(LedgerClient, client), PATH, 7, RESTORED)
     assert client.deleted == [7]
 
 
@@ -54,10 +55,17 @@ async def test_a_ledger_of_somebody_else_stays_though_the_log_listed_its_id(
 ) -> None:
     """A restored log lists ids of the cluster that it was backed up in."""
     client = Client(custom_metadata)
-    await delete_ledger_of(cast(LedgerClient, client), PATH, 7)
+    await delete_ledger_of(cast(LedgerClient, client), PATH, 7, RESTORED)
     assert client.deleted == []
+
+
+async def test_the_ledgers_of_other_logs_are_not_looked_at_first() -> None:
+    """A look at each of them would cost a read for nothing."""
+    client = Client({"component": "cursor", "log": PATH, "cursor": "s"})
+    await delete_ledger_of(cast(LedgerClient, client), PATH, 7, {})
+    assert client.deleted == [7]
 
 
 async def test_a_ledger_that_is_gone_is_said_to_be() -> None:
     with pytest.raises(NoSuchLedgerError):
-        await delete_ledger_of(cast(LedgerClient, Client(None)), PATH, 7)
+        await delete_ledger_of(cast(LedgerClient, Client(None)), PATH, 7, RESTORED)

@@ -66,7 +66,8 @@ async def delete_marked(client: LedgerClient, store: MetadataStore, path: str) -
         return
     for ledger in removed.before.ledgers:
         try:
-            await delete_ledger_of(client, path, ledger.ledger_id)
+            properties = removed.before.properties
+            await delete_ledger_of(client, path, ledger.ledger_id, properties)
         except NoSuchLedgerError:
             pass
         except LedgerError as error:

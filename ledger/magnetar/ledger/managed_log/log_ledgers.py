@@ -14,6 +14,8 @@ Source: managed ledger, section 6.
 """
 
 import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import structlog
 
@@ -31,32 +33,50 @@ log = structlog.get_logger()
 COMPONENT = "managed-log"
 """In the custom metadata of the ledgers of logs; `log` is the path of the node beside it."""
 
+RESTORED_PROPERTY: Final = "magnetar.restored-from"
+"""In the properties of a log: the backup that it was restored from."""
+
 _ATTEMPTS = 5
 """Deletions of a ledger that left the list, before it is left to the orphan sweep."""
 
 
-async def delete_ledger_of(client: LedgerClient, path: str, ledger_id: int) -> None:
+async def delete_ledger_of(
+    client: LedgerClient, path: str, ledger_id: int, properties: Mapping[str, str]
+) -> None:
     """Delete a ledger that left a log; one of that id that was made for another owner stays.
 
     A log that was restored from a backup of another cluster lists ledgers of that cluster. They lie
     in objects only, and here their ids may belong to somebody else.
 
+    Args:
+        properties: of the log.
+
     Raises:
         NoSuchLedgerError, InvalidLedgerMetadataError, MetadataError
     """
-    made_for = (await client.manager.read(ledger_id)).metadata.custom_metadata
-    owner = (made_for.get("component", COMPONENT), made_for.get("log", path))
-    if owner == (COMPONENT, path):
-        await client.delete(ledger_id)
+    if RESTORED_PROPERTY in properties:
+        made_for = (await client.manager.read(ledger_id)).metadata.custom_metadata
+        owner = (made_for.get("component", COMPONENT), made_for.get("log", path))
+        if owner != (COMPONENT, path):
+            return
+    await client.delete(ledger_id)
 
 
 class LogLedgers:
     """Creates and deletes the ledgers of one log."""
 
-    def __init__(self, client: LedgerClient, path: str, config: LogConfig) -> None:
+    def __init__(
+        self,
+        client: LedgerClient,
+        path: str,
+        config: LogConfig,
+        properties: Callable[[], Mapping[str, str]],
+    ) -> None:
+        """`properties`: of the log, as they are now."""
         self._client = client
         self._path = path
         self._config = config
+        self._properties = properties
         self._spare: asyncio.Task[LedgerWriter] | None = None
 
     def set_quorums(self, *, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
@@ -84,7 +104,7 @@ class LogLedgers:
     async def delete(self, ledger_id: int) -> bool:
         """Delete a ledger that nobody refers to; False: that failed, which leaves an orphan."""
         try:
-            await delete_ledger_of(self._client, self._path, ledger_id)
+            await delete_ledger_of(self._client, self._path, ledger_id, self._properties())
         except NoSuchLedgerError:
             pass
         except LedgerError as error:

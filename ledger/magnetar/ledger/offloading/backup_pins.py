@@ -12,27 +12,26 @@ Source: tiered storage, sections 17 and 21 (invariant O3).
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from magnetar.ledger.errors import ObjectDamagedError
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.backup_keys import end_of, files_that_may_name
+from magnetar.ledger.offloading.backup_stores import stores_with_backups
 from magnetar.ledger.offloading.log_manifest import LogManifest, decode_checked
-from magnetar.ledger.offloading.object_store import ObjectStore
+from magnetar.ledger.offloading.object_store import ObjectStore, ObjectStores
 
 LOG_FILE_BYTES_MAX = 128 << 20
 """A larger file of a log is not read: 10,000 ledgers and 1,000 large cursors take 50 MB."""
 
 
 class BackupPins:
-    """The backups of one cluster, in all stores that may hold some."""
+    """The backups of one cluster, in all stores that hold some: one may name objects of another."""
 
-    def __init__(self, stores: Callable[[], Sequence[ObjectStore]], prefix: str) -> None:
-        """
-        Args:
-            stores: every store of the cluster: a backup in one names objects of another.
-            prefix: what the keys of the cluster's backups begin with (`backups_prefix`).
-        """
+    def __init__(self, metadata: MetadataStore, stores: ObjectStores, prefix: str) -> None:
+        """`prefix`: what the keys of the cluster's backups begin with (`backups_prefix`)."""
+        self._metadata = metadata
         self._stores = stores
         self._prefix = prefix
 
@@ -40,11 +39,13 @@ class BackupPins:
         """Return the keys, among these of objects, that a backup names.
 
         Raises:
-            ObjectError: that cannot be told: delete nothing.
+            ObjectError, MetadataError: that cannot be told: delete nothing.
         """
         wanted = files_that_may_name(keys)
         named: set[str] = set()
-        for store in self._stores():
+        await self._metadata.catch_up()
+        for name in await stores_with_backups(self._metadata):
+            store = self._stores.store(name)
             files = [
                 each.key
                 async for page in store.list(self._prefix)

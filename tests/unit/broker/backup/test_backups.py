@@ -1,6 +1,7 @@
 """Making, listing and deleting backups in a store (`creating.py`, `backups.py`)."""
 
 from pathlib import Path
+from random import Random
 from typing import cast
 
 import pytest
@@ -21,6 +22,7 @@ from magnetar.ledger.errors import ObjectDamagedError, ObjectMissingError
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase, ObjectState
 from magnetar.ledger.offloading.backup_keys import backups_prefix
+from magnetar.ledger.offloading.backup_stores import forget_store, stores_with_backups
 from magnetar.ledger.offloading.directory_store import DirectoryStore
 from magnetar.ledger.offloading.log_manifest import LogManifest
 from magnetar.ledger.system import SystemClock
@@ -76,8 +78,10 @@ class Making:
             self.backups,
             self.store,
             cast(LogReading, Reading(*nodes)),
+            store_name="main",
             instance_id="5f0c",
             clock=SystemClock(),
+            random=Random(1),
         )
 
     async def make(self, name: str = "daily") -> ClusterBackup:
@@ -125,6 +129,39 @@ async def test_a_log_that_always_moves_on_leaves_no_backup_and_no_pin(tmp_path: 
 async def test_a_topic_that_is_deleted_meanwhile_is_left_out(tmp_path: Path) -> None:
     making = Making(tmp_path, node(1), None, None)
     assert (await making.make()).logs == ()
+
+
+async def test_the_sweep_knows_of_the_store_before_there_is_a_file(tmp_path: Path) -> None:
+    making = Making(tmp_path, node(1))
+    await making.make()
+    assert await stores_with_backups(making.store) == ["main"]
+    noted = making.store.nodes["/backup-stores/main"]
+    await making.make("weekly")
+    assert making.store.nodes["/backup-stores/main"] == noted
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_backup_during_which_the_store_was_forgotten_is_not_finished(
+    tmp_path: Path, again: bool
+) -> None:
+    making = Making(tmp_path, node(1))
+
+    def forget(covered: Covered) -> None:
+        del making.store.nodes["/backup-stores/main"]
+        if again:
+            making.store.nodes["/backup-stores/main"] = b"another"
+
+    with pytest.raises(ConflictError, match="try again"):
+        await making.maker.make("daily", Scope.of(), on_log=forget)
+    assert await making.listed() == [("daily", 1, False)]
+
+
+async def test_a_store_without_backups_is_forgotten(tmp_path: Path) -> None:
+    making = Making(tmp_path, node(1))
+    assert await stores_with_backups(making.store) == ()
+    await making.make()
+    await forget_store(making.store, "main")
+    assert await stores_with_backups(making.store) == ()
 
 
 async def test_a_name_is_used_once(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from magnetar.broker.features.backup.documents import LogBackup
-from magnetar.broker.features.backup.planning import RESTORED_PROPERTY, RestoredLog, plan
+from magnetar.broker.features.backup.planning import RestoredLog, plan
 from magnetar.cursors.node import CursorNode
+from magnetar.ledger.managed_log.log_ledgers import RESTORED_PROPERTY
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase, ObjectState
 from magnetar.ledger.offloading.log_manifest import LogManifest

@@ -11,6 +11,7 @@ from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectState
 from magnetar.ledger.offloading.backup_keys import BackupFolder, backups_prefix
 from magnetar.ledger.offloading.backup_pins import BackupPins, keys_in
+from magnetar.ledger.offloading.backup_stores import ROOT
 from magnetar.ledger.offloading.directory_store import DirectoryStore
 from magnetar.ledger.offloading.log_manifest import LogManifest, encode_checked
 from magnetar.ledger.offloading.object_keys import ledgers_prefix, object_base
@@ -52,8 +53,13 @@ class Swept:
             ledgers_prefix("", INSTANCE),
             clock=SystemClock(),
             grace_s=0,
-            pins=BackupPins(lambda: [self.objects, self.other], backups_prefix("", INSTANCE)),
+            pins=BackupPins(self.nodes, self, backups_prefix("", INSTANCE)),
         )
+        self.nodes.nodes[f"{ROOT}/main"] = self.nodes.nodes[f"{ROOT}/other"] = b""
+
+    def store(self, name: str) -> DirectoryStore:
+        """One of two stores that have backups."""
+        return {"main": self.objects, "other": self.other}[name]
 
     async def have(self, log: str, *ledger_ids: int) -> list[str]:
         """Objects of a log whose node names none."""
@@ -123,6 +129,15 @@ async def test_a_store_of_backups_that_is_away_keeps_everything(
     with pytest.raises(ObjectStoreUnavailableError):
         await swept.sweeper.sweep(may_delete=lambda: True)
     assert await swept.keys() == keys
+
+
+async def test_a_store_that_has_no_backups_is_not_asked(
+    swept: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del swept.nodes.nodes[f"{ROOT}/other"]
+    monkeypatch.setattr(swept, "other", None)
+    await swept.have(LOG, 1)
+    assert await swept.left() == []
 
 
 async def test_files_are_read_behind_nodes_and_nodes_once_more_behind_files(

@@ -9,6 +9,7 @@ Each log is one moment, the cluster is not: topics go on while the backup is mad
 Source: tiered storage, section 21.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -42,10 +43,12 @@ from magnetar.broker.policies.records import read_record
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.backup_keys import BackupFolder
 from magnetar.ledger.offloading.backup_pins import keys_in
+from magnetar.ledger.offloading.backup_stores import is_noted, note_store
 from magnetar.ledger.offloading.object_store import ObjectStore, create_or_match
 from magnetar.ledger.ports import Clock
 
 _LOGS_AT_ONCE = 8
+_TOKEN_BITS = 128
 _TRIES = 5
 """Files of one log: its objects may be replaced or trimmed while the file is written."""
 
@@ -70,10 +73,15 @@ class BackupMaker:
         store: MetadataStore,
         reading: LogReading,
         *,
+        store_name: str,
         instance_id: str,
         clock: Clock,
+        random: random.Random,
     ) -> None:
+        """`store_name`: of the object store, in the settings of the brokers."""
         self._objects = objects
+        self._store_name = store_name
+        self._random = random
         self._backups = backups
         self._store = store
         self._reading = reading
@@ -124,6 +132,8 @@ class BackupMaker:
                 f"there is a backup {name}, or an unfinished one: choose another name, or delete it"
             )
         begun_ms = self._clock.wall_ms()
+        token = f"{self._random.getrandbits(_TOKEN_BITS):x}".encode()
+        noted = await note_store(self._store, self._store_name, token)
         tenants, namespaces, partitioned = await self._above_topics(scope)
         covered: list[Covered] = []
 
@@ -146,6 +156,11 @@ class BackupMaker:
             logs=tuple(sorted((each.file for each in covered), key=lambda each: each.log)),
             uncovered=sum_of(each.uncovered for each in covered),
         )
+        if not await is_noted(self._store, self._store_name, noted):
+            raise ConflictError(
+                f"backup {name} is not finished: another process deleted the last one in the store "
+                f"{self._store_name} meanwhile; try again"
+            )
         if not await create_or_match(self._objects, folder.cluster_key, cluster.to_bytes()):
             raise ConflictError(f"another process has finished a backup {name} meanwhile")
         return cluster

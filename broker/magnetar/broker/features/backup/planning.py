@@ -10,7 +10,6 @@ Source: tiered storage, section 21 (invariant O11).
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from magnetar.broker.features.backup.documents import LogBackup, Uncovered
 from magnetar.broker.features.compaction.compacted_ledger import CURSOR as COMPACTION_CURSOR
@@ -20,12 +19,10 @@ from magnetar.broker.features.transactions.topic_log import PROPERTY as TRANSACT
 from magnetar.broker.topic.access import EPOCH_PROPERTY
 from magnetar.cursors.ack_state import AckRange, AckSnapshot
 from magnetar.cursors.node import CursorNode
+from magnetar.ledger.managed_log.log_ledgers import RESTORED_PROPERTY
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import ObjectState
 from magnetar.ledger.position import EARLIEST, Position
-
-RESTORED_PROPERTY: Final = "magnetar.restored-from"
-"""In the properties of a log: the backup that it was restored from."""
 
 _NOT_RESTORED = (DELAYED_PROPERTY, TRANSACTIONS_PROPERTY, RESTORED_PROPERTY)
 """Properties that name ledgers or logs of the old cluster. What they stand for is made anew."""

@@ -23,11 +23,7 @@ from magnetar.broker.features.backup.checking import ObjectCheck, in_words
 from magnetar.broker.features.backup.documents import ClusterBackup, LogFile, Uncovered
 from magnetar.broker.features.backup.on_each import on_each
 from magnetar.broker.features.backup.past_transactions import aborted_in, with_past, write_down
-from magnetar.broker.features.backup.planning import (
-    RESTORED_PROPERTY,
-    RestoredLog,
-    plan,
-)
+from magnetar.broker.features.backup.planning import RestoredLog, plan
 from magnetar.broker.features.backup.schema_versions import restore_schemas
 from magnetar.broker.features.backup.scope import Scope, topic_of_log
 from magnetar.broker.policies.model import (
@@ -45,6 +41,7 @@ from magnetar.cursors import CursorSettings
 from magnetar.cursors.closed_cursors import make_closed
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import NoNodeError, ObjectDamagedError
+from magnetar.ledger.managed_log.log_ledgers import RESTORED_PROPERTY
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.cell import Cell
 from magnetar.ledger.metadata.store import MetadataStore

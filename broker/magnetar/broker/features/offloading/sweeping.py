@@ -81,7 +81,8 @@ class Sweeping:
                     clock=self._clock,
                     grace_s=self._settings.object_grace_s,
                     pins=BackupPins(
-                        lambda: [self._stores.store(each) for each in self._stores.urls],
+                        self._store,
+                        self._stores,
                         backups_prefix(self._settings.object_prefix, instance_id),
                     ),
                 )

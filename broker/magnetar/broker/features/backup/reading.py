@@ -19,13 +19,17 @@ from magnetar.cursors import list_cursors
 from magnetar.cursors.closed_cursors import read_closed
 from magnetar.cursors.node import CursorNode
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import NoNodeError, NoSuchLedgerError
+from magnetar.ledger.errors import BookieError, NoNodeError, NoSuchLedgerError
 from magnetar.ledger.managed_log.log_deletion import is_marked
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.offloading.log_manifest import LogManifest, ManifestSchema
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
+
+_UNCONFIRMED_MAX = 100
+"""Entries of an open ledger that are looked for behind the last one known to be confirmed: of a
+topic at rest, the confirmation of the last one is in no entry yet."""
 
 _SCHEMA_CACHE_BYTES = 16 << 20
 """Definitions are remembered: all partitions of a topic have the same ones."""
@@ -136,13 +140,19 @@ class LogReading:
         )
 
     async def _size(self, ledger: LogLedger) -> tuple[int, int]:
-        """Entries and bytes of a ledger; of an open one, those that are confirmed by now."""
+        """Entries and bytes of a ledger; of an open one, about what it has by now."""
         if ledger.is_closed:
             return ledger.entries, ledger.bytes
         try:
             reader = await self._client.open(ledger.ledger_id)
             try:
                 last = await reader.read_last_add_confirmed()
+                for _ in range(_UNCONFIRMED_MAX):
+                    try:
+                        await reader.read_unconfirmed(last + 1)
+                    except BookieError:
+                        break
+                    last += 1
                 return last + 1, await reader.length_at(last) if last >= 0 else 0
             finally:
                 await reader.close()

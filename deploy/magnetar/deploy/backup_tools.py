@@ -254,7 +254,7 @@ class BackupTools:
         scope = f" of {made.scope}" if made.scope else ""
         say(
             f"backup {made.name}{scope} of cluster {made.instance_id}, finished "
-            f"{fields['finished']}: {len(made.logs)} topics"
+            f"{fields['finished']}: {_topics(len(made.logs))}"
         )
         rpo = f"; RPO {fields['rpo_s']} s" if made.uncovered.entries else ""
         say(f"{self._in_words(made.uncovered)}{rpo}")
@@ -287,13 +287,13 @@ class BackupTools:
         if as_json:
             say(json.dumps(fields))
             return
-        done = "would be restored" if is_dry_run else "are restored"
+        done = "to be restored" if is_dry_run else "restored"
         say(
-            f"{len(found.logs)} topics {done} from backup {found.cluster.name}: {found.entries} "
+            f"{_topics(len(found.logs))} {done} from backup {found.cluster.name}: {found.entries} "
             f"entries, {found.bytes} bytes in {found.ledgers} ledgers, {found.cursors} cursors"
         )
         if found.done_before:
-            say(f"{found.done_before} topics were restored before")
+            say(f"restored before: {_topics(found.done_before)}")
         say(self._in_words(found.lost))
         if found.behind_gap.entries:
             say(
@@ -302,6 +302,10 @@ class BackupTools:
             )
         for path in sorted(found.kept):
             say(f"{path} was there with other values, and was left as it is")
+
+
+def _topics(count: int) -> str:
+    return f"{count} topic{'' if count == 1 else 's'}"
 
 
 def _token() -> bytes:

@@ -396,10 +396,9 @@ def test_objects_of_a_backup_outlive_their_topic_until_the_backup_is_deleted(
         old.assert_log_clean()
 
 
-def ledgers_of(server: Standalone) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = admin(server, "GET", f"{topic_path(PLAIN)}/internalStats")[
-        "ledgers"
-    ]
+def ledgers_of(server: Standalone, topic: str = PLAIN) -> list[dict[str, Any]]:
+    stats = admin(server, "GET", f"{topic_path(topic)}/internalStats")
+    found: list[dict[str, Any]] = stats["ledgers"]
     return found
 
 
@@ -515,4 +514,31 @@ def test_acknowledgements_in_the_cursor_ledger_of_a_running_broker_are_in_a_back
         consumer = client.subscribe("flights", "s", consumer_type=pulsar.ConsumerType.Shared)
         left = [each for at, each in enumerate(MESSAGES) if at not in (0, 7)]
         assert sorted(receive_payloads(consumer, len(left))) == left
+        client.close()
+
+
+def test_a_restored_topic_takes_no_ledgers_of_others_along_that_have_its_ids(
+    directory: Stores, tmp_path: Path
+) -> None:
+    """Ledger ids of the old cluster are those of another topic in the new one."""
+    with cluster(tmp_path, directory, "old") as old:
+        flights_of(old)
+        made = back_up(old, directory, "daily")
+    with cluster(tmp_path, directory, "new") as new:
+        mine = "persistent://public/default/mine"
+        client = connect(new.url)
+        producer = client.create_producer(mine, batching_enabled=False)
+        publish(producer, MESSAGES)
+        client.close()
+        ids = {each["ledgerId"] for each in ledgers_of(new, mine)}
+        done(new, directory, "restore", "daily", "--from", made["instance_id"])
+        assert ids & {each["ledgerId"] for each in ledgers_of(new)}
+        assert read_flights(new) == MESSAGES
+        have_retention_remove_all(new)
+        call(new, "DELETE", f"{topic_path(PLAIN)}?force=true", expect=204)
+        new.kill()
+        new.start()
+        client = connect(new.url)
+        reader = client.create_reader(mine, pulsar.MessageId.earliest)
+        assert [read_next(reader).data() for _ in MESSAGES] == MESSAGES
         client.close()

@@ -29,11 +29,14 @@ LOG_FILE_BYTES_MAX = 128 << 20
 class BackupPins:
     """The backups of one cluster, in all stores that hold some: one may name objects of another."""
 
-    def __init__(self, metadata: MetadataStore, stores: ObjectStores, prefix: str) -> None:
-        """`prefix`: what the keys of the cluster's backups begin with (`backups_prefix`)."""
+    def __init__(
+        self, metadata: MetadataStore, stores: ObjectStores, prefixes: Sequence[str]
+    ) -> None:
+        """`prefixes`: what keys of the cluster's backups begin with (`backups_prefix`), one for
+        each prefix that the cluster ever used. A backup below one names objects below others."""
         self._metadata = metadata
         self._stores = stores
-        self._prefix = prefix
+        self._prefixes = tuple(prefixes)
 
     async def pinned(self, keys: Sequence[str]) -> frozenset[str]:
         """Return the keys, among these of objects, that a backup names.
@@ -48,7 +51,8 @@ class BackupPins:
             store = self._stores.store(name)
             files = [
                 each.key
-                async for page in store.list(self._prefix)
+                for prefix in self._prefixes
+                async for page in store.list(prefix)
                 for each in page
                 if end_of(each.key) in wanted
             ]

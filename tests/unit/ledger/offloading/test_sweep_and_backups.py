@@ -22,7 +22,8 @@ from tests.dictionary_store import DictionaryStore
 LOG = "/managed-ledgers/public/default/persistent/flights"
 OTHER = "/managed-ledgers/public/default/persistent/trains"
 INSTANCE = "5f0c"
-FOLDER = BackupFolder(backups_prefix("", INSTANCE), "daily")
+PREFIXES = [backups_prefix("", INSTANCE), backups_prefix("former/", INSTANCE)]
+FOLDER = BackupFolder(PREFIXES[0], "daily")
 
 
 def node_of(log: str, *ledger_ids: int) -> LogMetadata:
@@ -53,7 +54,7 @@ class Swept:
             ledgers_prefix("", INSTANCE),
             clock=SystemClock(),
             grace_s=0,
-            pins=BackupPins(self.nodes, self, backups_prefix("", INSTANCE)),
+            pins=BackupPins(self.nodes, self, PREFIXES),
         )
         self.nodes.nodes[f"{ROOT}/main"] = self.nodes.nodes[f"{ROOT}/other"] = b""
 
@@ -98,6 +99,13 @@ async def test_what_a_backup_names_is_kept_until_the_backup_is_deleted(swept: Sw
 async def test_a_backup_in_another_store_keeps_objects_too(swept: Swept) -> None:
     keys = await swept.have(LOG, 1)
     await swept.other.create(FOLDER.log_key(LOG), file_of(LOG, node_of(LOG, 1)))
+    assert await swept.left() == keys
+
+
+async def test_a_backup_below_a_former_prefix_keeps_objects_too(swept: Swept) -> None:
+    keys = await swept.have(LOG, 1)
+    key = BackupFolder(PREFIXES[1], "daily").log_key(LOG)
+    await swept.objects.create(key, file_of(LOG, node_of(LOG, 1)))
     assert await swept.left() == keys
 
 

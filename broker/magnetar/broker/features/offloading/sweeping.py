@@ -83,7 +83,7 @@ class Sweeping:
                     pins=BackupPins(
                         self._store,
                         self._stores,
-                        backups_prefix(self._settings.object_prefix, instance_id),
+                        [backups_prefix(self._settings.object_prefix, instance_id)],
                     ),
                 )
             self.counts[name] = await sweeper.sweep(may_delete=self._is_leader)

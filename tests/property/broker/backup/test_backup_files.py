@@ -76,7 +76,7 @@ def test_a_changed_byte_is_refused_or_changes_nothing(
 def test_a_field_with_any_value_is_read_or_refused(
     whole: LogBackup | ClusterBackup, data: st.DataObject
 ) -> None:
-    """Its checksum is right: another program wrote it, or a release with a bug."""
+    """The checksum is right: another program wrote the file, or a release with a bug."""
     content: Any = decode_checked(whole.to_bytes(), key="k")
     place = content
     while True:

@@ -341,6 +341,15 @@ class ManagedLog:
         """
         return await self._reads.read_range(start, entries_max=entries_max, bytes_max=bytes_max)
 
+    async def entries_after(self, ledger_id: int, publish_ms: int) -> range | None:
+        """Entries of a ledger among which the first one is that was published at or after a time,
+        ms since 1970: all before them are older. Empty, and behind the last one: all are older.
+
+        By the times that producers set, as an object's index has them. None: the ledger is read
+        from bookies, which have no such index.
+        """
+        return await self._reads.entries_after(ledger_id, publish_ms)
+
     def prefer_objects(self, prefers: bool) -> None:
         """Whether ledgers that are on bookies and in an object store are read from the object."""
         self._closed.prefers_objects = prefers

@@ -230,6 +230,12 @@ class ObjectLedger(Protocol):
         """
         ...
 
+    def entries_after(self, publish_ms: int) -> range:
+        """The ids of entries among which the first one is that was published at or after a time (ms
+        since 1970): all before them are older. Empty, and behind the last entry: all are older. By
+        the object's index; nothing is read."""
+        ...
+
     async def close(self) -> None:
         """Give back what it holds of the bounds that all share. Reads that are under way go on."""
         ...

@@ -5,7 +5,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from magnetar.ledger.errors import LogError, LogTerminatedError
 from magnetar.ledger.log import AppendBatch
@@ -32,6 +32,9 @@ class MemoryLog:
         """Now, by the clock of the log's owner: no time above lies in the future."""
         self.waiting: deque[AppendBatch] = deque()
         self.reads: list[Position] = []
+        self.indexes_read: list[int] = []
+        self.index_of: Callable[[int, int], range | None] = lambda *_: None
+        """What the index of a ledger's object says of a time."""
         self.read_error: LogError | None = None
         self.read_gate: asyncio.Event | None = None
         self.properties: dict[str, str] = {}
@@ -97,6 +100,10 @@ class MemoryLog:
     def stored_since_ms(self, position: Position) -> int:
         known_ms = [self.created_ms.get(position.ledger_id, 0)]
         return stored_since_ms(self.ledgers, position, known_ms, now_ms=self.wall_ms)
+
+    async def entries_after(self, ledger_id: int, publish_ms: int) -> range | None:
+        self.indexes_read.append(ledger_id)
+        return self.index_of(ledger_id, publish_ms)
 
     async def read_range(
         self, start: Position, *, entries_max: int, bytes_max: int

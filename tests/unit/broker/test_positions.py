@@ -2,6 +2,7 @@
 
 import pytest
 
+from magnetar.broker.base.entry import publish_time_ms_of
 from magnetar.broker.topic.positions import position_at_time, position_of, signed
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, LATEST, Position
@@ -115,3 +116,62 @@ async def test_clocks_that_differ_a_little_are_taken_at_their_word() -> None:
     for publish_time in (99_000, 99_500, 101_000):
         log.store(entry(publish_time=publish_time))
     assert await position_at_time(log, 99_500) == Position(1, 1)
+
+
+def _of_index(log: MemoryLog, per_run: int) -> None:
+    """Have an object with an index for each closed ledger, with so many entries in a run."""
+
+    def index_of(ledger_id: int, publish_ms: int) -> range | None:
+        payloads = log.entries[ledger_id]
+        times = [publish_time_ms_of(each) for each in payloads]
+        for first in range(0, len(times), per_run):
+            if any(each is None or each >= publish_ms for each in times[first : first + per_run]):
+                return range(first, min(len(times), first + per_run))
+        return range(len(times), len(times))
+
+    log.index_of = index_of
+
+
+TIMES = [10 * each for each in range(1, 101)]
+
+
+@pytest.mark.parametrize("time", [0, 10, 11, 135, 500, 501, 999, 1_000, 1_001])
+async def test_an_index_leads_to_the_same_entry_as_reading(time: int) -> None:
+    log, indexed = _log(*TIMES), _log(*TIMES)
+    _of_index(indexed, 2)
+    assert await position_at_time(indexed, time) == await position_at_time(log, time)
+
+
+async def test_with_indexes_of_runs_of_one_entry_no_entry_is_read() -> None:
+    log = _log(*TIMES)
+    _of_index(log, 1)
+    assert await position_at_time(log, 505) == Position(51, 0)
+    assert log.reads == []
+    assert len(log.indexes_read) == len(set(log.indexes_read)) <= 6
+
+
+async def test_entries_are_read_of_one_run_only_and_of_what_has_no_index() -> None:
+    log = _log(*TIMES)
+    _of_index(log, 5)
+    by_index = log.index_of
+    assert await position_at_time(log, 535) == Position(51, 3)
+    assert {each.ledger_id for each in log.reads} == {51}
+    log.reads.clear()
+    log.index_of = lambda ledger_id, time: by_index(ledger_id, time) if ledger_id < 50 else None
+    assert await position_at_time(log, 535) == Position(51, 3)
+    assert all(each.ledger_id >= 50 for each in log.reads)
+
+
+async def test_an_index_does_not_pass_over_times_of_a_clock_that_is_behind() -> None:
+    """The index has the producers' times; those long before their entries were stored count as
+    late as that."""
+    log = _log(*(HOUR_MS * each for each in (40, 41, 42, 43, 44)))
+    log.closed_ms[1] = 44 * HOUR_MS + 1
+    log.roll(10)
+    for each in (21, 22):
+        log.store(entry(publish_time=HOUR_MS * each))
+    log.roll(20)
+    log.store(entry(publish_time=HOUR_MS * 50))
+    _of_index(log, 1)
+    assert await position_at_time(log, 44 * HOUR_MS + 1) == Position(10, 0)
+    assert await position_at_time(log, 45 * HOUR_MS) == Position(20, 0)

@@ -37,6 +37,9 @@ class Handle:
         self._sources.on_read(self.name)
         return ENTRIES[first : min(last + 1, first + bytes_max)]
 
+    def entries_after(self, publish_ms: int) -> range:
+        return range(publish_ms, 10)
+
     async def close(self) -> None:
         self.is_closed = True
 
@@ -201,3 +204,36 @@ async def test_handles_are_bounded_and_closed(sources: Sources, closed: ClosedLe
     assert all(each.is_closed for each in sources.handles)
     assert await read(closed) == ENTRIES[:2]
     assert all(each.is_closed for each in sources.handles)
+
+
+@pytest.mark.parametrize(
+    ("found", "prefers_objects", "is_asked"),
+    [
+        (NONE, True, False),
+        (COPYING, True, False),
+        (COPIED, False, False),
+        (COPIED, True, True),
+        (ONLY, False, True),
+    ],
+)
+async def test_a_time_is_looked_up_in_the_index_where_objects_are_read_first(
+    sources: Sources,
+    closed: ClosedLedgers,
+    found: LedgerObject | None,
+    prefers_objects: bool,
+    is_asked: bool,
+) -> None:
+    sources.set(found)
+    closed.prefers_objects = prefers_objects
+    assert await closed.entries_after(7, 5) == (range(5, 10) if is_asked else None)
+    assert sources.reads == []
+    assert all(each.is_closed for each in sources.handles)
+
+
+async def test_a_time_cannot_be_looked_up_without_the_store(
+    sources: Sources, closed: ClosedLedgers
+) -> None:
+    sources.set(ONLY)
+    sources.objects = None
+    assert await closed.entries_after(7, 5) is None
+    assert await closed.entries_after(8, 5) is None

@@ -34,6 +34,11 @@ class ListedLog(ReadableLog, Protocol):
         """A time before which the entry was not stored, by brokers' clocks; 0: nothing is known."""
         ...
 
+    async def entries_after(self, ledger_id: int, publish_ms: int, /) -> range | None:
+        """Where in a ledger the first entry is that was published at or after a time, without a
+        read of entries; None: that cannot be told. See `ManagedLog.entries_after`."""
+        ...
+
 
 def signed(value: int) -> int:
     """An unsigned 64-bit field that holds a signed value: -1 travels as 2^64-1."""
@@ -49,10 +54,12 @@ async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
     """The first entry published at or after the time: what a seek to it delivers first.
 
     Binary search, by the publish times that producers set, of several entries at each step: they
-    need not grow. One that is long before its entry can have been stored is of a wrong clock, and
-    that bound counts instead of it. With clocks that disagree the result is approximate, but never
-    beyond the end (rule 4.3 of the managed ledger). If every entry is older, the one to be written
-    next when this was called: what comes meanwhile is not older.
+    need not grow. In a ledger that is read from an object store, the object's index leads to one
+    run of entries, and the search goes on in there. A time that is long before its entry can have
+    been stored is of a wrong clock, and that bound counts instead of it. With clocks that disagree
+    the result is approximate, but never beyond the end (rule 4.3 of the managed ledger). If every
+    entry is older, the one to be written next when this was called: what comes meanwhile is not
+    older.
 
     An entry whose time cannot be read counts as not older: to begin too early delivers what the
     client can tell from what it asked for, and to begin too late would skip all that lies before.
@@ -62,16 +69,36 @@ async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
     """
     ledgers, end = _confirmed(log), log.next_position(log.last_confirmed)
     low, high = 0, sum(entries for _, entries in ledgers)
+    asked: set[int] = set()
     while low < high:
         middle = (low + high) // 2
-        published_ms = await newest_published_ms(
-            log, _nth(ledgers, middle), clocks_differ_ms=CLOCKS_DIFFER_MS
-        )
+        position = _nth(ledgers, middle)
+        if position.ledger_id not in asked:
+            asked.add(position.ledger_id)
+            found = await _by_index(log, position.ledger_id, publish_time_ms)
+            if found is not None:
+                begin = middle - position.entry_id
+                if found.start:  # else the first one may be in a ledger before it
+                    low = min(high, max(low, begin + found.start))
+                if found:
+                    high = min(high, begin + found.stop - 1)
+                continue
+        published_ms = await newest_published_ms(log, position, clocks_differ_ms=CLOCKS_DIFFER_MS)
         if published_ms is not None and published_ms < publish_time_ms:
             low = middle + 1
         else:
             high = middle
     return min(_nth(ledgers, low), end)
+
+
+async def _by_index(log: ListedLog, ledger_id: int, publish_time_ms: int) -> range | None:
+    """What `entries_after` says, unless clocks may be wrong: an entry that was stored at or after
+    the time may count as not older, though its publish time says so."""
+    found = await log.entries_after(ledger_id, publish_time_ms)
+    if found is None or found.start == 0:
+        return found
+    last_older = Position(ledger_id, found.start - 1)
+    return found if log.stored_since_ms(last_older) < publish_time_ms else None
 
 
 async def newest_published_ms(

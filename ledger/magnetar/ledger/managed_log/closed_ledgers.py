@@ -17,6 +17,7 @@ from magnetar.ledger.errors import (
     LedgerError,
     LogDataLossError,
     NoSuchLedgerError,
+    ObjectError,
     ObjectStoreRefusedError,
 )
 from magnetar.ledger.managed_log.log_metadata import LogLedger
@@ -106,6 +107,28 @@ class ClosedLedgers:
                     return payloads
             if self._sources(ledger_id) == sources:
                 raise self._why(ledger_id, errors)
+
+    async def entries_after(self, ledger_id: int, publish_ms: int) -> range | None:
+        """The entries among which the first one is that was published at or after a time, by the
+        index of the ledger's object; see `ObjectLedger`. None: entries of it are read from bookies
+        first, or the object cannot be opened just now.
+
+        A ledger that lies in an object costs one request, and none if it was opened lately; to find
+        a time by reading entries costs one for each entry that is looked at.
+        """
+        ledger = self._ledger(ledger_id)
+        if ledger is None or ledger.object is None:
+            return None
+        if self._sources(ledger_id)[0] is not Source.OBJECT:
+            return None
+        try:
+            handle = await self._open_object(ledger_id, ledger.object)
+        except ObjectError:
+            return None  # a read of its entries says why, or is served by bookies
+        try:
+            return handle.entries_after(publish_ms)
+        finally:
+            await handle.close()
 
     def created_ms(self, ledger_id: int) -> int:
         """When a ledger was created, ms since 1970; 0: it was not read from bookies lately."""

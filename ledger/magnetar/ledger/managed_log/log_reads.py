@@ -35,6 +35,10 @@ class OwnerReads:
                 continue  # removed by a shrink meanwhile: the log begins behind it now
             return first, payloads
 
+    async def entries_after(self, ledger_id: int, publish_ms: int) -> range | None:
+        """See `ManagedLog.entries_after`."""
+        return await self._closed.entries_after(ledger_id, publish_ms)
+
     def created_ms(self, ledger_id: int) -> int:
         """When a ledger was created, ms since the epoch; 0: it was not read lately."""
         for writer in (self._appender.writer, self._appender.draining):

@@ -266,12 +266,17 @@ class ObjectReader:
         """Bytes of the runs that this reader keeps or fetches ahead, also those that it shares."""
         return sum(run.size_bytes for run in self._held.values())
 
-    def entry_after(self, publish_ms: int) -> int:
-        """Return the first entry of the first run that may hold a message published at or after a
-        time (ms since 1970); the id after the last entry if no run can. Nothing is requested."""
+    def entries_after(self, publish_ms: int) -> range:
+        """Return the entries of the first run that may hold a message published at or after a time
+        (ms since 1970). If its times are not known, all entries from there on. If no run can hold
+        such a message, an empty range behind the last entry. Nothing is requested."""
         footer = self.footer
         number = footer.run_after(publish_ms)
-        return footer.runs[number].first_entry_id if number < len(footer.runs) else footer.entries
+        if number == len(footer.runs):
+            return range(footer.entries, footer.entries)
+        run = footer.runs[number]
+        is_known = run.publish_ms_max >= 0
+        return range(run.first_entry_id, run.last_entry_id + 1 if is_known else footer.entries)
 
     async def read(self, first: int, last: int, *, bytes_max: int) -> list[bytes]:
         """Return payloads of entries from `first` on, in order: at least one, at most up to `last`,

@@ -65,6 +65,9 @@ class VolatileLog:
     def stored_since_ms(self, _position: Position) -> int:
         return 0
 
+    async def entries_after(self, _ledger_id: int, _publish_ms: int) -> range | None:
+        return None
+
     async def read_range(
         self, start: Position, *, entries_max: int, bytes_max: int
     ) -> tuple[Position, list[bytes]]:

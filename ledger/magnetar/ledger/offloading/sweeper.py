@@ -15,7 +15,7 @@ Source: tiered storage, section 17 (invariants O3, O9 and OL2).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -51,6 +51,8 @@ class SweepCounts:
     """Objects whose logs could not be read."""
     foreign: int = 0
     """Keys that are no ledger's."""
+    put_off: int = 0
+    """Unnamed objects beyond what a sweeper remembers: a later pass begins with them."""
 
 
 class Sweeper:
@@ -65,12 +67,16 @@ class Sweeper:
         clock: Clock,
         grace_s: float,
         pins: BackupPins | None = None,
+        unnamed_max: int = 100_000,
     ) -> None:
         """
         Args:
             prefix: what the keys of the cluster's ledgers begin with (`ledgers_prefix`).
             grace_s: how long an object is unnamed, for this sweeper, before it is deleted.
             pins: the cluster's backups; None: it has none.
+            unnamed_max: keys of unnamed objects that are remembered until then, about 400 bytes
+                each. If there are more, they are deleted so many at a time. Not less than the
+                keys of one page of a list: else objects of backups may keep others for ever.
         """
         self._objects = objects
         self._store = store
@@ -78,7 +84,13 @@ class Sweeper:
         self._clock = clock
         self._grace_s = grace_s
         self._pins = pins
+        self._unnamed_max = unnamed_max
         self._unnamed_since_s: dict[str, float] = {}
+
+    @property
+    def remembered(self) -> int:
+        """Keys of unnamed objects that it remembers."""
+        return len(self._unnamed_since_s)
 
     async def sweep(self, *, may_delete: Callable[[], bool]) -> SweepCounts:
         """Look at all keys once; delete what has been unnamed since the grace began.
@@ -126,18 +138,32 @@ class Sweeper:
                     continue
                 counts.unnamed += 1
                 now_s = self._clock.monotonic_s()
-                since_s = seen[key] = self._unnamed_since_s.get(key, now_s)
-                if now_s - since_s >= self._grace_s and key in self._unnamed_since_s:
+                since_s = self._unnamed_since_s.pop(key, None)
+                if since_s is None and self._is_full(seen):
+                    counts.put_off += 1
+                    continue
+                seen[key] = now_s if since_s is None else since_s
+                if since_s is not None and now_s - since_s >= self._grace_s:
                     due.append(key)
         due = due[:_DELETED_AT_ONCE]
         if due and self._pins is not None:
-            due = await self._without_pinned(due, self._pins, counts)
+            unpinned = await self._without_pinned(due, self._pins, counts)
+            if self._is_full(seen):
+                # Objects of backups must not keep the others from being remembered.
+                for key in set(due).difference(unpinned):
+                    seen.pop(key)
+            due = unpinned
         if due and may_delete():
             await self._objects.delete(due)
             for key in due:
                 log.info("object_deleted", key=key)
                 seen.pop(key)
                 counts.deleted += 1
+
+    def _is_full(self, seen: Mapping[str, float]) -> bool:
+        """Whether no further key can be remembered. Those of the last pass that this one did not
+        get to are not among those that it has seen."""
+        return len(self._unnamed_since_s) + len(seen) >= self._unnamed_max
 
     async def _without_pinned(
         self, due: Sequence[str], pins: BackupPins, counts: SweepCounts

@@ -128,6 +128,11 @@ def test_bookies_are_read_first_unless_the_policy_says_otherwise() -> None:
         ({"object_stores": [STORE, STORE]}, "two stores of one name"),
         ({"object_stores": [STORE], "object_prefix": "no-slash"}, "must end with a slash"),
         ({"object_stores": [STORE], "object_prefix": "ümlaut/"}, "every store takes"),
+        ({"object_prefixes_former": ["no-slash"]}, "must end with a slash"),
+        ({"object_prefixes_former": ["a/", "a/"]}, "twice"),
+        ({"object_prefix": "a/", "object_prefixes_former": ["a/"]}, "twice, or the present"),
+        ({"object_prefixes_former": [""]}, "twice, or the present"),
+        ({"object_prefixes_former": [f"{each}/" for each in range(17)]}, "at most 16"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused(
@@ -142,6 +147,12 @@ def test_settings_that_fit_are_taken() -> None:
         {"object_stores": [STORE], "offload_store": "main", "object_prefix": "magnetar/"}
     )
     assert settings.object_stores[0].url == "file:///objects"
+
+
+def test_former_prefixes_are_taken_up_to_their_bound() -> None:
+    former = ("", *(f"{each}/" for each in range(15)))
+    settings = ObjectSettings(object_prefix="now/", object_prefixes_former=former)
+    assert settings.object_prefixes_former == former
 
 
 def test_a_secret_in_the_place_of_a_url_is_not_repeated() -> None:

@@ -25,6 +25,12 @@ class ObjectSettings(ObjectReadSettings, Section):
         default="",
         description="What the keys of all objects begin with; empty, or with a slash at its end.",
     )
+    object_prefixes_former: tuple[str, ...] = Field(
+        default=(),
+        max_length=16,
+        description="What object_prefix was before, as JSON. Objects under it are read in any "
+        "case; named here, those that no topic needs any more are deleted, too.",
+    )
     object_bytes_min: int = Field(
         default=1 << 20,
         ge=0,
@@ -62,6 +68,25 @@ class ObjectSettings(ObjectReadSettings, Section):
         description="How long an object is kept that no topic names: readers may still use it.",
     )
 
+    object_sweep_keys_max: int = Field(
+        default=100_000,
+        ge=1_000,
+        description="Objects that no topic names which a pass remembers until object_grace_s is "
+        "over, for each store and prefix, at about 400 bytes. Further ones have to wait.",
+    )
+    object_scrub_days: float = Field(
+        default=30.0,
+        ge=0,
+        description="Each object is read back in full once in this time, by the broker that owns "
+        "its topic, and replaced if it is damaged while bookies have the ledger; 0: never.",
+    )
+    object_scrub_bytes_per_s_max: int = Field(
+        default=20 << 20,
+        ge=0,
+        description="Bytes per second that a broker reads from object stores for that; 0: no "
+        "bound. 20 MiB/s are 50 TB in 30 days.",
+    )
+
     @model_validator(mode="after")
     def _names_fit(self) -> "ObjectSettings":
         names = [store.name for store in self.object_stores]
@@ -72,10 +97,26 @@ class ObjectSettings(ObjectReadSettings, Section):
                 f"offload_store {self.offload_store!r} is none of object_stores, which has "
                 f"{', '.join(names) or 'none'}"
             )
-        prefix = self.object_prefix
-        if prefix and not (prefix.endswith("/") and is_key(f"{prefix}x")):
+        _check_prefix("object_prefix", self.object_prefix)
+        for former in self.object_prefixes_former:
+            _check_prefix("object_prefixes_former", former)
+        if len({self.object_prefix, *self.object_prefixes_former}) <= len(
+            self.object_prefixes_former
+        ):
             raise ValueError(
-                f"object_prefix {prefix!r} must end with a slash, and have characters that every "
-                "store takes in a key"
+                "object_prefixes_former names a prefix twice, or the present object_prefix"
             )
         return self
+
+    @property
+    def object_scrub_period_s(self) -> float:
+        """object_scrub_days in seconds."""
+        return self.object_scrub_days * 24 * 60 * 60
+
+
+def _check_prefix(field: str, prefix: str) -> None:
+    if prefix and not (prefix.endswith("/") and is_key(f"{prefix}x")):
+        raise ValueError(
+            f"{field} {prefix!r} must end with a slash, and have characters that every store takes "
+            "in a key"
+        )

@@ -41,10 +41,13 @@ class Sweeping:
         self._store = store
         self._is_leader = is_leader
         self._clock = clock
-        self._sweepers: dict[str, Sweeper] = {}
+        # Of today and of yesterday: the nodes of topics that are gone name none.
+        self._prefixes = (settings.object_prefix, *settings.object_prefixes_former)
+        self._sweepers: dict[tuple[str, str], Sweeper] = {}
+        """By store and prefix."""
         self._task: asyncio.Task[None] | None = None
-        self.counts: dict[str, SweepCounts] = {}
-        """Of the last pass over each store."""
+        self.counts: dict[tuple[str, str], SweepCounts] = {}
+        """Of the last pass, by store and prefix."""
         self.failures = 0
         """Passes that ended with an error; each was logged."""
 
@@ -67,29 +70,31 @@ class Sweeping:
                 self._sweepers.clear()  # what it saw unnamed was long ago, when it leads again
                 continue
             for each in self._settings.object_stores:
-                await self._sweep(each.name)
+                for prefix in self._prefixes:
+                    await self._sweep(each.name, prefix)
 
-    async def _sweep(self, name: str) -> None:
+    async def _sweep(self, name: str, prefix: str) -> None:
         try:
-            sweeper = self._sweepers.get(name)
+            sweeper = self._sweepers.get((name, prefix))
             if sweeper is None:
                 instance_id = await self._client.registry.instance_id()
-                sweeper = self._sweepers[name] = Sweeper(
+                sweeper = self._sweepers[name, prefix] = Sweeper(
                     self._stores.store(name),
                     self._store,
-                    ledgers_prefix(self._settings.object_prefix, instance_id),
+                    ledgers_prefix(prefix, instance_id),
                     clock=self._clock,
                     grace_s=self._settings.object_grace_s,
                     pins=BackupPins(
                         self._store,
                         self._stores,
-                        [backups_prefix(self._settings.object_prefix, instance_id)],
+                        [backups_prefix(each, instance_id) for each in self._prefixes],
                     ),
+                    unnamed_max=self._settings.object_sweep_keys_max,
                 )
-            self.counts[name] = await sweeper.sweep(may_delete=self._is_leader)
+            self.counts[name, prefix] = await sweeper.sweep(may_delete=self._is_leader)
         except LedgerError as error:
             self.failures += 1
-            _log.warning("object_sweep_failed", store=name, error=str(error))
+            _log.warning("object_sweep_failed", store=name, prefix=prefix, error=str(error))
         except Exception:  # noqa: BLE001 - the next pass may do better
             self.failures += 1
-            _log.exception("object_sweep_broke", store=name)
+            _log.exception("object_sweep_broke", store=name, prefix=prefix)

@@ -23,7 +23,12 @@ from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.features.compaction import Compaction
 from magnetar.broker.features.deduplication import Deduplication
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
-from magnetar.broker.features.offloading import Offload, object_ledgers, offload_surroundings
+from magnetar.broker.features.offloading import (
+    Offload,
+    Scrubbing,
+    object_ledgers,
+    offload_surroundings,
+)
 from magnetar.broker.features.offloading.sweeping import Sweeping
 from magnetar.broker.features.retention.inactivity import InactiveTopics
 from magnetar.broker.features.tracing import Spans
@@ -151,6 +156,7 @@ class Broker:
             self.upkeep,
             note_unused=self._note_unused,
             clock=clock,
+            scrub_period_s=settings.object_scrub_period_s,
         )
         self.health = self._make_health(client)
         self._server = BinaryServer(self.services, network)
@@ -294,6 +300,14 @@ class Broker:
             ("transactions", settings.transaction_check_interval_s, looking_at(TopicTransactions)),
         ):
             upkeep.register(name, interval_s, look)
+        offloading = self.services.topics.offloading
+        if offloading is not None and settings.object_scrub_days > 0:
+            upkeep.register(
+                "scrubbing",
+                settings.offload_check_interval_s,
+                looking_at(Scrubbing),
+                is_busy=lambda: offloading.scrubber.is_busy,
+            )
         return upkeep
 
     def _make_revoking(self, policies: PolicyRegistry) -> Revoking:

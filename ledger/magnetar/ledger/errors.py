@@ -31,6 +31,7 @@ LedgerError                        root; `retryable` says whether the same call 
 ├── ObjectError                    a ledger in an object store
 │   ├── ObjectDamagedError         not what was written, or of another ledger: never used
 │   ├── ObjectIncompleteError      the packets of a ledger that was to be copied are not all of it
+│   ├── LedgersLeftError           some ledgers of a log were not copied, or not forgotten
 │   ├── FutureObjectVersionError   a newer release wrote it
 │   ├── ObjectMissingError         the store is certain that there is no such object
 │   ├── ObjectStoreConfigError     settings or an installation with which no store can be opened
@@ -217,6 +218,18 @@ class ObjectIncompleteError(ObjectError):
     """The packets of a ledger that was to be copied are not all of the ledger."""
 
     retryable = True
+
+
+class LedgersLeftError(ObjectError):
+    """Some ledgers of a log could not be copied to an object store, or not be forgotten by bookies.
+    Each is tried again after a pause of its own; those that are not named were done, unless
+    `is_ended`: too many failed one after the other, and what came behind them was not tried."""
+
+    retryable = True
+
+    def __init__(self, text: str, *, is_ended: bool) -> None:
+        super().__init__(text)
+        self.is_ended = is_ended
 
 
 class FutureObjectVersionError(ObjectError):

@@ -77,6 +77,16 @@ class ObjectPut(NamedTuple):
         return f"PUT {self.key} {len(self.data)} bytes"
 
 
+class ObjectRotted(NamedTuple):
+    """An object in the store is another one now, by no request."""
+
+    key: str
+    data: bytes
+
+    def __str__(self) -> str:
+        return f"ROTTED {self.key}"
+
+
 class ObjectGone(NamedTuple):
     """An object left the store: deleted, or lost by a fault of it."""
 
@@ -263,6 +273,7 @@ ClusterEvent = (
     | NodeWrote
     | ObjectPut
     | ObjectGone
+    | ObjectRotted
     | Published
     | Confirmed
     | PublishFailed

@@ -1,4 +1,4 @@
-"""Invariants of offloading: O1 to O6 on the history of a run, and that everything due gets done.
+"""Invariants of offloading: O1 to O6, and O10, on the history of a run.
 
 The history has every write of the log's node and of ledgers' metadata, and every object that came
 or went. So what was where is known at each of its places.
@@ -15,12 +15,14 @@ from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectState
 from magnetar.ledger.offloading.object_format import (
+    HEADER_BYTES,
     ObjectFooter,
     ObjectName,
+    check_header,
     decode_footer,
     open_run,
 )
-from tests.simulation.cluster.events import NodeWrote, ObjectGone, ObjectPut
+from tests.simulation.cluster.events import NodeWrote, ObjectGone, ObjectPut, ObjectRotted
 from tests.simulation.history import History, LogAppended, Wrote
 
 
@@ -37,6 +39,8 @@ class World:
     """Ledger, entry: what was confirmed."""
     puts: dict[str, int] = field(default_factory=dict)
     """By which call each key was written."""
+    reads_are_true: bool = False
+    """Whether what is read of an object is always what is stored."""
 
     def key(self, ledger: LogLedger, found: LedgerObject) -> str:
         assert self.node is not None
@@ -53,9 +57,12 @@ class World:
         }
 
 
-def problems(history: History, path: str) -> Iterator[str]:
-    """What does not hold, each with the invariant's name."""
-    world = World(path)
+def problems(history: History, path: str, *, reads_are_true: bool = False) -> Iterator[str]:
+    """What does not hold, each with the invariant's name.
+
+    `reads_are_true`: the store had no faults by which a whole object looks damaged or gone.
+    """
+    world = World(path, reads_are_true=reads_are_true)
     for time_s, actor, event in history.entries:
         where = f"at {time_s:.6f} {actor}"
         match event:
@@ -64,6 +71,8 @@ def problems(history: History, path: str) -> Iterator[str]:
             case ObjectPut(key, data, put):
                 if world.puts.setdefault(key, put) != put:
                     yield f"O4 {where}: {key} is written by a second call"
+                world.objects[key] = data
+            case ObjectRotted(key, data):
                 world.objects[key] = data
             case ObjectGone(key):
                 world.objects.pop(key, None)
@@ -107,7 +116,10 @@ def _on_node(world: World, after: LogMetadata, where: str) -> Iterator[str]:
     for ledger in after.ledgers:
         found = ledger.object
         known_object = before[ledger.ledger_id].object if ledger.ledger_id in before else None
-        if found is None or found == known_object or found.next:
+        if found is None or found == known_object:
+            continue
+        if found.next:
+            yield from (f"O10 {where}: {text}" for text in _wrong_replacement(world, ledger))
             continue
         if found.state is ObjectState.ONLY:
             yield from (f"O2 {where}: {text}" for text in wrong_in_object(world, ledger))
@@ -136,6 +148,29 @@ def _wrong_move(before: LedgerObject | None, after: LedgerObject | None) -> Iter
         )
     if not is_right:
         yield f"{before} becomes {after}"
+
+
+def _wrong_replacement(world: World, ledger: LogLedger) -> Iterator[str]:
+    """An object that is whole is not replaced because a store gave no answer."""
+    assert ledger.object is not None
+    metadata = world.ledgers.get(ledger.ledger_id)
+    data = world.objects.get(world.key(ledger, ledger.object))
+    if world.reads_are_true and metadata is not None:
+        name = ObjectName(ledger.ledger_id, bytes.fromhex(ledger.object.attempt))
+        if is_whole(data, name, metadata):
+            yield f"{ledger} is to be replaced, and its object is whole"
+
+
+def is_whole(data: bytes | None, name: ObjectName, metadata: LedgerMetadata) -> bool:
+    """Whether an object is there, and each byte of it is as it was written."""
+    if data is None:
+        return False
+    try:
+        check_header(data[:HEADER_BYTES], name)
+        payloads_of(data, name, metadata)
+    except LedgerError:
+        return False
+    return True
 
 
 def wrong_in_object(world: World, ledger: LogLedger) -> Iterator[str]:

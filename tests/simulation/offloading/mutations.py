@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from magnetar.ledger.managed_log.log_objects import ObjectBase
-from magnetar.ledger.offloading import log_offload, object_format, offloader
+from magnetar.ledger.offloading import log_offload, log_scrub, object_format, offloader
+from magnetar.ledger.offloading.log_scrub import LogScrub
 from magnetar.ledger.offloading.object_builder import ObjectBuilder
+from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
 from magnetar.ledger.offloading.offloader import Offloader
 from magnetar.ledger.offloading.sweeper import Sweeper
 from tests.simulation.mutations.mutation import Mutation, edited, replaced
@@ -170,6 +172,45 @@ MUTATIONS: list[Mutation] = [
             Sweeper,
             "_named",
             ("(ledger.object.attempt, ledger.object.next)", "(ledger.object.attempt,)"),
+        ),
+    ),
+    Mutation(
+        name="damaged_and_not_healed",
+        rule="tiered storage, section 18",
+        defects=(),
+        invariants=("OS1",),
+        description="an object that is damaged or gone is not written again out of the ledger",
+        apply=lambda: edited(
+            LogScrub,
+            "_settle",
+            (
+                "is_healed = await self._offload.heal(ledger.ledger_id, found.attempt)",
+                "is_healed = True",
+            ),
+        ),
+    ),
+    Mutation(
+        name="unreachable_is_gone",
+        rule="tiered storage, rule 18.1",
+        defects=(),
+        invariants=("O10",),
+        description="an object counts as gone when the store gives no answer",
+        apply=lambda: edited(
+            ObjectScrubber,
+            "_try",
+            ("return Checked(Verdict.UNREACHABLE, error)", "return Checked(Verdict.GONE, error)"),
+        ),
+    ),
+    Mutation(
+        name="scrubbed_once",
+        rule="tiered storage, section 18",
+        defects=(),
+        invariants=("OS1",),
+        description="objects are read back once, and never again",
+        apply=lambda: edited(
+            log_scrub,
+            "current_pass",
+            ("is_due = mark.began_ms <= due_ms and", "is_due = mark.began_ms == 0 and"),
         ),
     ),
 ]

@@ -20,7 +20,7 @@ from magnetar.ledger.errors import (
     ObjectStoreUnavailableError,
 )
 from magnetar.ledger.offloading.object_store import ObjectStore, ObjectTail, StoredObject
-from tests.simulation.cluster.events import ObjectGone, ObjectPut
+from tests.simulation.cluster.events import ObjectGone, ObjectPut, ObjectRotted
 from tests.simulation.history import Event, Fault, History
 from tests.simulation.loop import SimLoop, SimProcess
 
@@ -77,7 +77,7 @@ class ObjectServer:
         data = bytearray(self.objects[key])
         data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
         self.objects[key] = bytes(data)
-        self.record("objects", Fault(f"{key} rots"))
+        self.record("objects", ObjectRotted(key, self.objects[key]))
 
     def lose(self, key: str) -> None:
         """An object is deleted by hand."""

@@ -5,21 +5,30 @@ crashes, pauses, loses its session, or hands the log over. Requests to both stor
 and after they take effect; what is read of objects may be wrong. Then everything heals: the last
 owner does what is due, and the log is read from its beginning.
 
+In some of the runs, bits of objects change, or objects are deleted by hand, while bookies have the
+ledgers. The owners scrub, and in the end each object must be whole again (OS1). Bookies forget
+nothing before that: what rots after a last look is lost, and no rule can change it.
+
 A run is a function of its seed: `execute(seed)` says what did not hold.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
-from magnetar.ledger.errors import LedgerError, LogFencedError
+from magnetar.ledger.errors import LedgerError, LogFencedError, NoNodeError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.log_reader import LogReader
-from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_objects import ObjectState
 from magnetar.ledger.offloading.log_offload import LogOffload
+from magnetar.ledger.offloading.log_scrub import LogScrub
+from magnetar.ledger.offloading.object_format import ObjectName
 from magnetar.ledger.offloading.object_keys import ledgers_prefix, object_base
-from magnetar.ledger.offloading.offload_choice import OffloadRules
+from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
+from magnetar.ledger.offloading.offload_choice import NEVER, OffloadRules
 from magnetar.ledger.offloading.offloader import Offloader, OffloadSettings
+from magnetar.ledger.offloading.scrub_plan import mark_in
 from magnetar.ledger.offloading.sweeper import Sweeper
 from magnetar.ledger.position import Position
 from magnetar.ledger.settings import LogConfig
@@ -27,7 +36,7 @@ from tests.simulation.checks import judge
 from tests.simulation.clients import FAST, SimClient
 from tests.simulation.history import Fault, LogAppended, LogRead, Said
 from tests.simulation.logs import PATH, Batch
-from tests.simulation.offloading.checks import problems
+from tests.simulation.offloading.checks import is_whole, problems
 from tests.simulation.offloading.objects import ObjectFaults, ObjectServer, OneStore
 from tests.simulation.offloading.plain_reads import PlainLedgers
 from tests.simulation.record import Record
@@ -43,6 +52,9 @@ CONFIG = LogConfig(
     repair_timeout_s=3.0,
 )
 RULES = OffloadRules(bytes_on_bookies=0, deletion_lag_s=0.1, small_bytes=0)
+KEEPING = replace(RULES, deletion_lag_s=NEVER)
+"""Every closed ledger is copied, and bookies keep everything."""
+SCRUB_PERIOD_S = 0.5
 PREFIXES = ("", "two/")
 INSTANCE = "simulated"
 BASES = tuple(object_base("bucket", prefix, INSTANCE, PATH) for prefix in PREFIXES)
@@ -62,6 +74,10 @@ class OffloadRun:
     random: Random
     objects: ObjectServer
     problems: list[str] = field(default_factory=list)
+    rots: bool = False
+    """Whether objects rot, and are scrubbed."""
+    reads_are_true: bool = True
+    """Whether the store has no faults by which a whole object looks damaged or gone."""
 
     async def story(self) -> None:
         """Everything, until the log was read at the end."""
@@ -78,6 +94,7 @@ class OffloadRun:
             )
             for each in range(self.random.choice([0, 0, 1, 4]))
         ]
+        rotting = asyncio.get_running_loop().create_task(self._rot())
         for number in range(self.random.randint(1, 4)):
             client = await self.sim.client(f"w{number}", FAST)
             life = client.spawn(self._own(client, number))
@@ -90,7 +107,7 @@ class OffloadRun:
             self._end(client, life)
         sweep.cancel()
         read.cancel()
-        for each in failing:
+        for each in (*failing, rotting):
             each.cancel()
         await self._heal()
         client = await self.sim.client("y", FAST)
@@ -103,6 +120,8 @@ class OffloadRun:
         chosen = self.random.sample(names, self.random.randint(0, 3))
         for name in chosen:
             setattr(self.objects.faults, name, likely)
+        self.reads_are_true = not {"cut", "flipped", "denied"}.intersection(chosen)
+        self.rots = Random(f"{self.seed}/rots").random() < 0.4
 
     def _end(self, client: SimClient, life: "asyncio.Task[None]") -> None:
         """What happens to an owner. It may be about anything just then."""
@@ -122,6 +141,34 @@ class OffloadRun:
     def _resume(self, client: SimClient) -> None:
         if client.process.is_alive:
             client.resume()
+
+    async def _rot(self) -> None:
+        """Spoil objects, one after the other, of ledgers that are copied and on bookies."""
+        random = Random(f"{self.seed}/rotting")
+        while self.rots:
+            await asyncio.sleep(random.uniform(0.05, 0.6))
+            keys = [
+                key
+                for ledger, key in self._named_by_node()
+                if ledger.object is not None
+                and ledger.object.state is ObjectState.COPIED
+                and key in self.objects.objects
+            ]
+            if keys:
+                spoil = random.choice([self.objects.rot, self.objects.lose])
+                spoil(random.choice(keys))
+
+    def _named_by_node(self) -> list[tuple[LogLedger, str]]:
+        """The ledgers that the log's node has with an object, and the object's key."""
+        try:
+            node = LogMetadata.from_json(self.sim.store.tree.get(PATH).value, path=PATH)
+        except NoNodeError:
+            return []
+        return [
+            (each, node.object_bases[each.object.base].key(each.ledger_id, each.object.attempt))
+            for each in node.ledgers
+            if each.object is not None
+        ]
 
     async def _fail_bookies(self, random: Random) -> None:
         """Bookies lose their power, one after the other, and come back."""
@@ -203,15 +250,33 @@ class OffloadRun:
             client.record(Said(f"not shrunk: {type(error).__name__}"))
 
     async def _offload(self, client: SimClient, log: ManagedLog, random: Random) -> None:
-        offload = LogOffload(log, self.offloader(client), client.clock)
+        offload, scrub = self._steps(client, log)
+        rules = KEEPING if self.rots else RULES
         while True:
             try:
-                await offload.look(log.ledgers, RULES, random.choice(BASES))
+                await offload.look(log.ledgers, rules, random.choice(BASES))
             except LogFencedError:
                 return
             except LedgerError as error:
                 client.record(Said(f"offloading: {type(error).__name__}: {error}"))
+            try:
+                if self.rots and scrub.is_due:
+                    await scrub.run()
+            except LogFencedError:
+                return
+            except LedgerError as error:
+                client.record(Said(f"scrubbing: {type(error).__name__}: {error}"))
             await asyncio.sleep(_LOOK_S)
+
+    def _steps(self, client: SimClient, log: ManagedLog) -> tuple[LogOffload, LogScrub]:
+        """What an owner does with the objects of its log."""
+        offload = LogOffload(
+            log, self.offloader(client), client.clock, retry_s=_LOOK_S, retry_s_max=10 * _LOOK_S
+        )
+        store = OneStore(self.objects.open(client.process))
+        scrubber = ObjectScrubber(store, bytes_per_s_max=0, clock=client.clock)
+        scrub = LogScrub(log, scrubber, offload, period_s=SCRUB_PERIOD_S, clock=client.clock)
+        return offload, scrub
 
     def offloader(self, client: SimClient) -> Offloader:
         """What copies in a client's process."""
@@ -289,8 +354,10 @@ class OffloadRun:
     async def _finish(self, client: SimClient) -> None:
         log = await client.run(self._open(client))
         assert log is not None, "nobody can open the log any more"
-        offload = LogOffload(log, self.offloader(client), client.clock)
+        offload, scrub = self._steps(client, log)
         deadline_s = self.sim.loop.time() + _DONE_S_MAX
+        if self.rots:
+            await self._scrub_up(client, log, scrub)
         while not self._is_done(log) and self.sim.loop.time() < deadline_s:
             try:
                 await client.run(offload.look(log.ledgers, RULES, BASES[0]))
@@ -300,6 +367,29 @@ class OffloadRun:
         if not self._is_done(log):
             self.problems.append(f"OL1: in the end the list is {log.ledgers}")
         await self._read(client, log)
+
+    async def _scrub_up(self, client: SimClient, log: ManagedLog, scrub: LogScrub) -> None:
+        """One pass that begins when nothing rots any more."""
+        healed_ms = client.clock.wall_ms()
+        deadline_s = self.sim.loop.time() + _DONE_S_MAX
+        while self.sim.loop.time() < deadline_s and (
+            scrub.is_due or mark_in(log.properties).began_ms <= healed_ms
+        ):
+            try:
+                if scrub.is_due:
+                    await client.run(scrub.run())
+            except LedgerError as error:
+                client.record(Said(f"scrubbing: {type(error).__name__}: {error}"))
+            if not any(each.is_in_object for each in log.ledgers):
+                return
+            await asyncio.sleep(_LOOK_S)
+        for ledger, key in self._named_by_node():
+            metadata = self.sim.store.metadata(ledger.ledger_id)
+            if not ledger.is_in_object or metadata is None or ledger.object is None:
+                continue
+            name = ObjectName(ledger.ledger_id, bytes.fromhex(ledger.object.attempt))
+            if not is_whole(self.objects.objects.get(key), name, metadata):
+                self.problems.append(f"OS1: {key} is not whole after the scrub")
 
     def _is_done(self, log: ManagedLog) -> bool:
         closed = [ledger for ledger in log.ledgers if ledger.is_closed and ledger.entries]
@@ -316,7 +406,7 @@ class OffloadRun:
     def judge(self) -> None:
         """Look at the history."""
         history = self.sim.history
-        self.problems += problems(history, PATH)
+        self.problems += problems(history, PATH, reads_are_true=self.reads_are_true)
         record = Record(history, self.sim.take_stock(), is_complete=False)
         self.problems += map(str, judge(record))
         events = [event for _, _, event in history.entries]
@@ -326,11 +416,7 @@ class OffloadRun:
             if isinstance(event, LogRead) and event.reader == "y"
         }
         node = LogMetadata.from_json(self.sim.store.tree.get(PATH).value, path=PATH)
-        named = {
-            node.object_bases[ledger.object.base].key(ledger.ledger_id, ledger.object.attempt)
-            for ledger in node.ledgers
-            if ledger.object is not None
-        }
+        named = {key for _, key in self._named_by_node()}
         for key in self.objects.objects.keys() ^ named:
             self.problems.append(f"OL2: {key}, named: {key in named}")
         for event in events:

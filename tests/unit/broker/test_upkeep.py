@@ -183,3 +183,13 @@ async def test_stopping_breaks_off_what_is_under_way() -> None:
     await settle()
     await world.upkeep.stop()
     assert ended == ["ended"]
+
+
+def test_a_job_that_would_begin_nothing_now_is_not_named() -> None:
+    world = _World(0)
+    is_busy = True
+    world.upkeep.register("one", 1, world.look)
+    world.upkeep.register("other", 1, world.look, is_busy=lambda: is_busy)
+    assert world.upkeep.jobs == ["one"]
+    is_busy = False
+    assert world.upkeep.jobs == ["one", "other"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from magnetar.broker.features.offloading import Offload
+from magnetar.broker.features.offloading import Offload, Scrubbing
 from magnetar.broker.features.transactions.topic_transactions import state_of
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
@@ -15,6 +15,7 @@ from magnetar.cursors import AckRange, Cursor
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_retention import bytes_behind
+from magnetar.ledger.offloading.scrub_plan import Finding
 from magnetar.ledger.position import EARLIEST, Position
 
 Stats = dict[str, Any]
@@ -49,6 +50,8 @@ def topic_internal_stats(topic: Topic, *, schema_ledgers: Iterable[int] = ()) ->
     log = topic.log
     ledgers = list(log.ledgers)
     current = ledgers[-1] if ledgers and not ledgers[-1].is_closed else None
+    scrubbing = topic.find(Scrubbing)
+    findings = scrubbing.findings if scrubbing is not None else {}
     return {
         "entriesAddedCounter": topic.line.entries_in,
         "numberOfEntries": sum(each.entries for each in ledgers),
@@ -63,7 +66,10 @@ def topic_internal_stats(topic: Topic, *, schema_ledgers: Iterable[int] = ()) ->
         "pendingAddEntriesCount": getattr(log, "pending_batches", 0),
         "lastConfirmedEntry": _text(log.last_confirmed),
         "state": _state(topic, current),
-        "ledgers": [_ledger(topic, each, is_open=each is current) for each in ledgers],
+        "ledgers": [
+            _ledger(topic, each, findings.get(each.ledger_id), is_open=each is current)
+            for each in ledgers
+        ],
         "schemaLedgers": [
             {**_NO_LEDGER, "ledgerId": each, "entries": 1} for each in schema_ledgers
         ],
@@ -101,7 +107,7 @@ def _state(topic: Topic, current: LogLedger | None) -> str:
     return "LedgerOpened" if current is not None else "ClosedLedger"
 
 
-def _ledger(topic: Topic, ledger: LogLedger, *, is_open: bool) -> Stats:
+def _ledger(topic: Topic, ledger: LogLedger, finding: Finding | None, *, is_open: bool) -> Stats:
     """The one that is written is shown without what is in it."""
     return {
         "ledgerId": ledger.ledger_id,
@@ -109,12 +115,13 @@ def _ledger(topic: Topic, ledger: LogLedger, *, is_open: bool) -> Stats:
         "size": 0 if is_open else ledger.bytes,
         "offloaded": ledger.is_in_object,
         **_CONSTANTS,
-        **_object(topic, ledger),
+        **_object(topic, ledger, finding),
     }
 
 
-def _object(topic: Topic, ledger: LogLedger) -> Stats:
-    """Beyond Pulsar: where the ledger is in an object store, and whether bookies have it, too."""
+def _object(topic: Topic, ledger: LogLedger, finding: Finding | None) -> Stats:
+    """Beyond Pulsar: where the ledger is in an object store, and whether bookies have it, too; and
+    what is wrong with the object, if it was not whole when it was read back."""
     log = topic.log
     if ledger.object is None or not isinstance(log, ManagedLog):
         return {}
@@ -126,6 +133,8 @@ def _object(topic: Topic, ledger: LogLedger) -> Stats:
         "bytes": found.bytes,
         "copiedTimestamp": _time(found.at_ms),
     }
+    if finding is not None:
+        shown["scrub"] = finding.verdict.value
     return {"object": shown}
 
 

@@ -22,7 +22,7 @@ from magnetar.broker.features.compaction import Compaction, CompactionCursor, Co
 from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
 from magnetar.broker.features.delayed.bucket_ledgers import BucketLedgers
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
-from magnetar.broker.features.offloading import Offload, OffloadSurroundings
+from magnetar.broker.features.offloading import Offload, OffloadSurroundings, Scrubbing
 from magnetar.broker.features.tracing import Spans, TopicTrace
 from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
@@ -182,7 +182,8 @@ class TopicOpener:
         compacting = self._compaction_of(topic, log, stored)
         deduplicating = self._deduplication_of(topic, log, stored)
         features = [delayed, transactions, deduplicating, compacting, FollowsQuorums(topic, log)]
-        features.append(Offload(topic, log, self._offloading_of(topic)))
+        offload = Offload(topic, log, around := self._offloading_of(topic))
+        features += [offload, Scrubbing(topic, log, around, offload.steps)]
         coordinator = self.make_coordinator(topic) if self.make_coordinator is not None else None
         if coordinator is not None:
             features.append(coordinator)

@@ -41,10 +41,13 @@ _WORK_S_MAX = 60.0
 class _Job:
     """One kind of work, and how far its round has come."""
 
-    def __init__(self, name: str, interval_s: float, look: Look) -> None:
+    def __init__(
+        self, name: str, interval_s: float, look: Look, is_busy: Callable[[], bool]
+    ) -> None:
         self.name = name
         self.interval_s = interval_s
         self.look = look
+        self.is_busy = is_busy
         self.left: deque[Topic] = deque()
         """Topics of this round that were not looked at yet."""
         self.size = 0
@@ -79,15 +82,25 @@ class Upkeep:
         self.failures = 0
         """Works that ended with an error; each was logged."""
 
-    def register(self, name: str, interval_s: float, look: Look) -> None:
-        """Have `look` called for every loaded topic once per `interval_s`; 0: never."""
+    def register(
+        self,
+        name: str,
+        interval_s: float,
+        look: Look,
+        *,
+        is_busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Have `look` called for every loaded topic once per `interval_s`; 0: never.
+
+        `is_busy`: whether it would begin nothing now, whatever is due; no topic is loaded for it.
+        """
         if interval_s > 0:
-            self._jobs.append(_Job(name, interval_s, look))
+            self._jobs.append(_Job(name, interval_s, look, is_busy))
 
     @property
     def jobs(self) -> Sequence[str]:
-        """Names of those that are not turned off."""
-        return [job.name for job in self._jobs]
+        """Names of those that are not turned off, and could begin something now."""
+        return [job.name for job in self._jobs if not job.is_busy()]
 
     def start(self) -> None:
         """Begin to tick."""

@@ -42,6 +42,21 @@ class LogObjectChanges:
         """Where an object is: its store, and what its key begins with."""
         return self._list.object_bases[found.base]
 
+    async def reread(self, ledger_id: int) -> LedgerObject | None:
+        """Read the node again; return the object that it names for a ledger, None if it has none.
+
+        Raises:
+            LogFencedError: another owner has taken the log over.
+            MetadataError: that cannot be told now.
+        """
+        try:
+            await self._list.check_owned()
+        except LogFencedError as error:
+            self._appender.fence(error)
+            raise
+        ledger = self._find(ledger_id)
+        return ledger.object if ledger is not None else None
+
     async def begin(self, ledger_id: int, attempt: str, base: ObjectBase) -> LedgerObject | None:
         """Name a new try to copy a closed ledger. What was copied already stays as it is."""
         return await self._change(

@@ -1,11 +1,18 @@
 """What is due for one log: copies of its ledgers to the object store, and what bookies may forget.
 
-The owner of the log calls `look` now and then, and when somebody asks for it. One call at a time
-does its work to the end or to the first failure; the next one goes on from there.
+The owner of the log calls `look` now and then, and when somebody asks for it. A ledger that cannot
+be copied is left out for a pause that doubles, and holds no other ledger back. Bookies forget
+ledgers in the order of the log only: one whose object cannot be read back holds back those behind
+it, which the bookies keep meanwhile.
 """
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
 
+from magnetar.ledger.backoff import backoff
+from magnetar.ledger.errors import LedgerError, LedgersLeftError, LogClosedError, LogFencedError
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_objects import ObjectBase
 from magnetar.ledger.offloading.offload_choice import (
@@ -18,23 +25,92 @@ from magnetar.ledger.offloading.offloader import OffloadedLog, Offloader
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 
+FAILURES_IN_A_ROW_MAX = 3
+"""Ledgers that failed, one after the other, before it counts as a failure of the store, or of the
+bookies, and not of these ledgers: then the look ends."""
+
+
+_NAMED_MAX = 3
+"""Ledgers whose errors an error quotes."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A ledger that failed."""
+
+    failures: int = 0
+    retry_at_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Left:
+    """The ledgers that failed in one look."""
+
+    path: str
+    in_a_row: int = 0
+    texts: list[str] = field(default_factory=list)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether so many failed that the others are not tried."""
+        return self.in_a_row >= FAILURES_IN_A_ROW_MAX
+
+    def check(self) -> None:
+        """
+        Raises:
+            LedgersLeftError: some failed.
+        """
+        if self.texts:
+            more = len(self.texts) - _NAMED_MAX
+            texts = [*self.texts[:_NAMED_MAX], *([f"and {more} more"] if more > 0 else [])]
+            text = f"{self.path}: " + "; ".join(texts)
+            raise LedgersLeftError(text, is_ended=self.is_ended)
+
 
 class LogOffload:
     """The objects of one log, as its owner sees to them."""
 
-    def __init__(self, owned: OffloadedLog, offloader: Offloader, clock: Clock) -> None:
+    def __init__(
+        self,
+        owned: OffloadedLog,
+        offloader: Offloader,
+        clock: Clock,
+        *,
+        retry_s: float = 1.0,
+        retry_s_max: float = 300.0,
+    ) -> None:
+        """`retry_s`: the first pause after a ledger failed; it doubles up to `retry_s_max`."""
         self._owned = owned
         self._offloader = offloader
         self._clock = clock
+        self._retry_s = retry_s
+        self._retry_s_max = retry_s_max
+        self._held: dict[int, _Held] = {}
         self._forgotten_id = -1
         """The newest ledger of which it is known that the bookies may forget it, and that it was
         deleted. An owner before us may have got as far as the first, and no further."""
+        self._replacing = asyncio.Lock()
+        """No object is replaced while the bookies are being told to forget its ledger: the attempt
+        that is named then could be neither written nor taken back."""
 
     @property
     def is_unfinished(self) -> bool:
         """Whether a ledger is marked that may not have been deleted."""
         newest = newest_in_object_only(self._owned.objects.ledgers)
         return newest is not None and newest.ledger_id != self._forgotten_id
+
+    def is_due(self, ledgers: Sequence[LogLedger], rules: OffloadRules) -> bool:
+        """Whether a look would do something now.
+
+        Args:
+            ledgers: the list, with the counters of open ledgers as they are now.
+        """
+        now_ms = self._clock.wall_ms()
+        return (
+            self.is_unfinished
+            or bool(self._in_order(to_forget(ledgers, rules, now_ms=now_ms)))
+            or not all(map(self._is_held, to_copy(ledgers, rules, now_ms=now_ms)))
+        )
 
     async def look(
         self,
@@ -49,24 +125,65 @@ class LogOffload:
         Args:
             ledgers: the list, with the counters of open ledgers as they are now.
             base: where new objects go.
-            before: somebody asked for all ledgers that end before it.
+            before: somebody asked for all ledgers that end before it, those that failed just now
+                among them.
 
         Raises:
-            As `Offloader.copy`.
+            LogFencedError, LogClosedError: this handle has the log no more.
+            LedgersLeftError: which ledgers failed, and why; the others are done, unless it says
+                that the look was ended.
         """
-        await self._forget(ledgers, rules)
-        for ledger in to_copy(ledgers, rules, now_ms=self._clock.wall_ms(), before=before):
-            await self._offloader.copy(self._owned, ledger.ledger_id, base)
+        left = _Left(self._owned.path)
+        listed = {each.ledger_id for each in ledgers}
+        self._held = {each: held for each, held in self._held.items() if each in listed}
+        await self._forget(ledgers, rules, left)
+        due = to_copy(ledgers, rules, now_ms=self._clock.wall_ms(), before=before)
+        # Those that never failed come first, so that those that do hold back nobody.
+        due.sort(key=self._failures)
+        for ledger in due:
+            if before is None and self._is_held(ledger):
+                continue
+            try:
+                await self._offloader.copy(self._owned, ledger.ledger_id, base)
+            except (LogFencedError, LogClosedError):
+                raise
+            except LedgerError as error:
+                self._hold(ledger, error, left)
+                if left.is_ended:
+                    break
+            else:
+                self._held.pop(ledger.ledger_id, None)
+                left.in_a_row = 0
+        left.check()
 
-    async def _forget(self, ledgers: Sequence[LogLedger], rules: OffloadRules) -> None:
+    def retry_now(self) -> None:
+        """Try ledgers that failed again at the next look, without the rest of their pauses."""
+        self._held.clear()
+
+    async def heal(self, ledger_id: int, attempt: str) -> bool:
+        """Replace the object of an attempt, see `Offloader.heal`."""
+        async with self._replacing:
+            return await self._offloader.heal(self._owned, ledger_id, attempt)
+
+    # Letting the bookies forget
+
+    async def _forget(self, ledgers: Sequence[LogLedger], rules: OffloadRules, left: _Left) -> None:
         """One after the other: of two that are marked and not deleted, the next owner would find
         only the newer one."""
         if not await self._finish():
             return
-        for ledger in to_forget(ledgers, rules, now_ms=self._clock.wall_ms()):
-            await self._offloader.forget(self._owned, ledger.ledger_id)
-            left = [each for each in self._owned.objects.ledgers if not each.is_in_object_only]
-            was_damaged = any(each.ledger_id == ledger.ledger_id for each in left)
+        for ledger in self._in_order(to_forget(ledgers, rules, now_ms=self._clock.wall_ms())):
+            try:
+                async with self._replacing:
+                    await self._offloader.forget(self._owned, ledger.ledger_id)
+            except (LogFencedError, LogClosedError):
+                raise
+            except LedgerError as error:
+                self._hold(ledger, error, left)
+                return
+            self._held.pop(ledger.ledger_id, None)
+            kept = [each for each in self._owned.objects.ledgers if not each.is_in_object_only]
+            was_damaged = any(each.ledger_id == ledger.ledger_id for each in kept)
             if was_damaged or not await self._finish():
                 return
 
@@ -79,3 +196,25 @@ class LogOffload:
             return False
         self._forgotten_id = newest.ledger_id
         return True
+
+    # Ledgers that failed
+
+    def _hold(self, ledger: LogLedger, error: LedgerError, left: _Left) -> None:
+        held = self._held.setdefault(ledger.ledger_id, _Held())
+        held.failures += 1
+        pause_s = backoff(self._retry_s, held.failures, self._retry_s_max)
+        held.retry_at_s = self._clock.monotonic_s() + pause_s
+        left.in_a_row += 1
+        left.texts.append(f"ledger {ledger.ledger_id} (again in {pause_s:g} s): {error}")
+
+    def _is_held(self, ledger: LogLedger) -> bool:
+        held = self._held.get(ledger.ledger_id)
+        return held is not None and self._clock.monotonic_s() < held.retry_at_s
+
+    def _failures(self, ledger: LogLedger) -> int:
+        held = self._held.get(ledger.ledger_id)
+        return held.failures if held is not None else 0
+
+    def _in_order(self, ledgers: Sequence[LogLedger]) -> list[LogLedger]:
+        """The ledgers up to the first one that failed just now."""
+        return list(takewhile(lambda each: not self._is_held(each), ledgers))

@@ -239,10 +239,11 @@ def decode_footer(tail: bytes, name: ObjectName, size_bytes: int) -> ObjectFoote
         version,
         trailer_bytes,
     ) = TRAILER.unpack(trailer)
-    if version != VERSION:
-        raise FutureObjectVersionError(f"{name}: version {version}")
+    # The checksum first, as in the header: a changed bit of the version is no newer release.
     if extend_crc32c(name.checksum, trailer) != U32.unpack_from(tail, at + TRAILER.size)[0]:
         raise ObjectDamagedError(f"{name}: the checksum of its trailer is wrong, or not its own")
+    if version != VERSION:
+        raise FutureObjectVersionError(f"{name}: version {version}")
     footer_bytes = index_bytes + text_bytes + trailer_bytes
     is_consistent = (
         trailer_bytes == TRAILER_BYTES
@@ -302,20 +303,36 @@ def encode_run(name: ObjectName, number: int, first_entry_id: int, block: EntryB
     return b"".join((head, block.data, U32.pack(checksum)))
 
 
-def open_run(data: bytes, footer: ObjectFooter, number: int) -> EntryBlock:
-    """The packets of a run, which is the right one and as it was written.
+def check_run(data: bytes, footer: ObjectFooter, number: int) -> None:
+    """Check that the bytes of a run are those that were written. Looks at no packet.
 
     Raises:
         ObjectDamagedError
     """
     place = footer.runs[number]
-    where = f"{footer.name}, run {number} (entries {place.first_entry_id} to {place.last_entry_id})"
+    where = _where(footer, number)
     if len(data) != place.size_bytes:
         raise ObjectDamagedError(f"{where}: {len(data)} bytes where {place.size_bytes} were wanted")
     end = len(data) - U32.size
     (checksum,) = U32.unpack_from(data, end)
     if checksum != place.checksum or extend_crc32c(footer.name.checksum, data[:end]) != checksum:
         raise ObjectDamagedError(f"{where}: its checksum is wrong")
+
+
+def _where(footer: ObjectFooter, number: int) -> str:
+    place = footer.runs[number]
+    return f"{footer.name}, run {number} (entries {place.first_entry_id} to {place.last_entry_id})"
+
+
+def open_run(data: bytes, footer: ObjectFooter, number: int) -> EntryBlock:
+    """The packets of a run, which is the right one and as it was written.
+
+    Raises:
+        ObjectDamagedError
+    """
+    check_run(data, footer, number)
+    place, where = footer.runs[number], _where(footer, number)
+    end = len(data) - U32.size
     found, block_bytes, first_entry_id = RUN_HEAD.unpack_from(data)
     if (found, first_entry_id) != (number, place.first_entry_id):
         raise ObjectDamagedError(f"{where}: it is run {found}, from entry {first_entry_id} on")

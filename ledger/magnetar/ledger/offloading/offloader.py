@@ -230,6 +230,28 @@ class Offloader:
             self.counts.ledgers_forgotten += 1
             log.info("ledger_in_object_only", path=owned.path, ledger_id=ledger_id)
 
+    async def heal(self, owned: OffloadedLog, ledger_id: int, attempt: str) -> bool:
+        """Replace the object of an attempt, which is damaged or gone, by a new one out of the
+        ledger; return whether that was done. False: the bookies need not have the ledger any more,
+        or it has another object by now.
+
+        Raises:
+            As `copy`.
+        """
+        async with self._at_once:
+            ledger = _find(owned, ledger_id)
+            found = ledger.object if ledger is not None else None
+            if found is None or (found.state, found.attempt) != (ObjectState.COPIED, attempt):
+                return False
+            try:
+                reader = await self._client.open(ledger_id, password=self._password)
+                await self._replace(owned, reader, found)
+            except LedgerError:
+                if _find(owned, ledger_id) is not None:
+                    raise
+            ledger = _find(owned, ledger_id)
+            return ledger is None or ledger.object is None or ledger.object.attempt != attempt
+
     # Steps 1 to 4
 
     async def _copy(

@@ -20,6 +20,8 @@ from magnetar.broker.topics.at_rest.due import StoredTopic, what_is_due
 from magnetar.cursors import StoredCursor
 from magnetar.ledger.managed_log.log_deletion import DELETED
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectState
+from magnetar.ledger.offloading.scrub_plan import PROPERTY, ScrubMark
 from magnetar.ledger.position import Position
 
 NOW_MS = 2_000_000_000_000
@@ -167,3 +169,21 @@ def test_the_last_ledger_of_a_terminated_topic_stays() -> None:
     ended = stored({"s": END}, CLOSED[2:], terminated=END)
     assert due(ended, retention=NOT_AT_ALL) is None
     assert due(stored({"s": END}, terminated=END), retention=NOT_AT_ALL) == "trimming"
+
+
+def test_objects_that_were_not_read_back_for_a_period_are_due_once_in_it() -> None:
+    copied = LedgerObject(ObjectState.ONLY, "ab" * 16, 0, 1, 1, NOW_MS - HOUR_MS)
+    ledgers = (replace(CLOSED[0], object=copied), *CLOSED[1:])
+    read = {PROPERTY: ScrubMark(NOW_MS - HOUR_MS // 2, 3).to_property()}
+    hour_s = HOUR_MS / 1000
+
+    def job(period_s: float, properties: dict[str, str], jobs: tuple[str, ...]) -> str | None:
+        topic = stored(ledgers=ledgers, properties=properties)
+        return what_is_due(topic, KEPT, NOW_MS, jobs, scrub_period_s=period_s)
+
+    assert job(hour_s, {}, ("scrubbing",)) == "scrubbing"
+    assert job(hour_s, {}, ()) is None
+    assert job(hour_s + 1, {}, ("scrubbing",)) is None
+    assert job(0, {}, ("scrubbing",)) is None
+    assert job(hour_s, read, ("scrubbing",)) is None
+    assert job(hour_s / 2, read, ("scrubbing",)) == "scrubbing"

@@ -11,10 +11,17 @@ from magnetar.broker.base.settings.objects import ObjectSettings
 from magnetar.broker.features.offloading import Offload, OffloadSurroundings
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import TopicPort
-from magnetar.ledger.errors import LogFencedError, ObjectStoreUnavailableError
+from magnetar.ledger.errors import (
+    LogFencedError,
+    ObjectIncompleteError,
+    ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
+)
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase, ObjectState
+from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
+from magnetar.ledger.offloading.object_store import ObjectStore
 from magnetar.ledger.offloading.offloader import OffloadCounts, Offloader
 from magnetar.ledger.position import Position
 from tests.unit.broker.memory_log import ManualClock
@@ -29,6 +36,11 @@ SETTINGS = ObjectSettings.model_validate(
         "offload_retry_s_max": 3,
     }
 )
+
+
+class NoStores:
+    def store(self, name: str) -> ObjectStore:
+        raise ObjectStoreRefusedError(name)
 
 
 class World:
@@ -46,11 +58,18 @@ class World:
         self.deleted: list[int] = []
         self.bases: list[ObjectBase] = []
         self.error: Exception | None = None
+        self.bad: set[int] = set()
+        """Ledgers that cannot be copied."""
+        self.unforgettable = False
         self.held: asyncio.Event | None = None
         self.prefers = False
         self.topic = SimpleNamespace(name="t", policies=policies, is_leaving=False)
         around = OffloadSurroundings(
-            cast(Offloader, self), {"main": "s3://b"}, SETTINGS, self.clock
+            cast(Offloader, self),
+            ObjectScrubber(NoStores(), bytes_per_s_max=0, clock=self.clock),
+            {"main": "s3://b"},
+            SETTINGS,
+            self.clock,
         )
         self.offload = Offload(cast(TopicPort, self.topic), cast(ManagedLog, self), around)
 
@@ -65,6 +84,8 @@ class World:
             await self.held.wait()
         if self.error is not None:
             raise self.error
+        if ledger_id in self.bad:
+            raise ObjectIncompleteError(f"ledger {ledger_id} cannot be read")
         self.copied.append(ledger_id)
         self.bases.append(base)
         self._set(ledger_id, ObjectState.COPIED)
@@ -73,6 +94,8 @@ class World:
         if len(what) == 1:
             self.deleted.append(what[0])
             return True
+        if self.unforgettable:
+            raise ObjectStoreUnavailableError("away")
         self._set(what[1], ObjectState.ONLY)
         return True
 
@@ -129,7 +152,8 @@ async def test_a_failure_is_shown_and_tried_again_after_a_pause_that_doubles() -
     for pause_ms in (1_000, 2_000, 3_000, 3_000):
         await world.look()
         failures = world.counts.failures
-        assert world.offload.last_error == "away"
+        assert "ledger 1 " in world.offload.last_error
+        assert "away" in world.offload.last_error
         assert world.offload.failed_ms == world.clock.wall_ms()
         world.clock.advance(pause_ms - 1)
         await world.look()
@@ -139,6 +163,64 @@ async def test_a_failure_is_shown_and_tried_again_after_a_pause_that_doubles() -
     await world.look()
     assert world.copied == [1]
     assert world.offload.last_error == ""
+
+
+async def test_one_ledger_that_cannot_be_copied_holds_none_back_and_is_named() -> None:
+    world = World(closed(1), closed(2), closed(3))
+    world.bad = {1}
+    await world.look()
+    assert world.copied == [2, 3]
+    assert "ledger 1 " in world.offload.last_error
+    world.ledgers.append(closed(4))
+    await world.look()  # at once, while ledger 1 waits
+    assert world.copied == [2, 3, 4]
+    assert world.counts.failures == 1
+    world.bad = set()
+    world.clock.advance(1_000)
+    await world.look()
+    assert world.copied == [2, 3, 4, 1]
+    assert world.offload.last_error == ""
+
+
+@pytest.mark.parametrize(("bad", "copied"), [({1, 2}, [3, 4, 5]), ({1, 2, 3}, [])])
+async def test_a_look_ends_when_three_ledgers_failed_one_after_the_other(
+    bad: set[int], copied: list[int]
+) -> None:
+    world = World(*map(closed, range(1, 6)))
+    world.bad = bad
+    await world.look()
+    assert world.copied == copied
+    world.clock.advance(1_000)
+    await world.look()  # those that have not failed yet come first
+    assert world.copied == [each for each in range(1, 6) if each not in bad]
+
+
+async def test_a_ledger_that_fails_holds_back_no_other_for_ever_however_many_fail() -> None:
+    world = World(*map(closed, range(1, 9)))
+    world.bad = {1, 2, 3, 4, 5, 6}
+    for _ in range(8):
+        await world.look()
+        world.clock.advance(3_000)
+    assert world.copied == [7, 8]
+
+
+async def test_what_is_asked_for_is_tried_though_it_failed_just_now() -> None:
+    world = World(closed(1))
+    world.bad = {1}
+    await world.look()
+    world.bad = set()
+    world.offload.start(Position(9, 0))
+    await world.offload.stopped()
+    assert world.copied == [1]
+
+
+async def test_an_object_that_cannot_be_read_back_holds_no_copy_back() -> None:
+    world = World(closed(1, ObjectState.COPIED), closed(2))
+    world.unforgettable = True
+    world.clock.advance(1_000)
+    await world.look()
+    assert world.copied == [2]
+    assert "ledger 1 " in world.offload.last_error
 
 
 async def test_other_policies_are_tried_at_once() -> None:

@@ -7,11 +7,13 @@ from magnetar.broker.features.offloading.offload import (
     OffloadSurroundings,
     offload_of,
 )
+from magnetar.broker.features.offloading.scrubbing import Scrubbing
 
 __all__ = [
     "Offload",
     "OffloadStatus",
     "OffloadSurroundings",
+    "Scrubbing",
     "object_ledgers",
     "offload_of",
     "offload_surroundings",

@@ -8,6 +8,7 @@ from magnetar.broker.base.settings.objects import ObjectSettings
 from magnetar.broker.features.offloading.offload import OffloadSurroundings
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.offloading.object_reader import ObjectReads
+from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
 from magnetar.ledger.offloading.offloader import BlockFacts, Offloader, OffloadSettings
 from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
 from magnetar.ledger.ports import Clock
@@ -38,7 +39,10 @@ def offload_surroundings(
         random=random,
         describe=block_facts,
     )
-    return OffloadSurroundings(offloader, stores.urls, settings, clock)
+    scrubber = ObjectScrubber(
+        stores, bytes_per_s_max=settings.object_scrub_bytes_per_s_max, clock=clock
+    )
+    return OffloadSurroundings(offloader, scrubber, stores.urls, settings, clock)
 
 
 def object_ledgers(

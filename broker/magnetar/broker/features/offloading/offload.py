@@ -1,9 +1,9 @@
 """Offloading of one topic: its closed ledgers go to the object store, when they are due.
 
 The owner of the topic looks now and then, by the policies of that moment, and an administrator may
-ask for everything before a message. What fails is tried again after a pause that doubles; why it
-failed is shown. Publishing goes on meanwhile, and nothing is lost by a failure (`offloader.py` of
-the ledger component has the steps).
+ask for everything before a message. A ledger that fails is tried again after a pause that doubles,
+and so is the whole topic if its store is away; why it failed is shown. Publishing goes on
+meanwhile, and nothing is lost by a failure (`offloader.py` of the ledger component has the steps).
 
 Source: tiered storage, sections 1, 2 and 16.
 """
@@ -27,12 +27,13 @@ from magnetar.broker.features.offloading.rules import offload_rules, reads_objec
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import Feature, Topic, TopicPort, Work
 from magnetar.ledger.backoff import backoff
-from magnetar.ledger.errors import LedgerError, LogFencedError
+from magnetar.ledger.errors import LedgerError, LedgersLeftError, LogFencedError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.offloading.log_offload import LogOffload
 from magnetar.ledger.offloading.object_keys import object_base
-from magnetar.ledger.offloading.offload_choice import OffloadRules, to_copy, to_forget
+from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
+from magnetar.ledger.offloading.offload_choice import OffloadRules
 from magnetar.ledger.offloading.offloader import Offloader
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
@@ -54,6 +55,7 @@ class OffloadSurroundings:
     """The parts that offloading shares over all topics of a broker."""
 
     offloader: Offloader
+    scrubber: ObjectScrubber
     urls: Mapping[str, str]
     """Of the broker's object stores, by their names."""
     settings: ObjectSettings
@@ -71,9 +73,19 @@ class Offload(Feature):
         self._log = log
         self._around = around
         self._task: asyncio.Task[None] | None = None
-        self._steps = (
-            LogOffload(log, around.offloader, around.clock) if around is not None else None
+        self.steps = (
+            LogOffload(
+                log,
+                around.offloader,
+                around.clock,
+                retry_s=around.settings.offload_retry_s,
+                retry_s_max=around.settings.offload_retry_s_max,
+            )
+            if around is not None
+            else None
         )
+        """What works on the objects of the topic's ledgers; None: the broker has no object store.
+        """
         self._failures = 0
         self._retry_at_s = 0.0
         self.status = OffloadStatus.NOT_RUN
@@ -86,6 +98,8 @@ class Offload(Feature):
         self._log.prefer_objects(reads_objects_first(self._topic.policies))
         if self._topic.policies.offload != before.offload:
             self._retry_at_s = 0.0  # what was wrong may be right now
+            if self.steps is not None:
+                self.steps.retry_now()
 
     # Running
 
@@ -96,15 +110,13 @@ class Offload(Feature):
 
     def look(self) -> Work | None:
         """Begin what is due by the policies. It runs beside the ticker: a ledger takes long."""
-        around, steps = self._around, self._steps
+        around, steps = self._around, self.steps
         if around is None or steps is None or self.is_working or self._topic.is_leaving:
             return None
         if around.clock.monotonic_s() < self._retry_at_s:
             return None
-        rules, now_ms = self._rules(around), around.clock.wall_ms()
-        ledgers = self._log.ledgers
-        is_due = steps.is_unfinished or to_forget(ledgers, rules, now_ms=now_ms)
-        if is_due or to_copy(ledgers, rules, now_ms=now_ms):
+        rules = self._rules(around)
+        if steps.is_due(self._log.ledgers, rules):
             self._begin(around, rules, None)
         return None
 
@@ -176,15 +188,11 @@ class Offload(Feature):
         except LogFencedError:
             self._finished(before, "another broker has the topic")
         except (LedgerError, InvalidPolicyError) as error:
-            self._failures += 1
             around.offloader.counts.failures += 1
-            settings = around.settings
-            pause_s = backoff(
-                settings.offload_retry_s, self._failures, settings.offload_retry_s_max
-            )
-            self._retry_at_s = around.clock.monotonic_s() + pause_s
             self.failed_ms = around.clock.wall_ms()
             self._finished(before, str(error))
+            pause_s = self._pause_after(error, around.settings)
+            self._retry_at_s = around.clock.monotonic_s() + pause_s
             _log.warning("offload_failed", topic=name, error=str(error), retry_s=pause_s)
         except asyncio.CancelledError:
             self._finished(before, "the topic was closed")
@@ -199,10 +207,18 @@ class Offload(Feature):
             self._failures = 0
             self._finished(before, "")
 
+    def _pause_after(self, error: Exception, settings: ObjectSettings) -> float:
+        """How long the topic waits. Not at all, if single ledgers failed: each of them waits."""
+        if isinstance(error, LedgersLeftError) and not error.is_ended:
+            self._failures = 0
+            return 0.0
+        self._failures += 1
+        return backoff(settings.offload_retry_s, self._failures, settings.offload_retry_s_max)
+
     async def _step(
         self, around: OffloadSurroundings, rules: OffloadRules, before: Position | None
     ) -> None:
-        assert self._steps is not None
+        assert self.steps is not None
         store = store_of(self._topic.policies, around.urls, around.settings.offload_store)
         if not store:
             raise InvalidPolicyError(
@@ -211,7 +227,7 @@ class Offload(Feature):
             )
         instance_id = await around.offloader.instance_id()
         base = object_base(store, around.settings.object_prefix, instance_id, self._log.path)
-        await self._steps.look(self._log.ledgers, rules, base, before=before)
+        await self.steps.look(self._log.ledgers, rules, base, before=before)
 
     def _finished(self, before: Position | None, error: str) -> None:
         self.last_error = error

@@ -24,6 +24,7 @@ from magnetar.broker.http.metrics.text import (
 from magnetar.broker.http.metrics.topic_values import TOPIC
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.topics.services import Services
+from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
 from magnetar.ledger.offloading.offloader import OffloadCounts
 
 COORDINATOR = (
@@ -103,6 +104,14 @@ def _of_offloads(read: Callable[[OffloadCounts], float]) -> Read:
     def read_or_zero(broker: BrokerView) -> float:
         offloading = broker.services.topics.offloading
         return read(offloading.offloader.counts) if offloading is not None else 0
+
+    return read_or_zero
+
+
+def _of_scrubs(read: Callable[[ObjectScrubber], float]) -> Read:
+    def read_or_zero(broker: BrokerView) -> float:
+        offloading = broker.services.topics.offloading
+        return read(offloading.scrubber) if offloading is not None else 0
 
     return read_or_zero
 
@@ -223,6 +232,47 @@ PLAIN: Sequence[tuple[Named, Read]] = (
             "Objects that were found damaged while bookies had the ledger, and written again.",
         ),
         _of_offloads(lambda counts: counts.objects_replaced),
+    ),
+    (
+        counter(
+            "magnetar_broker_objects_scrubbed_total",
+            "Objects that were read back in full by the scrub, and found whole.",
+        ),
+        _of_scrubs(lambda scrubber: scrubber.counts.whole),
+    ),
+    (
+        counter(
+            "magnetar_broker_objects_damaged_total",
+            "Objects that the scrub found damaged. Those of ledgers on bookies are replaced.",
+        ),
+        _of_scrubs(lambda scrubber: scrubber.counts.damaged),
+    ),
+    (
+        counter(
+            "magnetar_broker_objects_gone_total",
+            "Objects that topics name and the store does not have, as the scrub found.",
+        ),
+        _of_scrubs(lambda scrubber: scrubber.counts.gone),
+    ),
+    (
+        counter(
+            "magnetar_broker_objects_unreachable_total",
+            "Times that the scrub could not read an object; it is tried again.",
+        ),
+        _of_scrubs(lambda scrubber: scrubber.counts.unreachable),
+    ),
+    (
+        counter(
+            "magnetar_broker_object_scrub_bytes_total", "Bytes of objects that the scrub has read."
+        ),
+        _of_scrubs(lambda scrubber: scrubber.counts.bytes_read),
+    ),
+    (
+        gauge(
+            "magnetar_broker_ledgers_lost",
+            "Ledgers of loaded topics that lie in an object only which is damaged or gone: alarm.",
+        ),
+        _of_scrubs(lambda scrubber: sum(scrubber.lost.values())),
     ),
 )
 """Of the broker alone, without labels."""

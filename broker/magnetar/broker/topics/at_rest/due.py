@@ -27,6 +27,7 @@ from magnetar.ledger.managed_log.log_deletion import is_marked
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_retention import Retention, bytes_behind, trim_point
 from magnetar.ledger.offloading.offload_choice import to_copy, to_forget
+from magnetar.ledger.offloading.scrub_plan import is_scrub_due, mark_in
 from magnetar.ledger.position import Position
 
 _LONG_AGO_MS = 1
@@ -164,16 +165,24 @@ def what_is_due(
     policies: Policies,
     now_ms: int,
     jobs: Collection[str] = tuple(_CHECKS),
+    *,
+    scrub_period_s: float = 0.0,
 ) -> str | None:
     """Return the upkeep that a load of the topic would do; None: none is due.
 
     Args:
         now_ms: wall clock, as in the times of closing.
-        jobs: those of the ticker that are not turned off.
+        jobs: those of the ticker that are not turned off, and could begin something.
+        scrub_period_s: each object of its ledgers is read back once in this time; 0: never.
     """
     if is_marked(topic.log.properties):
         return "deletion"
     for job, is_due in _CHECKS.items():
         if job in jobs and is_due(topic, policies, now_ms):
             return job
+    mark = mark_in(topic.log.properties)
+    if "scrubbing" in jobs and is_scrub_due(
+        topic.log.ledgers, mark, period_s=scrub_period_s, now_ms=now_ms
+    ):
+        return "scrubbing"
     return None

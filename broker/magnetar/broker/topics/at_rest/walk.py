@@ -63,8 +63,13 @@ class TopicsAtRest:
         *,
         note_unused: Callable[[Topic, float], None],
         clock: Clock,
+        scrub_period_s: float = 0.0,
     ) -> None:
-        """`note_unused`: takes a topic that was just loaded, and since when nobody has used it."""
+        """
+        Args:
+            note_unused: takes a topic that was just loaded, and since when nobody has used it.
+            scrub_period_s: the objects of ledgers are read back once in this time; 0: never.
+        """
         self._settings = settings
         self._topics = topics
         self._policies = policies
@@ -72,6 +77,7 @@ class TopicsAtRest:
         self._store = store
         self._upkeep = upkeep
         self._note_unused = note_unused
+        self._scrub_period_s = scrub_period_s
         self._clock = clock
         self._disuse = Disuse(
             clock.monotonic_s(), remembered_max=settings.topics_at_rest_remembered_max
@@ -203,7 +209,13 @@ class TopicsAtRest:
         self.looks += 1
         rested_s = self._clock.monotonic_s() - since_s
         found = StoredTopic(log, cursors, rested_s)
-        return what_is_due(found, policies, self._clock.wall_ms(), self._upkeep.jobs)
+        return what_is_due(
+            found,
+            policies,
+            self._clock.wall_ms(),
+            self._upkeep.jobs,
+            scrub_period_s=self._scrub_period_s,
+        )
 
     async def _work(self, name: TopicName, since_s: float, due: str) -> None:
         if not self._topics.has_room(self._settings.topics_at_rest_loaded_max):

@@ -1,0 +1,125 @@
+"""Scrubbing of one topic: the objects of its ledgers are read back now and then, and healed.
+
+The owner of the topic does it, beside the copies that it makes (`log_scrub.py` of the ledger
+component says why not the leader). A broker reads for one topic at a time, at a bounded rate, in
+turns of a minute. A topic whose turn it is not looks again later.
+
+What could not be reached, or not be healed, is tried again after a pause that doubles. Nothing else
+waits for it.
+
+Source: tiered storage, section 18.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+
+import structlog
+
+from magnetar.broker.features.offloading.offload import OffloadSurroundings
+from magnetar.broker.topic import Feature, TopicPort, Work
+from magnetar.ledger.backoff import backoff
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
+from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.offloading.log_offload import LogOffload
+from magnetar.ledger.offloading.log_scrub import LogScrub
+from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
+from magnetar.ledger.offloading.scrub_plan import Finding
+
+_log = structlog.get_logger()
+
+
+class Scrubbing(Feature):
+    """Scrubbing of one topic that this broker owns. Everything happens on the event loop."""
+
+    def __init__(
+        self,
+        topic: TopicPort,
+        log: ManagedLog,
+        around: OffloadSurroundings | None,
+        offload: LogOffload | None,
+    ) -> None:
+        """
+        Args:
+            around: None, the broker has no object store.
+            offload: what copies the topic's ledgers; None as `around`.
+        """
+        self._topic = topic
+        self._around = around
+        self._scrub: LogScrub | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._retry_at_s = 0.0
+        if around is not None and offload is not None:
+            self._scrub = LogScrub(
+                log,
+                around.scrubber,
+                offload,
+                period_s=around.settings.object_scrub_period_s,
+                clock=around.clock,
+            )
+
+    @property
+    def findings(self) -> Mapping[int, Finding]:
+        """By ledger: the objects that were not whole when they were read the last time."""
+        return self._scrub.findings if self._scrub is not None else {}
+
+    def look(self) -> Work | None:
+        """Begin a turn if objects are due, and no other topic is being scrubbed."""
+        around, scrub = self._around, self._scrub
+        if around is None or scrub is None or self.is_working or self._topic.is_leaving:
+            return None
+        if around.scrubber.is_busy or around.clock.monotonic_s() < self._retry_at_s:
+            return None
+        if scrub.is_due:
+            around.scrubber.is_busy = True
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(around, scrub), name=f"scrub-{self._topic.name}"
+            )
+            # Not in the task: one that is cancelled before it has begun runs nothing.
+            self._task.add_done_callback(partial(_give_back, around.scrubber))
+        return None
+
+    @property
+    def is_working(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    async def stopped(self) -> None:
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def close(self) -> None:
+        """The topic is closed: the turn is broken off. The next owner reads again what it read."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._scrub is not None:
+            self._scrub.close()
+
+    def abandon(self) -> None:
+        self.close()
+
+    async def _run(self, around: OffloadSurroundings, scrub: LogScrub) -> None:
+        name = str(self._topic.name)
+        try:
+            await scrub.run()
+        except (LogFencedError, LogClosedError):
+            pass  # another broker has the topic, and scrubs it
+        except LedgerError as error:
+            pause_s = self._pause(around)
+            _log.warning("scrub_failed", topic=name, error=str(error), retry_s=pause_s)
+        except Exception:  # noqa: BLE001 - the next turn may do better
+            self._pause(around)
+            _log.exception("scrub_broke", topic=name)
+        else:
+            self._failures = 0
+
+    def _pause(self, around: OffloadSurroundings) -> float:
+        self._failures += 1
+        settings = around.settings
+        pause_s = backoff(settings.offload_retry_s, self._failures, settings.offload_retry_s_max)
+        self._retry_at_s = around.clock.monotonic_s() + pause_s
+        return pause_s
+
+
+def _give_back(scrubber: ObjectScrubber, _: "asyncio.Task[None]") -> None:
+    scrubber.is_busy = False

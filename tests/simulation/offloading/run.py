@@ -187,6 +187,7 @@ class OffloadRun:
         self.objects.faults = ObjectFaults()
         for bookie in self.sim.bookies.values():
             if not bookie.is_running:
+                bookie.crash()  # its start may have been broken off
                 await bookie.restart()
 
     # Owners

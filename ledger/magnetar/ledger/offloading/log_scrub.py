@@ -154,16 +154,17 @@ class LogScrub:
 
     def _tell(self, ledger: LogLedger, checked: Checked) -> None:
         assert ledger.object is not None
-        is_lost = checked.verdict is not Verdict.UNREACHABLE and ledger.is_in_object_only
-        tell = log.error if is_lost else log.warning
-        tell(
-            "object_not_whole",
-            verdict=checked.verdict.value,
-            path=self._owned.path,
-            ledger_id=ledger.ledger_id,
-            key=self._owned.objects.key(ledger.ledger_id, ledger.object, ledger.object.attempt),
-            error=str(checked.why),
-        )
+        fields = {
+            "verdict": checked.verdict.value,
+            "path": self._owned.path,
+            "ledger_id": ledger.ledger_id,
+            "key": self._owned.objects.key(ledger.ledger_id, ledger.object, ledger.object.attempt),
+            "error": str(checked.why),
+        }
+        if checked.verdict is not Verdict.UNREACHABLE and ledger.is_in_object_only:
+            log.error("object_lost", **fields)
+        else:
+            log.warning("object_not_whole", **fields)
 
     async def _note(self) -> None:
         """Write the mark to the log's node, if it has changed.

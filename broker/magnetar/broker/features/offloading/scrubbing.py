@@ -106,10 +106,10 @@ class Scrubbing(Feature):
             pass  # another broker has the topic, and scrubs it
         except LedgerError as error:
             pause_s = self._pause(around)
-            _log.warning("scrub_failed", topic=name, error=str(error), retry_s=pause_s)
+            _log.warning("object_scrub_failed", topic=name, error=str(error), retry_s=pause_s)
         except Exception:  # noqa: BLE001 - the next turn may do better
             self._pause(around)
-            _log.exception("scrub_broke", topic=name)
+            _log.exception("object_scrub_broke", topic=name)
         else:
             self._failures = 0
 

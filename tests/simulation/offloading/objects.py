@@ -178,7 +178,8 @@ class SimObjectStore:
         if data and server.random.random() < server.faults.flipped:
             server.record(self._process.name, Fault(f"a bit of {key} is read wrong"))
             at = server.random.randrange(len(data))
-            return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            # Another bit than the one that is stored wrong: else the two might make it right.
+            return data[:at] + bytes([data[at] ^ 2]) + data[at + 1 :]
         if data and server.random.random() < server.faults.cut:
             server.record(self._process.name, Fault(f"a read of {key} is cut"))
             return data[: server.random.randrange(len(data))]

@@ -421,6 +421,11 @@ class ManagedLog:
             ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum
         )
 
+    def hold_ledgers_apart(self) -> None:
+        """From now on nothing goes into the next ledger before the one before it has drained: what
+        a takeover finds is a prefix of the appends then (`LogConfig.overlaps_ledgers`)."""
+        self._appender.hold_ledgers_apart()
+
     # Properties ----------------------------------------------------------------------------------
 
     async def update_properties(self, changes: Mapping[str, str | None]) -> None:

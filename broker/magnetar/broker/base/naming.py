@@ -33,11 +33,13 @@ RANGE_COST_BYTES = 64
 CREATED_PROPERTY = "magnetar.created_ms"
 """In the properties of a topic's log: when the topic was created, ms since the epoch."""
 
-_RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction")
+_RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction", "magnetar.geo.marks")
 _SYSTEM_PREFIXES = ("__change_events", "__transaction_buffer_snapshot", "__transaction_log_")
 _SYSTEM_NAMESPACE = "persistent://pulsar/system/"
 _SYSTEM_SUFFIX = "__transaction_pending_ack"
 _RESERVED_PREFIX = "pulsar.repl"
+REPLICATOR_PREFIX = "pulsar.repl."
+"""Of the producers and cursors by which clusters copy topics to each other."""
 
 
 def topic_of(name: str) -> TopicName:
@@ -65,6 +67,11 @@ def topics_path(namespace: str) -> str:
 def is_internal_cursor(name: str) -> bool:
     """Whether a cursor of that name is the broker's own, and no subscription."""
     return name in _RESERVED_SUBSCRIPTIONS or name.startswith(_RESERVED_PREFIX)
+
+
+def is_replicator(producer_name: str) -> bool:
+    """Whether a producer of that name brings copies from another cluster."""
+    return producer_name.startswith(REPLICATOR_PREFIX)
 
 
 def is_system_topic(name: str) -> bool:

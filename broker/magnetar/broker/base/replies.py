@@ -43,6 +43,7 @@ def connected(*, server_version: str, protocol_version: int, message_bytes_max: 
     """CONNECTED, with the feature flags that this broker honours."""
     flags = pb.FeatureFlags(
         supports_get_partitioned_metadata_without_auto_creation=True,
+        supports_repl_dedup_by_lid_and_eid=True,
         supports_topic_watchers=True,
         supports_topic_watcher_reconcile=True,
     )

@@ -228,7 +228,7 @@ class Publishing:
         if producer is None:
             return
         producer.reject(sequence_id, error)
-        if producer.line.closes_after_refusal:
+        if producer.line.closes_after_refusal or naming.is_replicator(producer.name):
             # Its client may send the message again. Were those behind it taken, a topic that
             # deduplicates would answer that as a duplicate of a message that nobody has.
             self._close_when_answered(producer_id, producer)
@@ -345,7 +345,7 @@ class Publishing:
             topic = await services.topics.get(name)
             await services.gate.enter()
             topic.check_open_to_clients()
-            await topic.line.admit_producer(is_transactional=request.txn_enabled)
+            await topic.line.admit_producer(producer_name, is_transactional=request.txn_enabled)
             if request.producer_access_mode == SHARED:  # Others may have to wait for room.
                 await topic.access.admit(self, producer_name)
             await services.keeping.quotas.check_producer(topic)

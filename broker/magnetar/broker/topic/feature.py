@@ -176,8 +176,9 @@ class Feature:
         """What it does to publishes now; asked again when policies change."""
         return NO_ROWS
 
-    async def admit_producer(self, *, is_transactional: bool) -> None:
-        """Return when a producer may join. `is_transactional`: it will send in transactions.
+    async def admit_producer(self, producer_name: str, *, is_transactional: bool) -> None:
+        """Return when a producer of that name may join. `is_transactional`: it will send in
+        transactions.
 
         Raises:
             RequestError, LedgerError: it may not.

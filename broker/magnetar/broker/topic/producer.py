@@ -181,6 +181,8 @@ class Producer:
                     self._answer(part, self._duplicate_receipts(part))
                 elif part.refusal is not None:
                     self._answer(part, self._errors(part, part.refusal))
+                    if part.closes_producer and not self.is_closed:
+                        self.close_by_client(self.close_by_broker)
                 else:
                     self._pass(part, gates[at:])
             return
@@ -194,12 +196,13 @@ class Producer:
         self._go_on()
 
     def _duplicate_receipts(self, batch: "PublishBatch") -> bytes:
+        sequence_ids, highest_ids = batch.ids_in_receipts
         return encode_send_receipts(
             self.producer_id,
-            batch.sequence_ids,
+            sequence_ids,
             ledger_id=-1,
-            entry_ids=[-1] * len(batch.sequence_ids),
-            highest_sequence_ids=batch.highest_ids if batch.has_highest_ids else None,
+            entry_ids=[-1] * len(sequence_ids),
+            highest_sequence_ids=highest_ids,
         )
 
     def _errors(self, batch: "PublishBatch", error: RequestError) -> bytes:
@@ -240,18 +243,17 @@ class Producer:
         assert head is batch, "the log answers appends in order"
         # First: dispatchers then wake before what is written here leaves, and it leaves together.
         self.line.stored(batch, ledger_id, first_entry_id)
-        sequence_ids = batch.sequence_ids
-        count = len(sequence_ids)
         if not self.is_closed and self.line.tenure.holds():
             self.messages_in += batch.messages
             self.bytes_in += batch.size_bytes
             self.chunks_in += len(batch.chunks)
+            sequence_ids, highest_ids = batch.ids_in_receipts
             receipts = encode_send_receipts(
                 self.producer_id,
                 sequence_ids,
                 ledger_id=ledger_id,
-                entry_ids=range(first_entry_id, first_entry_id + count),
-                highest_sequence_ids=batch.highest_ids if batch.has_highest_ids else None,
+                entry_ids=range(first_entry_id, first_entry_id + len(sequence_ids)),
+                highest_sequence_ids=highest_ids,
             )
             self.peer.write(receipts)
         self.peer.on_publishes_done(batch)

@@ -98,6 +98,10 @@ class PublishBatch:
     """A gate says: its entries are stored already, and are receipted without another append."""
     refusal: RequestError | None = None
     """A gate says: none of its entries is taken, for this reason."""
+    closes_producer = False
+    """Its producer is closed behind the refusal, and what it sends until then is not taken."""
+    receipt_ids: tuple[Sequence[int], Sequence[int]] | None = None
+    """Sequence ids, and highest ones, that receipts name; None: those of the SENDs."""
     answer: bytes | None = None
     """What is answered instead of storing the entries."""
 
@@ -134,8 +138,16 @@ class PublishBatch:
             while notes and notes[-1][0] >= len(self.payloads):
                 notes.pop()
 
-    def part(self, start: int, stop: int) -> "PublishBatch":
-        """Return a batch of the entries from `start` to before `stop`."""
+    @property
+    def ids_in_receipts(self) -> tuple[Sequence[int], Sequence[int] | None]:
+        """Sequence ids, and the highest ones if there are any, that its receipts name."""
+        if self.receipt_ids is not None:
+            return self.receipt_ids
+        return self.sequence_ids, self.highest_ids if self.has_highest_ids else None
+
+    def part(self, start: int, stop: int | None = None) -> "PublishBatch":
+        """Return a batch of the entries from `start` to before `stop`; None: to the end."""
+        stop = len(self.payloads) if stop is None else stop
         part = PublishBatch(self.producer_id, self.producer_name, self.checks, self._sink)
         part.arrived_s = self.arrived_s
         part.payloads = self.payloads[start:stop]

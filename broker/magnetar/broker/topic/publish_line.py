@@ -173,14 +173,14 @@ class PublishLine:
                 f"{self.name} requires encryption, and the producer does not encrypt"
             )
 
-    async def admit_producer(self, *, is_transactional: bool) -> None:
-        """Return when no feature is against a producer that comes.
+    async def admit_producer(self, producer_name: str, *, is_transactional: bool) -> None:
+        """Return when no feature is against a producer of that name that comes.
 
         Raises:
             RequestError, LedgerError: one is.
         """
         for feature in self._features:
-            await feature.admit_producer(is_transactional=is_transactional)
+            await feature.admit_producer(producer_name, is_transactional=is_transactional)
 
     async def settled(self, producer_name: str) -> None:
         """Return when no message that was published under that name is undecided."""

@@ -1,8 +1,8 @@
 """Opening a topic that is ours: its log is taken over, then what is stored beside it comes back.
 
 In this order: the log (which fences a former owner), the index of delayed messages,
-transactions, compaction, subscriptions, deduplication, and the state of a coordinator. Whatever
-fails on the way leaves nothing open behind itself.
+transactions, compaction, subscriptions, deduplication, what is known of copies from other clusters,
+and the state of a coordinator. Whatever fails on the way leaves nothing open behind itself.
 
 This is the only place that knows which features there are, and in which order a topic hosts them.
 """
@@ -17,12 +17,13 @@ from magnetar.broker.base.errors import NotAllowedError, ServiceNotReadyError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership import Tenure
 from magnetar.broker.cluster.partitions import PartitionedTopics
-from magnetar.broker.features import compaction, deduplication
+from magnetar.broker.features import compaction, deduplication, replication
 from magnetar.broker.features.compaction import Compaction, CompactionCursor, CompactionSurroundings
 from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
 from magnetar.broker.features.delayed.bucket_ledgers import BucketLedgers
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.features.offloading import Offload, OffloadSurroundings, Scrubbing
+from magnetar.broker.features.replication import Receiving, ReceivingSurroundings
 from magnetar.broker.features.tracing import Spans, TopicTrace
 from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
@@ -181,7 +182,9 @@ class TopicOpener:
         )
         compacting = self._compaction_of(topic, log, stored)
         deduplicating = self._deduplication_of(topic, log, stored)
-        features = [delayed, transactions, deduplicating, compacting, FollowsQuorums(topic, log)]
+        receiving = self._receiving_of(topic, log, stored)
+        features: list[Feature] = [delayed, transactions, receiving, deduplicating, compacting]
+        features.append(FollowsQuorums(topic, log))
         offload = Offload(topic, log, around := self._offloading_of(topic))
         features += [offload, Scrubbing(topic, log, around, offload.steps)]
         coordinator = self.make_coordinator(topic) if self.make_coordinator is not None else None
@@ -197,6 +200,7 @@ class TopicOpener:
         await compacting.restore()
         await self._restore_subscriptions(topic, log, await stored.names())
         await deduplicating.restore()
+        await receiving.restore()
         if coordinator is not None:
             await coordinator.restore()
 
@@ -210,9 +214,7 @@ class TopicOpener:
                 open_cursor = partial(self.open_cursor, topic, log, subscription)
                 await topic.subscriptions.ensure(subscription, open_cursor, is_stored=True)
 
-        subscriptions = [
-            name for name in names if name not in (deduplication.CURSOR, compaction.CURSOR)
-        ]
+        subscriptions = [name for name in names if not naming.is_internal_cursor(name)]
         # All are waited for, so that none is still being opened when a failure closes the log.
         results = await asyncio.gather(*map(restore, subscriptions), return_exceptions=True)
         for result in results:
@@ -254,6 +256,29 @@ class TopicOpener:
                 await cursor.delete()
 
         return NoDeduplication(topic, remove_cursor)
+
+    def _receiving_of(self, topic: Topic, log: ManagedLog, stored: "_StoredCursors") -> Receiving:
+        settings = self._settings
+
+        async def is_stored() -> bool:
+            return replication.MARKS_CURSOR in await stored.names()
+
+        def begun() -> None:
+            log.hold_ledgers_apart()
+            topic.line.update()
+
+        return Receiving(
+            topic,
+            ReceivingSurroundings(
+                settings.cluster_name,
+                self._clock,
+                settings.read_ahead_entries,
+                settings.read_ahead_bytes,
+            ),
+            is_stored=is_stored,
+            open_cursor=partial(self.open_cursor, topic, log, replication.MARKS_CURSOR, LATEST),
+            begun=begun,
+        )
 
     async def _open_transaction_log(self, topic: Topic) -> TopicTransactionLog:
         settings = self._settings

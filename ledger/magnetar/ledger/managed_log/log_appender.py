@@ -311,6 +311,10 @@ class LogAppender:
         else:
             self._refuse(batch, self._unavailable())
 
+    def hold_ledgers_apart(self) -> None:
+        """Ledgers overlap no more, from the next one on."""
+        self._config = self._config.model_copy(update={"overlaps_ledgers": False})
+
     def prepare(self) -> None:
         """Have the first ledger, if there is none yet: an append is about to come. In the
         background; should it fail, the append tries again."""

@@ -17,6 +17,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from magnetar.broker.base.errors import BrokerMetadataError, BrokerPersistenceError
+from magnetar.broker.base.naming import is_replicator
 from magnetar.broker.base.settings.topics import TopicSettings
 from magnetar.broker.features.deduplication.sequence_ids import (
     SEQUENCE_ID_MAX,
@@ -87,6 +88,8 @@ def sequence_id_of(entry: bytes) -> tuple[str, int] | None:
         return None
     if metadata.HasField("marker_type") or is_open_chunk(metadata):
         return None
+    if metadata.HasField("replicated_from"):
+        return None  # its producer is one of another cluster: its place there tells (receiving.py)
     highest = max(metadata.sequence_id, metadata.highest_sequence_id)
     return metadata.producer_name, min(highest, SEQUENCE_ID_MAX)
 
@@ -252,6 +255,8 @@ class Deduplication(Feature):
         # For every message: as few looks into the commands as can be.
         name, sequence_id = batch.producer_name, send.sequence_id
         if metadata.sequence_id != sequence_id or metadata.producer_name != name:
+            if is_replicator(name):
+                return
             raise BrokerMetadataError(
                 f"{self._label} deduplicates: the message of producer {name} with sequence id "
                 f"{sequence_id} says in its metadata that it is {metadata.sequence_id} of "
@@ -265,7 +270,10 @@ class Deduplication(Feature):
             _OPEN_CHUNK.add(batch, None)
 
     def accept(self, batch: PublishBatch) -> Iterable[PublishBatch] | None:
-        """Accept a batch whose messages are all new, as nearly always; else take it apart."""
+        """Accept a batch whose messages are all new, as nearly always; else take it apart. Copies
+        of other clusters have been judged."""
+        if is_replicator(batch.producer_name):
+            return None
         if batch.notes is None or _OPEN_CHUNK not in batch.notes:
             batch.highest = self._ids.accept(
                 batch.producer_name, batch.sequence_ids, batch.highest_ids, batch.arrived_s

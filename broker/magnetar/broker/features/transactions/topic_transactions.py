@@ -96,7 +96,7 @@ class TopicTransactions(Feature):
             self.want()
         return self.log is not None
 
-    async def admit_producer(self, *, is_transactional: bool) -> None:
+    async def admit_producer(self, producer_name: str, *, is_transactional: bool) -> None:
         if is_transactional:
             await self.enable()
         if self._enabling is not None:

@@ -18,6 +18,7 @@ from magnetar.broker.cluster.partitions import PartitionedTopicRecord
 from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
 from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.replication import Receiving, ReceivingSurroundings
 from magnetar.broker.features.tracing import Spans, TopicTrace
 from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
@@ -205,6 +206,8 @@ class MemoryTopics:
         self.logs: dict[str, MemoryLog] = {}
         self.cursors: dict[str, SubscriptionCursor] = {}
         self.snapshots: dict[str, MemorySnapshot] = {}
+        self.marks: dict[str, MemorySnapshot] = {}
+        """Cursors of what is known of copies from other clusters."""
         self.buckets: dict[str, MemoryBuckets] = {}
         self.transaction_logs: dict[str, MemoryTransactionLog] = {}
         self.has_transactions = False
@@ -289,6 +292,7 @@ class MemoryTopics:
         if self.has_transactions:
             beside = self.transaction_logs.setdefault(name, MemoryTransactionLog(100))
             features.append(memory_transactions(topic, beside, self.clock))
+        features.append(self._receiving_of(topic))
         features.append(self._deduplication_of(topic))
         if self.spans is not None:
             features.append(TopicTrace(name, self.spans, messages_max=100))
@@ -310,6 +314,28 @@ class MemoryTopics:
             self._settings,
             connected=topic.producers,
             clock=SystemClock(),
+        )
+
+    def _receiving_of(self, topic: Topic) -> Receiving:
+        name, settings = str(topic.name), self._settings
+
+        async def is_stored() -> bool:
+            return name in self.marks
+
+        async def open_cursor() -> MemorySnapshot:
+            return self.marks.setdefault(name, MemorySnapshot(self.logs[name]))
+
+        return Receiving(
+            topic,
+            ReceivingSurroundings(
+                settings.cluster_name,
+                SystemClock(),
+                settings.read_ahead_entries,
+                settings.read_ahead_bytes,
+            ),
+            is_stored=is_stored,
+            open_cursor=open_cursor,
+            begun=topic.line.update,
         )
 
     def apply_policies(self) -> None:

@@ -30,6 +30,8 @@ from magnetar.broker.features.offloading import (
     offload_surroundings,
 )
 from magnetar.broker.features.offloading.sweeping import Sweeping
+from magnetar.broker.features.replication import Replication
+from magnetar.broker.features.replication.composition import replication_surroundings
 from magnetar.broker.features.retention.inactivity import InactiveTopics
 from magnetar.broker.features.tracing import Spans
 from magnetar.broker.features.transactions.coordinators import Coordinators
@@ -217,6 +219,15 @@ class Broker:
             settings,
             clock,
         )
+
+        replicating = replication_surroundings(
+            settings,
+            store,
+            schemas,
+            clock=clock,
+            random=self._random,
+        )
+        self._remotes = replicating.remotes
         topics = Topics(
             settings,
             client,
@@ -234,6 +245,7 @@ class Broker:
                 random=self._random,
                 made_by=f"magnetar {VERSION}",
             ),
+            replicating=replicating,
         )
         topics.removal.followers.append(schemas.topic_removed)
         return Services(
@@ -297,6 +309,7 @@ class Broker:
                 settings.offload_check_interval_s if settings.object_stores else 0,
                 looking_at(Offload),
             ),
+            ("replication", settings.replication_check_interval_s, looking_at(Replication)),
             ("transactions", settings.transaction_check_interval_s, looking_at(TopicTransactions)),
         ):
             upkeep.register(name, interval_s, look)
@@ -494,6 +507,7 @@ class Broker:
         await self._server.stop_accepting()
         await self.services.topics.close(max(0.0, until_s - self._clock.monotonic_s()))
         await self.services.coordinators.close()
+        await self._remotes.close()
         self.services.policies.close()
         self._revoking.close()
         self.security.close()

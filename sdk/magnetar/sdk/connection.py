@@ -117,6 +117,8 @@ class Connection(asyncio.Protocol):
         self.protocol_version = 0
         self.watches_topics = False
         """Whether the broker tells of topics that appear and go (WATCH_TOPIC_LIST)."""
+        self.deduplicates_copies = False
+        """Whether the broker knows copies by their places at the source, and receipts those."""
         self.failure: SdkError | None = None
         """Why it is closed; None while it is open."""
         self._settings = settings
@@ -375,7 +377,9 @@ class Connection(asyncio.Protocol):
         connected = command.connected
         self.server_version = connected.server_version
         self.protocol_version = connected.protocol_version
-        self.watches_topics = connected.feature_flags.supports_topic_watchers
+        flags = connected.feature_flags
+        self.watches_topics = flags.supports_topic_watchers
+        self.deduplicates_copies = flags.supports_repl_dedup_by_lid_and_eid
         if connected.HasField("max_message_size") and connected.max_message_size > 0:
             self.message_bytes_max = connected.max_message_size
             # A broker's limit counts for what it sends too; the default stays as a lower bound.

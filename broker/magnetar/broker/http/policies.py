@@ -177,7 +177,7 @@ def _check_partitions(context: HttpContext, policy: Policy, value: Any) -> None:
 
 
 async def _check_clusters(context: HttpContext, policy: Policy, value: Any) -> None:
-    """Refuse clusters that there are not, and replication, which there is not."""
+    """Refuse clusters that there are not, and replication that leaves this one out."""
     if shape_of(policy) is not CLUSTERS or value is None:
         return
     known = await context.tenants.clusters()
@@ -185,9 +185,11 @@ async def _check_clusters(context: HttpContext, policy: Policy, value: Any) -> N
         if name not in known:
             raise HttpRefusal(412, f"there is no cluster {name!r}, only {', '.join(known)}")
     is_replication = policy.namespace == "replication" or policy.topic == "replication"
-    if is_replication and set(value) != {context.cluster_name}:
+    if is_replication and context.cluster_name not in value:
         raise HttpRefusal(
-            412, f"geo-replication is not supported: give only {context.cluster_name}"
+            412,
+            f"the clusters must name {context.cluster_name}, which this is: topics are here, and "
+            "are deleted by a command of its own",
         )
 
 

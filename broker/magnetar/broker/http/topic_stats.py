@@ -44,7 +44,6 @@ _NO_BROKER_RATE = "rates bound topics and subscriptions, not brokers"
 TOPIC_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
     "bytesOutInternalCounter": (0, "what compaction reads is counted nowhere"),
     "systemTopicBytesInCounter": (0, "a broker keeps its own records beside topics"),
-    "replication": ({}, _NO_REPLICATION),
 }
 """Fields of a topic that never change: the value, and why."""
 
@@ -149,6 +148,7 @@ def topic_stats(
         "lastPublishTimeStamp": line.last_publish_ms,
         **shown.get("offload", NOT_OFFLOADED),
         **_values_of(TOPIC_CONSTANTS),
+        "replication": shown.get("replication", {}),
     }
     if not topic.name.is_persistent:
         stats["msgDropRate"] = drop_rate

@@ -337,7 +337,7 @@ class Policies(PolicyValue):
     shadow_topics: tuple[str, ...] = ()
     """Kept, without effect; topics only."""
     replicated_to: tuple[str, ...] = ()
-    """Clusters; topics only, namespaces have `replication_clusters`."""
+    """Clusters; of a namespace, they are its `replication_clusters`."""
 
     @model_serializer(mode="wrap")
     def _only_what_is_set(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

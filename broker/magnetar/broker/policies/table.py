@@ -472,12 +472,12 @@ POLICIES: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         field="replication_clusters",
-        acts="policies/tenants.py",
+        acts="features/replication/replication.py",
         namespace="replication",
         can_remove=False,
         unset=[],
     ),
-    Policy(field="replicated_to", acts="http/policies.py", topic="replication"),
+    Policy(field="replicated_to", acts="features/replication/replication.py", topic="replication"),
     Policy(
         field="allowed_clusters",
         acts="http/policies.py",
@@ -572,8 +572,11 @@ def effective(
 def _of_namespace(record: NamespaceRecord | None) -> Policies | None:
     if record is None:
         return None
+    values: dict[str, Any] = {}
     former = _FORMER_STRATEGIES.get(record.schema_auto_update or "")
     own = record.policies.own("schema_compatibility")
-    if former is None or own not in (None, SchemaCompatibility.UNDEFINED):
-        return record.policies
-    return record.policies.with_values(schema_compatibility=former)
+    if former is not None and own in (None, SchemaCompatibility.UNDEFINED):
+        values["schema_compatibility"] = former
+    if record.replication_clusters:
+        values["replicated_to"] = record.replication_clusters
+    return record.policies.with_values(**values) if values else record.policies

@@ -23,7 +23,12 @@ from magnetar.broker.features.deduplication import Deduplication, NoDeduplicatio
 from magnetar.broker.features.delayed.bucket_ledgers import BucketLedgers
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.features.offloading import Offload, OffloadSurroundings, Scrubbing
-from magnetar.broker.features.replication import Receiving, ReceivingSurroundings
+from magnetar.broker.features.replication import (
+    Receiving,
+    ReceivingSurroundings,
+    Replication,
+    ReplicationSurroundings,
+)
 from magnetar.broker.features.tracing import Spans, TopicTrace
 from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
@@ -70,8 +75,10 @@ class TopicOpener:
         random: random.Random,
         spans: Spans | None = None,
         offloading: OffloadSurroundings | None = None,
+        replicating: ReplicationSurroundings | None = None,
     ) -> None:
         self._settings = settings
+        self._replicating = replicating
         self._offloading = offloading
         self._spans = spans
         self._client = client
@@ -188,8 +195,8 @@ class TopicOpener:
         offload = Offload(topic, log, around := self._offloading_of(topic))
         features += [offload, Scrubbing(topic, log, around, offload.steps)]
         coordinator = self.make_coordinator(topic) if self.make_coordinator is not None else None
-        if coordinator is not None:
-            features.append(coordinator)
+        copying = self._replication_of(topic, log, stored)
+        features.extend(each for each in (copying, coordinator) if each is not None)
         if self._spans is not None:
             messages_max = self._settings.tracing_messages_max
             features.append(TopicTrace(str(topic.name), self._spans, messages_max=messages_max))
@@ -201,6 +208,8 @@ class TopicOpener:
         await self._restore_subscriptions(topic, log, await stored.names())
         await deduplicating.restore()
         await receiving.restore()
+        if copying is not None:
+            await copying.restore()
         if coordinator is not None:
             await coordinator.restore()
 
@@ -278,6 +287,21 @@ class TopicOpener:
             is_stored=is_stored,
             open_cursor=partial(self.open_cursor, topic, log, replication.MARKS_CURSOR, LATEST),
             begun=begun,
+        )
+
+    def _replication_of(
+        self, topic: Topic, log: ManagedLog, stored: "_StoredCursors"
+    ) -> Replication | None:
+        """None: topics of the cluster's own stay in it."""
+        if self._replicating is None or naming.is_system_topic(str(topic.name)):
+            return None
+        return Replication(
+            topic,
+            log,
+            self._replicating,
+            stored_cursors=stored.names,
+            open_cursor=partial(self.open_cursor, topic, log),
+            changed=topic.line.update,
         )
 
     async def _open_transaction_log(self, topic: Topic) -> TopicTransactionLog:

@@ -13,6 +13,7 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership import Ownership
 from magnetar.broker.cluster.partitions import PartitionedTopics
 from magnetar.broker.features.offloading import OffloadSurroundings
+from magnetar.broker.features.replication import ReplicationSurroundings
 from magnetar.broker.features.tracing import Spans
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
@@ -48,6 +49,7 @@ class Topics:
         random: random.Random,
         spans: Spans | None = None,
         offloading: OffloadSurroundings | None = None,
+        replicating: ReplicationSurroundings | None = None,
     ) -> None:
         self._store = store
         self._policies = policies
@@ -86,6 +88,7 @@ class Topics:
             random=random,
             spans=spans,
             offloading=offloading,
+            replicating=replicating,
         )
         self._loader = TopicLoader(
             settings,

@@ -4,6 +4,8 @@ A part of the broker is given the settings that concern it under the name of the
 `BrokerSettings` has all sections, so the settings of the broker are handed on as they are.
 """
 
+from typing import Literal
+
 from pydantic import Field
 
 from magnetar.broker.base.settings.section import Section
@@ -251,6 +253,45 @@ class TopicSettings(Section):
         default=8 * _MIB,
         ge=0,
         description="Bytes of schemas that are cached, as clients wrote them; 0 = no cache.",
+    )
+
+    # Replication between clusters.
+
+    replication_start_at: Literal["latest", "earliest"] = Field(
+        default="latest",
+        description="Where copying begins to a cluster that is new among a topic's policies: with "
+        "what is published from then on, or with all that the topic has.",
+    )
+    replication_entries_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Entries of one topic that are under way to another cluster at a time.",
+    )
+    replication_bytes_max: int = Field(
+        default=8 * _MIB,
+        ge=1,
+        description="Bytes of one topic that are under way to another cluster at a time; a single "
+        "larger entry may be.",
+    )
+    replication_pulsar_entries_max: int = Field(
+        default=1,
+        ge=1,
+        description="The same number towards Apache Pulsar. It cannot see that a message before "
+        "another one is missing: with more than 1, a message that it refused may be lost.",
+    )
+    replication_retry_s: float = Field(
+        default=0.1, gt=0, description="Pause after a failure of copying; it doubles."
+    )
+    replication_retry_s_max: float = Field(
+        default=60.0, gt=0, description="Longest pause after failures of copying."
+    )
+    replication_timeout_ms: int = Field(
+        default=30_000, ge=1, description="Time for one request to another cluster."
+    )
+    replication_check_interval_s: float = Field(
+        default=1.0,
+        gt=0,
+        description="Time between two looks at what replication of a topic has left to do.",
     )
 
     # Transactions.

@@ -5,5 +5,12 @@ from magnetar.broker.features.replication.receiving import (
     Receiving,
     ReceivingSurroundings,
 )
+from magnetar.broker.features.replication.replication import Replication, ReplicationSurroundings
 
-__all__ = ["MARKS_CURSOR", "Receiving", "ReceivingSurroundings"]
+__all__ = [
+    "MARKS_CURSOR",
+    "Receiving",
+    "ReceivingSurroundings",
+    "Replication",
+    "ReplicationSurroundings",
+]

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from magnetar.broker.base import naming
 from magnetar.broker.base.errors import ConsumerBusyError, NotAllowedError
 from magnetar.broker.policies.model import DeleteMode
 from magnetar.broker.topic import Topic
@@ -127,6 +128,11 @@ def is_used(topic: Topic) -> bool:
     """Whether somebody is connected, or a subscription keeps the topic by its policies."""
     if topic.producers or topic.is_reserved or topic.use.is_held_for_reading:
         return True
+    if any(
+        naming.is_replicator(name) and cursor.backlog_entries
+        for name, cursor in topic.internal_cursors.items()
+    ):
+        return True  # what was published is not everywhere yet
     for subscription in topic.subscriptions.values():
         if subscription.consumers or subscription.lock.locked() or not subscription.is_open:
             return True

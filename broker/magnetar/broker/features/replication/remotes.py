@@ -1,0 +1,154 @@
+"""Connections to other clusters: one pool of them for each, shared by all topics of a broker.
+
+Where a cluster is, and what this broker proves itself with there, is in the cluster's record
+(`clusters create`). It is read anew when a connection is to be made: addresses change, and so do
+tokens (rule 17.25).
+
+Source: geo-replication sheet, sections 1, 4 and 15.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.base.errors import NotAllowedError
+from magnetar.sdk.errors import InvalidUrlError, SdkError
+
+if TYPE_CHECKING:
+    from magnetar.sdk.connection import Connection, ConnectionPool
+    from magnetar.sdk.lookup import Lookup
+
+ReadCluster = Callable[[str], Awaitable[Mapping[str, Any]]]
+"""Reads the record of a cluster: the fields of Pulsar's `ClusterData`."""
+
+
+class RemoteCluster:
+    """One other cluster."""
+
+    def __init__(self, name: str, read: ReadCluster, *, timeout_ms: int) -> None:
+        self.name = name
+        self._read = read
+        self._timeout_ms = timeout_ms
+        self._data: Mapping[str, Any] = {}
+        self._pool: ConnectionPool | None = None
+        self._lookup: Lookup | None = None
+        self._next_producer_id = 0
+
+    def next_producer_id(self) -> int:
+        """Unique on all connections to the cluster."""
+        self._next_producer_id += 1
+        return self._next_producer_id
+
+    async def lookup(self) -> "Lookup":
+        """Who finds topics there, by the cluster's record as it is now.
+
+        Raises:
+            NotAllowedError: the record says no address, or none that can be used.
+            RequestError: the record cannot be read, or there is none.
+        """
+        data = await self._read(self.name)
+        if self._lookup is None or data != self._data:
+            await self.close()
+            self._lookup, self._data = self._open(data), data
+        return self._lookup
+
+    def _open(self, data: Mapping[str, Any]) -> "Lookup":
+        # Only who copies topics loads the client.
+        from magnetar.sdk.connection import ConnectionPool
+        from magnetar.sdk.lookup import Lookup
+        from magnetar.sdk.ports import SystemNetwork
+        from magnetar.sdk.service_url import ServiceUrl
+        from magnetar.sdk.settings import ClientSettings
+        from magnetar.sdk.tls import renewed_tls_context
+
+        over_tls = bool(data.get("brokerClientTlsEnabled"))
+        field = "brokerServiceUrlTls" if over_tls else "brokerServiceUrl"
+        url = data.get(field)
+        if not url:
+            raise NotAllowedError(
+                f"cluster {self.name} has no {field}: set it by `clusters update {self.name}`"
+            )
+        try:
+            service_url = ServiceUrl.parse(str(url))
+        except (InvalidUrlError, SdkError) as error:
+            raise NotAllowedError(f"cluster {self.name}: {field} {url!r}: {error}") from error
+        token = _token_of(self.name, data)
+        settings = ClientSettings(
+            operation_timeout_ms=self._timeout_ms,
+            auth_method_name="token" if token is not None else "none",
+            auth_supplier=token,
+            tls_trust_file=str(data.get("brokerClientTrustCertsFilePath") or ""),
+            tls_certificate_file=str(data.get("brokerClientCertificateFilePath") or ""),
+            tls_key_file=str(data.get("brokerClientKeyFilePath") or ""),
+            tls_checks_host=not data.get("tlsAllowInsecureConnection"),
+        )
+        network = SystemNetwork()
+        if service_url.is_tls:
+            network = SystemNetwork(lambda: renewed_tls_context(settings))
+        self._pool = ConnectionPool(settings, network)
+        return Lookup(service_url, self._pool, listener_name=str(data.get("listenerName") or ""))
+
+    async def find(self, topic: str) -> "Connection":
+        """A connection to the broker that owns a topic there.
+
+        Raises:
+            SdkError: nobody does just now, or it is not reachable.
+            RequestError: see `lookup`.
+        """
+        return await (await self.lookup()).connection_for(topic)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        pool, self._pool, self._lookup = self._pool, None, None
+        if pool is not None:
+            await pool.close()
+
+
+def _token_of(cluster: str, data: Mapping[str, Any]) -> Callable[[], bytes] | None:
+    """What gives the token for a cluster, by Pulsar's fields. A secret is best named by where it is
+    (`file:`, `env:`), and may be literal (`token:`) (rule 15.1).
+
+    Raises:
+        NotAllowedError: of a kind that this broker does not have.
+    """
+    plugin = str(data.get("authenticationPlugin") or "")
+    if not plugin:
+        return None
+    if not plugin.endswith("AuthenticationToken") and plugin != "token":
+        raise NotAllowedError(
+            f"cluster {cluster}: authenticationPlugin {plugin} is not supported between clusters; "
+            "use org.apache.pulsar.client.impl.auth.AuthenticationToken, or certificates"
+        )
+    kind, _, value = str(data.get("authenticationParameters") or "").partition(":")
+    if kind == "token":
+        return value.encode
+    if kind == "file":
+        return lambda: Path(value.removeprefix("//")).read_bytes().strip()
+    if kind == "env":
+        return lambda: os.environ.get(value, "").encode()
+    raise NotAllowedError(
+        f"cluster {cluster}: authenticationParameters must be token:..., file:... or env:..."
+    )
+
+
+class RemoteClusters:
+    """The other clusters that topics of this broker are copied to."""
+
+    def __init__(self, read: ReadCluster, *, timeout_ms: int) -> None:
+        self._read = read
+        self._timeout_ms = timeout_ms
+        self._clusters: dict[str, RemoteCluster] = {}
+
+    def cluster(self, name: str) -> RemoteCluster:
+        """The cluster of that name; whether there is one is told when it is used."""
+        found = self._clusters.get(name)
+        if found is None:
+            found = RemoteCluster(name, self._read, timeout_ms=self._timeout_ms)
+            self._clusters[name] = found
+        return found
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for each in self._clusters.values():
+            await each.close()

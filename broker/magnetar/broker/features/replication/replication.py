@@ -1,0 +1,209 @@
+"""Replication of one topic: a sender for each cluster that its policies name beside this one.
+
+The durable cursors come back with the topic, before anything can be trimmed, whatever the policies
+are by then; a cursor goes when policies that were read name other clusters, and not this one any
+more (rules 2.1, 2.2). What was copied stays at the other side.
+
+Which life of the log it is (its *incarnation*) is a random number in the log's properties, written
+before the first cursor: the other side must not take a log that was made anew for the one before.
+
+Source: geo-replication sheet, sections 2, 4 and 18.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from magnetar.broker.base.errors import RequestError
+from magnetar.broker.base.naming import REPLICATOR_PREFIX
+from magnetar.broker.features.replication.names import cursor_name
+from magnetar.broker.features.replication.remotes import RemoteClusters
+from magnetar.broker.features.replication.sending import Sending, SendingSurroundings
+from magnetar.broker.policies.model import Policies
+from magnetar.broker.topic import Feature, PublishBatch, PublishRows, TopicPort, Work
+from magnetar.cursors import Cursor, CursorError
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.position import EARLIEST, LATEST, Position
+
+_log = structlog.get_logger()
+
+INCARNATION_PROPERTY: Final = "magnetar.geo.incarnation"
+"""In the properties of the topic's log: which life of the log it is, a number from 1."""
+
+_INCARNATION_BITS: Final = 62
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSurroundings:
+    """What the replications of a broker have in common."""
+
+    remotes: RemoteClusters
+    sending: SendingSurroundings
+    random: random.Random
+    starts_at_earliest: bool
+    """Whether what a topic has already is copied to a cluster that is new among its policies."""
+
+
+class Replication(Feature):
+    """The copies of one topic of this broker to all other clusters."""
+
+    def __init__(
+        self,
+        topic: TopicPort,
+        log: ManagedLog,
+        around: ReplicationSurroundings,
+        *,
+        stored_cursors: Callable[[], Awaitable[Sequence[str]]],
+        open_cursor: Callable[[str, Position], Awaitable[Cursor]],
+        changed: Callable[[], None],
+    ) -> None:
+        """
+        Args:
+            stored_cursors: the names of the durable cursors of the topic.
+            open_cursor: opens the cursor of a name, or makes it at a position.
+            changed: called when the rows of the publish line are other ones.
+        """
+        self._topic = topic
+        self._log = log
+        self._around = around
+        self._stored_cursors = stored_cursors
+        self._open_cursor = open_cursor
+        self._changed = changed
+        self._cursors: dict[str, Cursor] = {}
+        """By cluster."""
+        self._senders: dict[str, Sending] = {}
+        """By cluster."""
+        self._applying: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    # Its life
+
+    async def restore(self) -> None:
+        """Have the cursors that are stored, before anything is trimmed.
+
+        Raises:
+            CursorError
+        """
+        for name in await self._stored_cursors():
+            if name.startswith(REPLICATOR_PREFIX):
+                remote = name.removeprefix(REPLICATOR_PREFIX)
+                self._cursors[remote] = await self._open_cursor(name, LATEST)
+        self._apply_soon()
+
+    def policies_changed(self, before: Policies) -> None:
+        if self._topic.policies.replicated_to != before.replicated_to:
+            self._apply_soon()
+
+    def look(self) -> Work | None:
+        """Begin, or end, what could not be done when the policies changed."""
+        self._apply_soon()
+        return None
+
+    def _wanted(self) -> set[str]:
+        here = self._around.sending.cluster
+        return {name for name in self._topic.policies.replicated_to if name != here}
+
+    def _apply_soon(self) -> None:
+        is_as_wanted = self._wanted() == set(self._senders) == set(self._cursors)
+        is_busy = self._applying is not None and not self._applying.done()
+        if not (is_as_wanted or is_busy or self._is_closed):
+            self._applying = asyncio.get_running_loop().create_task(
+                self._apply(), name=f"replication-policies-{self._topic.name}"
+            )
+
+    async def _apply(self) -> None:
+        try:
+            for remote in self._wanted() - set(self._senders):
+                await self._begin(remote)
+            for remote in set(self._cursors) - self._wanted():
+                await self._end(remote)
+        except (LedgerError, CursorError, RequestError) as error:
+            # The next look tries it again.
+            _log.warning("replication_not_changed", topic=str(self._topic.name), error=str(error))
+
+    async def _begin(self, remote: str) -> None:
+        incarnation = await self._incarnation()
+        cursor = self._cursors.get(remote)
+        if cursor is None:
+            start = EARLIEST if self._around.starts_at_earliest else LATEST
+            async with self._topic.gate.placing():
+                cursor = await self._open_cursor(cursor_name(remote), start)
+            self._cursors[remote] = cursor
+        if self._is_closed:
+            return
+        sender = Sending(
+            self._topic,
+            self._log,
+            cursor,
+            self._around.remotes.cluster(remote),
+            self._around.sending,
+            incarnation=incarnation,
+        )
+        self._senders[remote] = sender
+        self._changed()
+        sender.start()
+        _log.info("replication_begun", topic=str(self._topic.name), cluster=remote)
+
+    async def _end(self, remote: str) -> None:
+        """Stop copying; delete the cursor if policies were read that name other clusters."""
+        sender = self._senders.pop(remote, None)
+        if sender is not None:
+            sender.close()
+            await sender.stopped()
+            self._changed()
+        if self._topic.policies.replicated_to and not self._is_closed:
+            await self._cursors.pop(remote).delete()
+            _log.info("replication_ended", topic=str(self._topic.name), cluster=remote)
+
+    async def _incarnation(self) -> int:
+        found = self._log.properties.get(INCARNATION_PROPERTY, "")
+        if found.isdecimal():
+            return int(found)
+        new = self._around.random.getrandbits(_INCARNATION_BITS) + 1
+        await self._log.update_properties({INCARNATION_PROPERTY: str(new)})
+        return new
+
+    def cursors(self) -> Iterable[Cursor]:
+        return self._cursors.values()
+
+    def close(self) -> None:
+        """Begin nothing more, and send nothing more."""
+        self._is_closed = True
+        if self._applying is not None:
+            self._applying.cancel()
+        for each in self._senders.values():
+            each.close()
+
+    def abandon(self) -> None:
+        self.close()
+
+    async def stopped(self) -> None:
+        if self._applying is not None:
+            await asyncio.wait([self._applying])
+        for each in self._senders.values():
+            await each.stopped()
+
+    # Publishing
+
+    def rows(self) -> PublishRows:
+        return PublishRows(listeners=(self,)) if self._senders else PublishRows()
+
+    def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
+        """The log has news."""
+        for each in self._senders.values():
+            each.on_stored()
+
+    def failed(self, batch: PublishBatch, error: LedgerError) -> None:
+        """Nothing is copied of what is not stored."""
+
+    # Shown
+
+    def shown(self) -> Mapping[str, Any]:
+        if not self._senders:
+            return {}
+        return {"replication": {name: each.shown() for name, each in self._senders.items()}}

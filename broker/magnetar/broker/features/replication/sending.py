@@ -1,0 +1,498 @@
+"""Copies of one topic to one other cluster.
+
+Entries go as they are stored, in their order, from behind the mark of a durable cursor on; a batch
+stays a batch. The mark moves over what the other side has receipted, or what does not go there. Any
+error ends the connection's producer, and the next one begins behind the mark again: what is sent
+twice is known there by its place (`receiving.py`), so nothing has to be known of the outcome. A
+refusal ends it as well: no later entry overtakes the one that was refused.
+
+While nobody publishes nothing runs: the log's news, receipts and losses wake the one task.
+
+Source: geo-replication sheet, sections 4, 6, 17 and 18.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from magnetar.broker.base.errors import NotAllowedError, RequestError
+from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.features.replication.choosing import goes_to
+from magnetar.broker.features.replication.copies import as_copy
+from magnetar.broker.features.replication.names import replicator_name
+from magnetar.broker.features.replication.remotes import RemoteCluster
+from magnetar.broker.features.replication.source_marks import NO_INCARNATION, CopyPlace, Source
+from magnetar.broker.features.replication.window import SendWindow, sent_in, sent_properties
+from magnetar.broker.topic import TopicPort
+from magnetar.cursors import CursorError
+from magnetar.ledger.backoff import backoff
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import Position
+from magnetar.sdk.errors import BrokerUnavailableError, SdkError, service_error
+from magnetar.sdk.wire import (
+    BaseCommand,
+    MalformedPayloadError,
+    MessageMetadata,
+    TopicName,
+    split_payload,
+)
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from magnetar.sdk.wire.frames import encode_payload_command
+
+if TYPE_CHECKING:
+    from magnetar.sdk.connection import Connection
+    from magnetar.sdk.wire.pulsar_pb2 import CommandSendError, CommandSendReceipt
+
+_log = structlog.get_logger()
+
+MAGNETAR_VERSION = "Magnetar"
+"""What servers of ours say first of themselves: they see gaps, so much may be under way."""
+
+
+class ReplicatedLog(Protocol):
+    """What is needed of a topic's log; `ManagedLog` is one."""
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    def next_position(self, position: Position, /) -> Position: ...
+
+    async def read_range(
+        self, start: Position, /, *, entries_max: int, bytes_max: int
+    ) -> tuple[Position, list[bytes]]: ...
+
+
+class ReplicationCursor(Protocol):
+    """What is needed of the cursor; `Cursor` is one."""
+
+    @property
+    def mark_delete(self) -> Position: ...
+
+    @property
+    def backlog_entries(self) -> int: ...
+
+    @property
+    def position_properties(self) -> Mapping[str, int]: ...
+
+    def ack_cumulative(self, position: Position, /) -> bool: ...
+
+    def set_position_properties(self, properties: Mapping[str, int], /) -> None: ...
+
+
+SchemaOf = Callable[[TopicName, bytes], Awaitable[pb.Schema]]
+"""Finds the schema of a version that messages of a topic name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendingSurroundings:
+    """What copying needs of its broker."""
+
+    cluster: str
+    """Name of this cluster."""
+    clock: Clock
+    schema_of: SchemaOf
+    partitions_of: Callable[[TopicName], Awaitable[int]]
+    """How many partitions the topic of a partition has here."""
+    settings: TopicSettings
+
+
+class Sending:
+    """The copies of one topic to one cluster. `start`, `close`, `stopped`."""
+
+    def __init__(
+        self,
+        topic: TopicPort,
+        log: ReplicatedLog,
+        cursor: ReplicationCursor,
+        remote: RemoteCluster,
+        around: SendingSurroundings,
+        *,
+        incarnation: int,
+    ) -> None:
+        """`incarnation`: which life of the log it is; see `source_marks.py`."""
+        self._topic = topic
+        self._log = log
+        self.cursor = cursor
+        self._remote = remote
+        self._around = around
+        self._source = Source(around.cluster, incarnation)
+        self._label = f"{topic.name} to {remote.name}"
+        self._task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._session: _Session | None = None
+        self._is_closed = False
+        self.problem = ""
+        """Why nothing is copied just now; empty: nothing is known to be wrong."""
+        self.since_ms = 0
+        """Since when it is connected, ms since 1970; 0: it is not."""
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.skipped = 0
+        """Entries that do not go there."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"replication-{self._label}"
+        )
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._is_closed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stopped(self) -> None:
+        """Return when nothing is under way."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has a producer there."""
+        return self._session is not None
+
+    def on_stored(self) -> None:
+        """The log has news."""
+        self._news.set()
+
+    # Running
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self._is_closed:
+            moved = self.cursor.mark_delete
+            try:
+                await self._copy()
+            except (SdkError, RequestError, LedgerError, CursorError) as error:
+                failures = 1 if self.cursor.mark_delete != moved else failures + 1
+                self._note_problem(str(error))
+            except MalformedPayloadError as error:
+                failures += 1
+                self._note_problem(f"an entry cannot be read: {error}")
+            except Exception:  # noqa: BLE001 - another connection may do better
+                failures += 1
+                _log.exception("replication_broke", copies=self._label)
+            settings = self._around.settings
+            await asyncio.sleep(
+                backoff(settings.replication_retry_s, failures, settings.replication_retry_s_max)
+            )
+
+    def _note_problem(self, problem: str) -> None:
+        if problem != self.problem:
+            _log.warning("replication_stands_still", copies=self._label, reason=problem)
+        self.problem = problem
+
+    async def _copy(self) -> None:
+        """Copy until something fails.
+
+        Raises:
+            SdkError, RequestError, LedgerError, CursorError
+        """
+        remote, topic = self._remote, self._topic
+        await self._have_partitions()
+        connection = await remote.find(str(topic.name))
+        session = _Session(self, connection, remote.next_producer_id(), self._window(connection))
+        await session.attach(
+            str(topic.name),
+            replicator_name(self._around.cluster, remote.name),
+            timeout_ms=self._around.settings.replication_timeout_ms,
+        )
+        try:
+            self._session, self.since_ms = session, self._around.clock.wall_ms()
+            if self.problem:
+                _log.info("replication_goes_on", copies=self._label)
+            self.problem = ""
+            await self._send_all(session)
+        finally:
+            self._session, self.since_ms = None, 0
+            session.detach()
+
+    def _window(self, connection: "Connection") -> SendWindow:
+        settings = self._around.settings
+        is_ours = connection.server_version.startswith(MAGNETAR_VERSION)
+        return SendWindow(
+            mark=self.cursor.mark_delete,
+            sent=sent_in(self.cursor.position_properties),
+            entries_max=settings.replication_entries_max
+            if is_ours
+            else settings.replication_pulsar_entries_max,
+            bytes_max=settings.replication_bytes_max,
+        )
+
+    async def _have_partitions(self) -> None:
+        """Check that the topic has as many partitions there as here: messages of partition i go to
+        partition i (rule 8.1).
+
+        Raises:
+            NotAllowedError: it has another number.
+        """
+        name = self._topic.name
+        if name.partition_index < 0:
+            return
+        base = name.partitioned
+        here = await self._around.partitions_of(base)
+        there = await (await self._remote.lookup()).partitions(str(base))
+        if here != there:
+            raise NotAllowedError(
+                f"{base} has {here} partitions here and {there} in {self._remote.name}: "
+                f"give it {here} there (`topics create-partitioned-topic`, or "
+                "`update-partitioned-topic`)"
+            )
+
+    async def _send_all(self, session: "_Session") -> None:
+        log, window, settings = self._log, session.window, self._around.settings
+        position = log.next_position(window.mark)
+        while True:
+            self._news.clear()
+            session.check()
+            if not window.has_room or position > self._topic.visibility.last:
+                await self._news.wait()
+                continue
+            first, entries = await log.read_range(
+                position,
+                entries_max=settings.read_ahead_entries,
+                bytes_max=settings.read_ahead_bytes,
+            )
+            if not entries:
+                await self._news.wait()
+                continue
+            last = first
+            for at, entry in enumerate(entries):
+                position = Position(first.ledger_id, first.entry_id + at)
+                if position > self._topic.visibility.last:
+                    break
+                while not window.has_room:
+                    self._news.clear()
+                    session.check()
+                    if not window.has_room:
+                        await self._news.wait()
+                await self._offer(session, position, entry)
+                last = position
+            position = log.next_position(last)
+            self._save(window)
+
+    async def _offer(self, session: "_Session", position: Position, entry: bytes) -> None:
+        """Send the entry that comes next, or skip it."""
+        metadata, _ = split_payload(entry)
+        is_hidden = self._topic.visibility.is_aborted(position)
+        if is_hidden or not goes_to(self._remote.name, metadata):
+            session.window.skip(position)
+            self.skipped += 1
+            return
+        schema = b""
+        if metadata.schema_version:
+            schema = await self._schema_there(session, metadata.schema_version)
+        session.send(self._source, position, entry, metadata, schema)
+        self.messages_out += max(1, metadata.num_messages_in_batch)
+        self.bytes_out += len(entry)
+
+    async def _schema_there(self, session: "_Session", version: bytes) -> bytes:
+        """The version that a schema has there, which is registered if need be (rule 9.1).
+
+        Raises:
+            SdkError: it is refused there.
+        """
+        found = session.schemas.get(version)
+        if found is None:
+            schema = await self._around.schema_of(self._topic.name, version)
+            found = await session.register(
+                str(self._topic.name),
+                schema,
+                timeout_ms=self._around.settings.replication_timeout_ms,
+            )
+            session.schemas[version] = found
+        return found
+
+    def progressed(self, window: SendWindow) -> None:
+        """Receipts have come."""
+        self._save(window)
+        self._news.set()
+
+    def _save(self, window: SendWindow) -> None:
+        if window.mark > self.cursor.mark_delete:
+            # Both at once: what a save takes is of one moment.
+            self.cursor.set_position_properties(sent_properties(window.receipted))
+            self.cursor.ack_cumulative(window.mark)
+
+    def lost(self) -> None:
+        """The connection, or the producer there, is gone."""
+        self._news.set()
+
+    # Shown
+
+    def shown(self) -> dict[str, Any]:
+        """Statistics under Pulsar's names."""
+        return {
+            "msgRateIn": 0.0,
+            "msgThroughputIn": 0.0,
+            "msgRateOut": 0.0,
+            "msgThroughputOut": 0.0,
+            "msgRateExpired": 0.0,
+            "replicationBacklog": self.cursor.backlog_entries,
+            "connected": self.is_connected,
+            "replicationDelayInSeconds": 0,
+            "msgOutCount": self.messages_out,
+            "bytesOutCount": self.bytes_out,
+            "outboundConnection": self._session.peer if self._session is not None else None,
+            "problem": self.problem,
+        }
+
+
+class _Session:
+    """One producer at the other cluster, from its beginning to its loss."""
+
+    def __init__(
+        self, sending: Sending, connection: "Connection", producer_id: int, window: SendWindow
+    ) -> None:
+        self._sending = sending
+        self._connection = connection
+        self._id = producer_id
+        self.window = window
+        self.schemas: dict[bytes, bytes] = {}
+        """Versions here -> versions there."""
+        self._failure: SdkError | None = None
+        self._is_pulsar = not connection.server_version.startswith(MAGNETAR_VERSION)
+        self._names_places = connection.deduplicates_copies
+
+    @property
+    def peer(self) -> str:
+        """Address of the broker there."""
+        return self._connection.name
+
+    async def attach(self, topic: str, name: str, *, timeout_ms: int) -> None:
+        """Have a producer there.
+
+        Raises:
+            SdkError
+        """
+        connection = self._connection
+        request_id = connection.next_request_id()
+        connection.producers[self._id] = self
+        command = pb.CommandProducer(
+            topic=topic,
+            producer_id=self._id,
+            request_id=request_id,
+            producer_name=name,
+            user_provided_producer_name=True,
+            schema=None,
+        )
+        try:
+            await connection.request(
+                request_id,
+                BaseCommand(type=BaseCommand.PRODUCER, producer=command),
+                timeout_ms=timeout_ms,
+            )
+        except BaseException:
+            self.detach()
+            raise
+
+    def detach(self) -> None:
+        """Give the producer up."""
+        connection = self._connection
+        is_attached = connection.producers.pop(self._id, None) is not None
+        if is_attached and connection.is_open:
+            command = pb.CommandCloseProducer(
+                producer_id=self._id, request_id=connection.next_request_id()
+            )
+            connection.send(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=command))
+
+    def check(self) -> None:
+        """
+        Raises:
+            SdkError: the producer there is gone.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    async def register(self, topic: str, schema: pb.Schema, *, timeout_ms: int) -> bytes:
+        """Have a schema there; returns its version.
+
+        Raises:
+            SdkError
+        """
+        request_id = self._connection.next_request_id()
+        command = pb.CommandGetOrCreateSchema(request_id=request_id, topic=topic, schema=schema)
+        answer = await self._connection.request(
+            request_id,
+            BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA, getOrCreateSchema=command),
+            timeout_ms=timeout_ms,
+        )
+        response = answer.getOrCreateSchemaResponse
+        if response.HasField("error_code"):
+            raise service_error(response.error_code, str(response.error_message))
+        version: bytes = response.schema_version
+        return version
+
+    def send(
+        self,
+        source: Source,
+        position: Position,
+        entry: bytes,
+        metadata: MessageMetadata,
+        schema: bytes,
+    ) -> None:
+        """Send an entry.
+
+        Raises:
+            NotAllowedError: it is larger than the other cluster takes.
+        """
+        if self._is_pulsar:
+            source = Source(source.cluster, NO_INCARNATION)
+        place = CopyPlace(position, self.window.previous)
+        copy = as_copy(entry, metadata, source, place, schema=schema)
+        limit = self._connection.message_bytes_max
+        if len(copy) > limit:
+            raise NotAllowedError(
+                f"the message at {position} has {len(copy)} bytes, and {self.peer} takes {limit}: "
+                "raise its maxMessageSize"
+            )
+        command = pb.CommandSend(
+            producer_id=self._id,
+            sequence_id=metadata.sequence_id,
+            num_messages=max(1, metadata.num_messages_in_batch),
+        )
+        if metadata.HasField("highest_sequence_id"):
+            command.highest_sequence_id = metadata.highest_sequence_id
+        if metadata.num_chunks_from_msg > 1:
+            command.is_chunk = True
+        self.window.send(position, len(copy))
+        self._connection.write(
+            [encode_payload_command(BaseCommand(type=BaseCommand.SEND, send=command), copy)]
+        )
+
+    # What the connection tells
+
+    def on_receipts(self, receipts: "Sequence[CommandSendReceipt]") -> None:
+        for receipt in receipts:
+            awaited = self.window.awaited
+            place = receipt.sequence_id, receipt.highest_sequence_id
+            if awaited is None or (self._names_places and place != tuple(awaited)):
+                self._fail(
+                    BrokerUnavailableError(
+                        f"{self.peer} receipted {place[0]}:{place[1]} where {awaited} was expected"
+                    )
+                )
+                return
+            self.window.receipt()
+        self._sending.progressed(self.window)
+
+    def on_send_error(self, error: "CommandSendError") -> None:
+        self._fail(
+            service_error(
+                error.error,
+                f"{self.peer} refused the message at {self.window.awaited}: {error.message}",
+            )
+        )
+
+    def on_session_lost(self, connection: "Connection") -> None:
+        self._fail(BrokerUnavailableError(f"{self.peer} has closed the producer, or is lost"))
+
+    def _fail(self, error: SdkError) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._sending.lost()

@@ -1,0 +1,286 @@
+"""Topics that are copied between two clusters, as official clients see them."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import pulsar
+import pytest
+from pulsar.schema import AvroSchema, Record, String
+
+from tests.http_calls import admin, call, topic_path
+from tests.integration.pulsar_client.support import connect, receive
+from tests.standalone import Standalone
+from tests.waiting import wait_until
+
+NAMESPACE = "public/both"
+
+
+def _settings(cluster: str) -> dict[str, str]:
+    return {
+        "CLUSTER_NAME": cluster,
+        "REPLICATION_RETRY_S_MAX": "0.5",
+        "LEDGER_ENTRIES_MAX": "50",
+        "LEDGER_AGE_MIN_S": "0",
+    }
+
+
+def introduce(here: Standalone, other: Standalone, name: str) -> None:
+    """Tell a cluster where another one is."""
+    data = {"brokerServiceUrl": other.url, "serviceUrl": other.http_url}
+    call(here, "PUT", f"/admin/v2/clusters/{name}", data, expect=200)
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Standalone, Standalone]]:
+    folder = tmp_path_factory.mktemp("replication")
+    with (
+        Standalone(folder / "east", settings=_settings("east")) as east,
+        Standalone(folder / "west", settings=_settings("west")) as west,
+    ):
+        introduce(east, west, "west")
+        introduce(west, east, "east")
+        for each in (east, west):
+            call(
+                each,
+                "POST",
+                "/admin/v2/tenants/public",
+                {"allowedClusters": ["east", "west"], "adminRoles": []},
+                expect=204,
+            )
+            call(each, "PUT", f"/admin/v2/namespaces/{NAMESPACE}", {}, expect=204)
+            clusters = ["east", "west"]
+            call(
+                each, "POST", f"/admin/v2/namespaces/{NAMESPACE}/replication", clusters, expect=204
+            )
+        yield east, west
+        for each in (east, west):
+            assert each.terminate() == 0
+            each.assert_log_clean()
+
+
+@pytest.fixture
+def east(clusters: tuple[Standalone, Standalone]) -> Standalone:
+    return clusters[0]
+
+
+@pytest.fixture
+def west(clusters: tuple[Standalone, Standalone]) -> Standalone:
+    return clusters[1]
+
+
+@pytest.fixture
+def at_east(east: Standalone) -> Iterator[pulsar.Client]:
+    client = connect(east.url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def at_west(west: Standalone) -> Iterator[pulsar.Client]:
+    client = connect(west.url)
+    yield client
+    client.close()
+
+
+def replication(server: Standalone, topic: str) -> dict[str, dict[str, object]]:
+    found = admin(server, "GET", f"{topic_path(topic)}/stats")["replication"]
+    assert isinstance(found, dict)
+    return found
+
+
+def open_topic(
+    client: pulsar.Client, server: Standalone, topic: str, *others: str
+) -> pulsar.Producer:
+    """A producer of a topic whose replicators are at work."""
+    producer = client.create_producer(topic)
+    wait_until(lambda: all(replication(server, topic).get(each) for each in others))
+    return producer
+
+
+def bodies(consumer: pulsar.Consumer, count: int) -> Sequence[str]:
+    return [receive(consumer).data().decode() for _ in range(count)]
+
+
+def test_messages_go_both_ways_once_and_do_not_come_back(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/pair"
+    readers = [
+        client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        for client in (at_east, at_west)
+    ]
+    from_east = open_topic(at_east, east, topic, "west")
+    from_west = open_topic(at_west, west, topic, "east")
+    for n in range(100):
+        from_east.send(f"east-{n}".encode(), properties={"n": str(n)}, partition_key=f"k{n % 3}")
+        from_west.send(f"west-{n}".encode())
+    from_east.send(b"last of east")
+    from_west.send(b"last of west")
+    for reader in readers:
+        found = bodies(reader, 202)
+        assert [each for each in found if each.startswith("east-")] == [
+            f"east-{n}" for n in range(100)
+        ]
+        assert [each for each in found if each.startswith("west-")] == [
+            f"west-{n}" for n in range(100)
+        ]
+        with pytest.raises(pulsar.Timeout):
+            reader.receive(timeout_millis=300)
+    wait_until(lambda: replication(east, topic)["west"]["replicationBacklog"] == 0)
+
+
+def test_a_copy_has_what_the_message_had(
+    east: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/equal"
+    reader = at_west.subscribe(topic, "s")
+    open_topic(at_east, east, topic, "west").close()
+    producer = at_east.create_producer(
+        topic,
+        producer_name="mine",
+        batching_enabled=True,
+        batching_max_publish_delay_ms=50,
+        compression_type=pulsar.CompressionType.ZLib,
+    )
+    for n in range(20):
+        producer.send_async(
+            f"m-{n}".encode() * 100,
+            None,
+            properties={"n": str(n)},
+            partition_key=f"k{n}",
+            event_timestamp=1000 + n,
+        )
+    producer.flush()
+    for n in range(20):
+        message = receive(reader)
+        assert message.data() == f"m-{n}".encode() * 100
+        assert (message.properties(), message.partition_key()) == ({"n": str(n)}, f"k{n}")
+        assert (message.event_timestamp(), message.producer_name()) == (1000 + n, "mine")
+        assert message.message_id().batch_index() == n
+
+
+def test_schemas_go_along(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    class Flight(Record):  # type: ignore[misc]  # the client has no types
+        number = String()
+
+    topic = f"persistent://{NAMESPACE}/typed"
+    reader = at_west.subscribe(topic, "s")
+    open_topic(at_east, east, topic, "west").close()
+    producer = at_east.create_producer(topic, schema=AvroSchema(Flight))
+    producer.send(Flight(number="MH370"))
+    receive(reader)
+    typed = at_west.subscribe(
+        topic,
+        "typed",
+        initial_position=pulsar.InitialPosition.Earliest,
+        schema=AvroSchema(Flight),
+    )
+    assert receive(typed).value().number == "MH370"
+    assert admin(west, "GET", f"/admin/v2/schemas/{NAMESPACE}/typed/schema")["type"] == "AVRO"
+
+
+def test_a_message_for_some_clusters_goes_to_them_alone(
+    east: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/chosen"
+    reader = at_west.subscribe(topic, "s")
+    producer = open_topic(at_east, east, topic, "west")
+    producer.send(b"here", disable_replication=True)
+    producer.send(b"elsewhere", replication_clusters=["north"])
+    producer.send(b"there", replication_clusters=["west"])
+    assert receive(reader).data() == b"there"
+
+
+def _has_come_on(producer: pulsar.Producer, at: int, is_done: threading.Event) -> bool:
+    return bool(producer.last_sequence_id() > at + 20) or is_done.is_set()
+
+
+def test_copies_are_whole_after_kills_of_both_sides(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/killed"
+    reader = at_west.subscribe(topic, "s")
+    producer = open_topic(at_east, east, topic, "west")
+    sent = [f"m-{n}" for n in range(400)]
+    is_done = threading.Event()
+
+    def publish() -> None:
+        for each in sent:
+            producer.send(each.encode())
+        is_done.set()
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    for server in (west, east, west, east):
+        at = producer.last_sequence_id()
+        wait_until(partial(_has_come_on, producer, at, is_done))
+        server.kill()
+        server.start()
+    publisher.join()
+    found: list[str] = []
+    while len(dict.fromkeys(found)) < len(sent):
+        message = receive(reader)
+        found.append(message.data().decode())
+        reader.acknowledge(message)
+    # A producer without deduplication may store a message twice at its own cluster; copies do not
+    # add to that, and the order is that of the cluster.
+    at_home = at_east.subscribe(topic, "all", initial_position=pulsar.InitialPosition.Earliest)
+    original = [receive(at_home).data().decode() for _ in range(len(sent))]
+    assert list(dict.fromkeys(found)) == list(dict.fromkeys(original))[: len(sent)]
+
+
+def test_partitions_go_to_partitions(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/parts"
+    call(east, "PUT", f"{topic_path(topic)}/partitions", 2, expect=204)
+    producer = at_east.create_producer(topic)
+    part = f"{topic}-partition-0"
+    wait_until(lambda: "partitions" in str(replication(east, part).get("west", {}).get("problem")))
+    call(west, "PUT", f"{topic_path(topic)}/partitions", 2, expect=204)
+    reader = at_west.subscribe(topic, "s")
+    for n in range(10):
+        producer.send(f"m-{n}".encode(), partition_key=f"k-{n}")
+    assert sorted(bodies(reader, 10)) == sorted(f"m-{n}" for n in range(10))
+
+
+def test_a_cluster_that_is_taken_out_keeps_what_it_has(
+    east: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/ended"
+    reader = at_west.subscribe(topic, "s")
+    producer = open_topic(at_east, east, topic, "west")
+    producer.send(b"before")
+    assert receive(reader).data() == b"before"
+    call(east, "POST", f"{topic_path(topic)}/replication", ["east"], expect=204)
+    wait_until(lambda: replication(east, topic) == {})
+    producer.send(b"after")
+    with pytest.raises(pulsar.Timeout):
+        reader.receive(timeout_millis=500)
+    again = at_west.subscribe(topic, "again", initial_position=pulsar.InitialPosition.Earliest)
+    assert receive(again).data() == b"before"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({"brokerServiceUrl": "pulsar://127.0.0.1:1"}, "127.0.0.1:1"),
+        ({"serviceUrl": "http://127.0.0.1:1"}, "has no brokerServiceUrl"),
+        ({"brokerServiceUrl": "gopher://127.0.0.1:1"}, "gopher"),
+    ],
+)
+def test_why_nothing_is_copied_is_said_and_publishing_goes_on(
+    east: Standalone, at_east: pulsar.Client, data: dict[str, str], reason: str
+) -> None:
+    name = f"bad{abs(hash(str(data))) % 1000}"
+    call(east, "PUT", f"/admin/v2/clusters/{name}", data, expect=200)
+    tenant = {"allowedClusters": ["east", "west", name], "adminRoles": []}
+    call(east, "POST", "/admin/v2/tenants/public", tenant, expect=204)
+    topic = f"persistent://{NAMESPACE}/to-{name}"
+    producer = at_east.create_producer(topic)
+    call(east, "POST", f"{topic_path(topic)}/replication", ["east", name], expect=204)
+    wait_until(lambda: reason in str(replication(east, topic).get(name, {}).get("problem")))
+    producer.send(b"goes on")

@@ -161,13 +161,13 @@ def test_a_file_calls_itself_pure_in_a_sentence_of_its_own(docstring: str, is_cl
 def test_the_broker_takes_only_the_wire_from_the_sdk() -> None:
     """Below the granularity of the import contracts, which know packages and all they hold.
 
-    WebSocket sessions are clients, and coordinators of transactions are clients of other brokers:
-    they have the rest of it.
+    WebSocket sessions are clients, and coordinators of transactions and replicators are clients of
+    other brokers: they have the rest of it.
     """
     found = [
         f"{relative(path)} imports {module}"
         for path in source_files("broker")
-        if path.parent.name not in ("websocket", "transactions")
+        if path.parent.name not in ("websocket", "transactions", "replication")
         for module in imports(path)
         if module.startswith("magnetar.sdk") and not module.startswith("magnetar.sdk.wire")
     ]

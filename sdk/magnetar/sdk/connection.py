@@ -167,7 +167,9 @@ class Connection(asyncio.Protocol):
                     protocol_version=PROTOCOL_VERSION,
                     proxy_to_broker_url=self._proxy_to or None,
                     feature_flags=FeatureFlags(
-                        supports_auth_refresh=True, supports_broker_entry_metadata=True
+                        supports_repl_dedup_by_lid_and_eid=self._settings.is_replicator,
+                        supports_auth_refresh=True,
+                        supports_broker_entry_metadata=True,
                     ),
                 ),
             )

@@ -221,6 +221,8 @@ class ClientSettings:
     memory_bytes_max: int = 0
     """Payload bytes that all producers of the client may have under way together: `send` waits,
     `send_nowait` raises PendingLimitError. 0: no limit beyond that of each producer."""
+    is_replicator: bool = False
+    """Of a broker that copies topics: messages say their places, and receipts are to name these."""
     listener_name: str = ""
     """Name of the broker's advertised listener to ask for; empty for the default one."""
 

@@ -43,9 +43,10 @@ CONSTANTS = {"topic": TOPIC_CONSTANTS, "subscription": SUBSCRIPTION_CONSTANTS}
 
 ELSEWHERE = {
     ("topic", "earliestMsgPublishTimeInBacklogs"),  # filled in where somebody asks for it
+    ("topic", "replication"),  # in tests/integration/pulsar_client/test_replication.py
     ("subscription", "earliestMsgPublishTimeInBacklog"),
 }
-"""Tested in tests/integration/broker/http."""
+"""Tested in tests/integration."""
 
 
 class Seen:

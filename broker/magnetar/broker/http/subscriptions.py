@@ -306,7 +306,7 @@ class _Subscriptions:
         name = await self._persistent(tenant, namespace, topic)
         await self._each(name, "GET", _action(sub, "replicatedSubscriptionStatus"), work)
         if enabled:
-            raise HttpRefusal(412, "geo-replication is not supported")
+            raise HttpRefusal(412, "subscriptions are not replicated: they are of one cluster")
         return _done()
 
 

@@ -37,7 +37,7 @@ from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
 
 Stats = dict[str, Any]
 
-_NO_REPLICATION = "a broker serves one cluster"
+_NO_REPLICATION = "subscriptions are of one cluster"
 _NO_FILTERS = "brokers run no code of others on messages"
 _NO_BROKER_RATE = "rates bound topics and subscriptions, not brokers"
 

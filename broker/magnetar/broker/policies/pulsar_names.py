@@ -155,10 +155,10 @@ _ABSENT: Final[tuple[tuple[str, str], ...]] = (
         "resourceUsageTransportPublishIntervalInSecs topicPublisherThrottlingTickTimeMillis",
     ),
     (
-        "geo-replication is not supported",
+        "clusters have stores of their own, and copies are sent as fast as they are taken",
         "configurationMetadataSyncEventTopic dispatchThrottlingRatePerReplicatorInByte "
         "dispatchThrottlingRatePerReplicatorInMsg metadataSyncEventTopic "
-        "replicationProducerQueueSize replicationStartAt",
+        "replicationProducerQueueSize",
     ),
     (
         "this broker has no such feature",

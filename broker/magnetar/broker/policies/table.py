@@ -276,7 +276,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
         topic="replicatorDispatchRate",
         key="replicatorDispatchRate",
         is_per_cluster=True,
-        note="geo-replication is not supported",
+        note="copies are sent to other clusters as fast as these take them",
     ),
     Policy(
         field="subscribe_rate",

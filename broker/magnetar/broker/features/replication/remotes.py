@@ -78,6 +78,7 @@ class RemoteCluster:
             operation_timeout_ms=self._timeout_ms,
             auth_method_name="token" if token is not None else "none",
             auth_supplier=token,
+            is_replicator=True,
             tls_trust_file=str(data.get("brokerClientTrustCertsFilePath") or ""),
             tls_certificate_file=str(data.get("brokerClientCertificateFilePath") or ""),
             tls_key_file=str(data.get("brokerClientKeyFilePath") or ""),

@@ -22,6 +22,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import cast
 
 import structlog
@@ -284,12 +285,17 @@ class Connection:
         link.client_version = connect.client_version[:_CLIENT_VERSION_LENGTH_MAX]
         link.is_partial_producer = connect.feature_flags.supports_partial_producer
         link.protocol_version = max(0, min(PROTOCOL_VERSION, connect.protocol_version))
-        self.login.begin(connect, self._welcome)
+        # Apache's replicator counts metadata to the message, adds to them, and passes over for good
+        # what is too large then: a chunk that fills the limit would be lost (rule 18.12).
+        is_replicator = connect.feature_flags.supports_repl_dedup_by_lid_and_eid
+        self.login.begin(connect, partial(self._welcome, FRAME_SLACK_BYTES if is_replicator else 0))
 
-    def _welcome(self) -> None:
+    def _welcome(self, slack_bytes: int) -> None:
+        """`slack_bytes`: by how much the limit that the client is told is above payloads' own."""
         settings = self.services.settings
         self._is_connected = True
-        self._decoder.frame_bytes_max = settings.message_bytes_max + FRAME_SLACK_BYTES
+        limit = settings.message_bytes_max + slack_bytes
+        self._decoder.frame_bytes_max = limit + FRAME_SLACK_BYTES
         self.link.write(
             replies.connected(
                 server_version=(
@@ -297,7 +303,7 @@ class Connection:
                     + ("" if self.services.is_serving() else replies.WITHOUT_LEASE)
                 ),
                 protocol_version=self.link.protocol_version,
-                message_bytes_max=settings.message_bytes_max,
+                message_bytes_max=limit,
             )
         )
 

@@ -11,6 +11,7 @@ from magnetar.broker.features.replication.source_marks import SOURCES_MAX
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.sdk.wire import BaseCommand, MessageMetadata
 from magnetar.sdk.wire import pulsar_pb2 as pb
+from magnetar.sdk.wire.frames import FRAME_SLACK_BYTES
 from tests.unit.broker.harness import Client, Harness, entry, send_frame
 from tests.unit.broker.memory_parts import TOPIC, feature_of
 from tests.waiting import settle
@@ -289,3 +290,18 @@ async def test_a_topic_that_no_cluster_copies_to_has_nothing_of_it() -> None:
 def test_consumers_do_not_see_the_place_of_a_copy() -> None:
     """It is in a field that official clients do not know."""
     assert MessageMetadata.DESCRIPTOR.fields_by_name["magnetar_source"].number > 1000
+
+
+async def test_replicators_are_told_of_room_for_metadata() -> None:
+    """Apache's counts metadata to a message, and passes over for good what is too large."""
+    harness = Harness()
+    limits: list[int] = []
+    for is_replicator in (False, True):
+        client = harness.client(connect=False)
+        flags = pb.FeatureFlags(supports_repl_dedup_by_lid_and_eid=is_replicator)
+        connect = pb.CommandConnect(client_version="t", protocol_version=20, feature_flags=flags)
+        client.send(BaseCommand.CONNECT, connect=connect)
+        connected = await client.next(BaseCommand.CONNECTED)
+        limits.append(connected.connected.max_message_size)
+    limit = harness.services.settings.message_bytes_max
+    assert limits == [limit, limit + FRAME_SLACK_BYTES]

@@ -12,9 +12,9 @@ from magnetar.broker.features.replication.replication import ReplicationSurround
 from magnetar.broker.features.replication.sending import SendingSurroundings
 from magnetar.broker.policies.model import ClusterRecord, cluster_path
 from magnetar.broker.policies.records import read_record
+from magnetar.broker.schemas.model import version_of_bytes, wire_of_schema
 from magnetar.broker.schemas.record import schema_id
 from magnetar.broker.schemas.registry import SchemaRegistry
-from magnetar.broker.schemas.model import version_of_bytes, wire_of_schema
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName

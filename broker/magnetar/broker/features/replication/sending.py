@@ -447,10 +447,13 @@ class _Session:
         copy = as_copy(entry, metadata, source, place, schema=schema)
         limit = self._connection.message_bytes_max
         if len(copy) > limit:
-            raise NotAllowedError(
-                f"the message at {position} has {len(copy)} bytes, and {self.peer} takes {limit}: "
-                "raise its maxMessageSize"
-            )
+            # The limit is for the payload alone: a chunk fills it wholly.
+            _, body_at = split_payload(copy)
+            if len(copy) - body_at > limit:
+                raise NotAllowedError(
+                    f"the message at {position} has {len(copy) - body_at} bytes, and {self.peer} "
+                    f"takes {limit}: raise its maxMessageSize"
+                )
         command = pb.CommandSend(
             producer_id=self._id,
             sequence_id=metadata.sequence_id,

@@ -1,0 +1,93 @@
+"""A standalone Apache Pulsar of the server distribution, for tests that have it beside us."""
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+from tests.clients.suites import environment, needs
+from tests.http_calls import call
+from tests.processes import HOST, ServerProcess, free_ports
+
+VERSION = "4.0.8"
+READY_TIMEOUT_S = 180.0
+DOWNLOAD_TIMEOUT_S = 900
+
+
+class PulsarServer:
+    """One server on its own directory and ports: start, kill -9, start again."""
+
+    def __init__(self, distribution: Path, directory: Path, *, cluster: str) -> None:
+        self.directory = directory
+        self.cluster = cluster
+        self._distribution = distribution
+        self.port, self.http_port, self._bookie_port = free_ports(3)
+        directory.mkdir(parents=True, exist_ok=True)
+        wanted = {
+            "clusterName": cluster,
+            "webServicePort": str(self.http_port),
+            "brokerServicePort": str(self.port),
+            "advertisedAddress": HOST,
+            "brokerDeduplicationEnabled": "true",
+        }
+        text = (distribution / "conf" / "standalone.conf").read_text()
+        for name, value in wanted.items():
+            text, count = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
+            assert count == 1, name
+        self._settings = directory / "standalone.conf"
+        self._settings.write_text(text)
+        self._process: ServerProcess | None = None
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://{HOST}:{self.port}"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{HOST}:{self.http_port}"
+
+    def start(self) -> None:
+        """Start it; returns when it serves."""
+        self._process = ServerProcess(
+            [
+                str(self._distribution / "bin" / "pulsar"),
+                "standalone",
+                "--no-functions-worker",
+                "--no-stream-storage",
+                *("--config", str(self._settings)),
+                *("--metadata-dir", str(self.directory / "metadata")),
+                *("--bookkeeper-dir", str(self.directory / "bookkeeper")),
+                *("--bookkeeper-port", str(self._bookie_port)),
+            ],
+            log_path=self.directory / "pulsar.log",
+            is_ready=lambda line: "messaging service is ready" in line,
+            environment=environment(
+                PULSAR_LOG_DIR=str(self.directory / "logs"),
+                PULSAR_MEM="-Xmx700m -XX:MaxDirectMemorySize=700m",
+                PULSAR_STANDALONE_CONF=str(self._settings),
+            ),
+        )
+        self._process.wait_ready(READY_TIMEOUT_S)
+        assert call(self, "GET", "/admin/v2/clusters").status == 200
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None
+        self._process.kill()
+
+
+def distribution(place: Path) -> Path:
+    """Have the server's distribution, by Maven; skips where there is no Java, or no Maven."""
+    needs("java", "mvn")
+    artifact = f"org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin"
+    fetch = ("mvn", "-q", "-B", "dependency:get", f"-Dartifact={artifact}", "-Dtransitive=false")
+    subprocess.run(fetch, env=environment(), check=True, timeout=DOWNLOAD_TIMEOUT_S)
+    repository = Path(os.environ.get("M2_REPO", Path.home() / ".m2" / "repository"))
+    folder = repository / "org/apache/pulsar/pulsar-server-distribution" / VERSION
+    with tarfile.open(folder / f"pulsar-server-distribution-{VERSION}-bin.tar.gz") as archive:
+        archive.extractall(place)
+    (found,) = place.iterdir()
+    assert shutil.which("pulsar", path=str(found / "bin"))
+    return found

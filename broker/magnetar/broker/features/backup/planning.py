@@ -15,6 +15,7 @@ from magnetar.broker.features.backup.documents import LogBackup, Uncovered
 from magnetar.broker.features.compaction.compacted_ledger import CURSOR as COMPACTION_CURSOR
 from magnetar.broker.features.deduplication.deduplication import CURSOR as DEDUPLICATION_CURSOR
 from magnetar.broker.features.delayed.bucket_ledgers import PROPERTY as DELAYED_PROPERTY
+from magnetar.broker.features.replication.replication import INCARNATION_PROPERTY
 from magnetar.broker.features.transactions.topic_log import PROPERTY as TRANSACTIONS_PROPERTY
 from magnetar.broker.topic.access import EPOCH_PROPERTY
 from magnetar.cursors.ack_state import AckRange, AckSnapshot
@@ -24,8 +25,14 @@ from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import ObjectState
 from magnetar.ledger.position import EARLIEST, Position
 
-_NOT_RESTORED = (DELAYED_PROPERTY, TRANSACTIONS_PROPERTY, RESTORED_PROPERTY)
-"""Properties that name ledgers or logs of the old cluster. What they stand for is made anew."""
+_NOT_RESTORED = (
+    DELAYED_PROPERTY,
+    TRANSACTIONS_PROPERTY,
+    RESTORED_PROPERTY,
+    INCARNATION_PROPERTY,
+)
+"""Properties that name ledgers or logs of the old cluster, or that life of its log. What they stand
+for is made anew."""
 
 
 @dataclass(frozen=True, slots=True)

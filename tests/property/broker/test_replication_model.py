@@ -164,7 +164,7 @@ class Clusters(RuleBasedStateMachine):
 
     @rule(durable=st.integers(0, 5))
     def crash_target(self, durable: int) -> None:
-        """Its next owner recovers a prefix of what was under way, and knows what the log says."""
+        """The next owner recovers a prefix of what was under way, and knows what the log says."""
         self.copies += [each for each in list(self.pending)[:durable] if each is not None]
         self.pending.clear()
         self.answers.clear()

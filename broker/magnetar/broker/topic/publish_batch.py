@@ -99,7 +99,7 @@ class PublishBatch:
     refusal: RequestError | None = None
     """A gate says: none of its entries is taken, for this reason."""
     closes_producer = False
-    """Its producer is closed behind the refusal, and what it sends until then is not taken."""
+    """Whether the producer is closed behind the refusal; what it sends until then is not taken."""
     receipt_ids: tuple[Sequence[int], Sequence[int]] | None = None
     """Sequence ids, and highest ones, that receipts name; None: those of the SENDs."""
     answer: bytes | None = None

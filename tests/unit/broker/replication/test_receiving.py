@@ -288,7 +288,7 @@ async def test_a_topic_that_no_cluster_copies_to_has_nothing_of_it() -> None:
 
 
 def test_consumers_do_not_see_the_place_of_a_copy() -> None:
-    """It is in a field that official clients do not know."""
+    """The place is in a field that official clients do not know."""
     assert MessageMetadata.DESCRIPTOR.fields_by_name["magnetar_source"].number > 1000
 
 

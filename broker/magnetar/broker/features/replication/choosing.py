@@ -1,4 +1,4 @@
-"""Which entries of a topic go to another cluster. Pure.
+"""The choice of entries of a topic that go to another cluster. Pure.
 
 Source: geo-replication sheet, section 6.
 """

@@ -41,7 +41,7 @@ class RemoteCluster:
         return self._next_producer_id
 
     async def lookup(self) -> "Lookup":
-        """Who finds topics there, by the cluster's record as it is now.
+        """Return what finds topics there, by the cluster's record as it is now.
 
         Raises:
             NotAllowedError: the record says no address, or none that can be used.

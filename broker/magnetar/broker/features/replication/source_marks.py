@@ -34,7 +34,7 @@ class Source(NamedTuple):
 
     cluster: str
     incarnation: int
-    """Which life of the log; `NO_INCARNATION`: it does not say."""
+    """A number for the life of the log; `NO_INCARNATION`: the source does not say."""
 
 
 class CopyPlace(NamedTuple):
@@ -50,9 +50,9 @@ class Verdict(Enum):
 
     NEW = auto()
     DUPLICATE = auto()
-    """It is stored."""
+    """A copy that is stored."""
     UNDECIDED = auto()
-    """It is being stored."""
+    """A copy that is being stored."""
     GAP = auto()
     """A copy before it is missing."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 import yaml
 from pydantic import BaseModel
+from typer.core import TyperGroup
 
 from magnetar.bookie.settings import BookieSettings
 from magnetar.broker.base.settings.broker import BrokerSettings
@@ -65,7 +66,13 @@ def commands() -> dict[str, Command]:
 def _commands(command: Command, words: tuple[str, ...]) -> Iterator[tuple[str, Command]]:
     if words:
         yield " ".join(words), command
-    for name, inner in getattr(command, "commands", {}).items():
+    if not isinstance(command, TyperGroup):
+        return
+    # Groups of policies make their commands when they are asked for them.
+    context = typer.Context(command)
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None, name
         yield from _commands(inner, (*words, name))
 
 

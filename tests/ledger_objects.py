@@ -1,7 +1,9 @@
 """Objects of ledgers for tests, with any split of the entries into runs."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from magnetar.ledger.digest import codec_for
 from magnetar.ledger.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
@@ -94,3 +96,14 @@ def _counts(entries: int, split: Sequence[int]) -> Iterator[int]:
         count = min(next(left, 1), entries)
         yield count
         entries -= count
+
+
+def objects_in(directory: Path) -> list[Path]:
+    """The ledgers' objects in a store that is a directory, while servers write and delete there.
+    `Path.rglob` fails if a folder goes under its hands."""
+    return sorted(
+        Path(folder) / name
+        for folder, _, names in os.walk(directory)
+        for name in names
+        if name.endswith(".mgo")
+    )

@@ -24,6 +24,7 @@ from magnetar.sdk import Client, MessageId
 from tests.http_calls import admin, call, topic_path
 from tests.integration.deploy.commands import Ended, magnetar
 from tests.integration.pulsar_client.support import connect, publish, read_next, receive_payloads
+from tests.ledger_objects import objects_in
 from tests.processes import magnetar_environment
 from tests.s3_server import S3Server
 from tests.standalone import Standalone
@@ -65,7 +66,7 @@ class Stores:
 
     def objects(self) -> list[Path]:
         """Of ledgers, in a directory."""
-        return sorted(self.directory.rglob("*.mgo"))
+        return objects_in(self.directory)
 
 
 def settings_of(store: Mapping[str, object]) -> dict[str, str]:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.http_calls import call, topic_path
 from tests.integration.pulsar_client.support import connect, publish, read_next, receive_payloads
+from tests.ledger_objects import objects_in
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 
@@ -112,7 +113,7 @@ def read_all(client: pulsar.Client, topic: str) -> list[bytes]:
 
 
 def objects(store: Path) -> list[Path]:
-    return sorted(store.rglob("*.mgo"))
+    return objects_in(store)
 
 
 def test_what_bookies_have_forgotten_is_read_from_the_object_store(

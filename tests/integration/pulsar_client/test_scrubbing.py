@@ -28,6 +28,7 @@ from tests.integration.pulsar_client.test_offloading import (
     move,
     read_all,
 )
+from tests.ledger_objects import objects_in
 from tests.s3_server import S3Server
 from tests.standalone import Standalone
 from tests.waiting import wait_until
@@ -263,7 +264,7 @@ def test_the_objects_of_a_topic_that_nobody_uses_are_healed_too(
         wait_until(lambda: are(before, topic, "copied"))
         client.close()
         assert before.terminate() == 0
-    spoiled = sorted(files.rglob("*.mgo"))[1]
+    spoiled = objects_in(files)[1]
     spoiled.unlink()
     settings["OBJECT_SCRUB_DAYS"] = "0.00001"
     with Standalone(tmp_path / "data", settings=settings, environment=CREDENTIALS) as after:
@@ -292,11 +293,11 @@ def test_objects_under_a_former_prefix_are_read_and_swept(
         move(before, topic)
         client.close()
         assert before.terminate() == 0
-    assert list((files / FORMER).rglob("*.mgo"))
+    assert objects_in(files / FORMER)
     settings |= {"OBJECT_PREFIX": PRESENT, "OBJECT_PREFIXES_FORMER": json.dumps([FORMER])}
     with Standalone(tmp_path / "data", settings=settings, environment=CREDENTIALS) as after:
         assert read_with_a_client(after, topic) == MESSAGES
         path = "/admin/v2/persistent/public/default/moved?force=true"
         call(after, "DELETE", path, expect=204)
-        wait_until(lambda: not list(files.rglob("*.mgo")))
+        wait_until(lambda: not objects_in(files))
         assert after.terminate() == 0

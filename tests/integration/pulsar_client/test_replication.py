@@ -1,5 +1,6 @@
 """Topics that are copied between two clusters, as official clients see them."""
 
+import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -8,6 +9,7 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Record, String
 
+from magnetar.sdk import Client
 from tests.http_calls import admin, call, topic_path
 from tests.integration.pulsar_client.support import connect, receive
 from tests.standalone import Standalone
@@ -180,6 +182,29 @@ def test_schemas_go_along(
     )
     assert receive(typed).value().number == "MH370"
     assert admin(west, "GET", f"/admin/v2/schemas/{NAMESPACE}/typed/schema")["type"] == "AVRO"
+
+
+def test_messages_of_transactions_follow_when_these_are_committed(
+    east: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/transactional"
+    reader = at_west.subscribe(topic, "s")
+    open_topic(at_east, east, topic, "west").close()
+
+    async def publish() -> None:
+        async with Client(east.url) as client:
+            producer = await client.producer(topic)
+            aborted = await client.transaction().begin()
+            await producer.send(b"aborted", transaction=aborted)
+            await aborted.abort()
+            async with client.transaction() as txn:
+                await producer.send(b"in a transaction", transaction=txn)
+                await producer.send(b"before the commit")
+
+    asyncio.run(publish())
+    assert bodies(reader, 2) == ["in a transaction", "before the commit"]
+    with pytest.raises(pulsar.Timeout):
+        reader.receive(timeout_millis=300)
 
 
 def test_a_message_for_some_clusters_goes_to_them_alone(

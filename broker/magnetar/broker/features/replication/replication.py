@@ -100,8 +100,11 @@ class Replication(Feature):
             self._apply_soon()
 
     def look(self) -> Work | None:
-        """Begin, or end, what could not be done when the policies changed."""
+        """Begin, or end, what could not be done when the policies changed; and send what has become
+        visible by the end of a transaction, of which nobody else tells."""
         self._apply_soon()
+        for each in self._senders.values():
+            each.on_stored()
         return None
 
     def _wanted(self) -> set[str]:

@@ -387,6 +387,9 @@ class Publishing:
     async def _check_rights(self, name: TopicName, request: CommandProducer) -> None:
         login = self._login
         await login.check(Action.PRODUCE, TopicResource(name))
+        if naming.is_replicator(request.producer_name):
+            # Its messages may say where and when they were published, and by whom (rule 15.2).
+            await login.check(Action.ADMINISTER, TopicResource(name))
         if request.initial_subscription_name:
             wanted = Subscription(name, request.initial_subscription_name)
             await login.check(Action.CONSUME, wanted)

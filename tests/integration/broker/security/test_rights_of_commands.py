@@ -1,7 +1,7 @@
 """Every command of the binary protocol that reaches a topic, and WebSockets, asked by strangers."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -68,11 +68,13 @@ def login(server: Secured, method: str, data: bytes, **fields: Any) -> tuple[Raw
     return connection, connection.receive()
 
 
-def ask(connection: RawConnection, kind: str) -> int | None:
-    """Send a command; the code of its refusal."""
+def ask(
+    connection: RawConnection, kind: str, fields: Mapping[str, Any] | None = None
+) -> int | None:
+    """Send a command, with its usual fields or others; the code of its refusal."""
     command = BaseCommand(type=TYPES[kind])
-    fields = {"request_id": 7, **COMMANDS[kind]}
-    getattr(command, kind).MergeFrom(type(getattr(command, kind))(**fields))
+    whole = {"request_id": 7, **(fields or COMMANDS[kind])}
+    getattr(command, kind).MergeFrom(type(getattr(command, kind))(**whole))
     connection.send_command(command)
     answer = connection.receive()
     if answer.type == BaseCommand.ERROR:
@@ -107,6 +109,26 @@ def test_the_tenants_own_people_get_none(server: Secured) -> None:
     assert pb.ServerError.AuthorizationError not in refused.values()
     assert refused["producer"] is None
     assert refused["lookupTopic"] is None
+
+
+@pytest.mark.parametrize(
+    ("role", "refusal"),
+    [
+        ("ingest", pb.ServerError.AuthorizationError),
+        ("acme-admin", None),
+        ("root", None),
+    ],
+)
+def test_copies_of_other_clusters_are_brought_by_administrators_alone(
+    server: Secured, role: str, refusal: int | None
+) -> None:
+    """Copies say themselves who published them, and when."""
+    permissions = "/admin/v2/namespaces/acme/ns/permissions/ingest"
+    assert server.as_role("acme-admin", "POST", permissions, ["produce"])[0] == 204
+    connection, _ = login(server, "token", token_for(role).encode())
+    with connection:
+        producer = {**COMMANDS["producer"], "producer_name": "pulsar.repl.elsewhere"}
+        assert ask(connection, "producer", producer) == refusal
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,8 @@ class Topics:
         )
         self.offloading = offloading
         """What moves ledgers to object stores; None: this broker has no store."""
+        self.replicating_senders = replicating.senders if replicating is not None else frozenset()
+        """What copies topics of this broker to other clusters."""
         self._opener = TopicOpener(
             settings,
             client,

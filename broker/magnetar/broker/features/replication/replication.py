@@ -13,7 +13,7 @@ Source: geo-replication sheet, sections 2, 4 and 18.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
@@ -47,6 +47,8 @@ class ReplicationSurroundings:
     random: random.Random
     starts_at_earliest: bool
     """Whether what a topic has already is copied to a cluster that is new among its policies."""
+    senders: set[Sending] = field(default_factory=set)
+    """Those at work."""
 
 
 class Replication(Feature):
@@ -148,6 +150,7 @@ class Replication(Feature):
             incarnation=incarnation,
         )
         self._senders[remote] = sender
+        self._around.senders.add(sender)
         self._changed()
         sender.start()
         _log.info("replication_begun", topic=str(self._topic.name), cluster=remote)
@@ -156,7 +159,7 @@ class Replication(Feature):
         """Stop copying; delete the cursor if policies were read that name other clusters."""
         sender = self._senders.pop(remote, None)
         if sender is not None:
-            sender.close()
+            self._close(sender)
             await sender.stopped()
             self._changed()
         if self._topic.policies.replicated_to and not self._is_closed:
@@ -180,7 +183,11 @@ class Replication(Feature):
         if self._applying is not None:
             self._applying.cancel()
         for each in self._senders.values():
-            each.close()
+            self._close(each)
+
+    def _close(self, sender: Sending) -> None:
+        self._around.senders.discard(sender)
+        sender.close()
 
     def abandon(self) -> None:
         self.close()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from magnetar.broker.cluster.balance.load_report import BundleLoad
 from magnetar.broker.cluster.composition import Cluster
+from magnetar.broker.features.replication.sending import Sending
 from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.features.transactions.topic_transactions import state_of
 from magnetar.broker.http.metrics.sampler import Sampler
@@ -116,6 +117,13 @@ def _of_scrubs(read: Callable[[ObjectScrubber], float]) -> Read:
     return read_or_zero
 
 
+def _of_copies(read: Callable[[Sending], float]) -> Read:
+    def total(broker: BrokerView) -> float:
+        return sum(map(read, broker.services.topics.replicating_senders))
+
+    return total
+
+
 PLAIN: Sequence[tuple[Named, Read]] = (
     (gauge("magnetar_broker_connections", "Client connections."), lambda b: b.connections()),
     (gauge("magnetar_broker_topics", "Topics loaded."), lambda b: len(b.services.topics.loaded)),
@@ -201,6 +209,27 @@ PLAIN: Sequence[tuple[Named, Read]] = (
             "Topics that nobody uses that could not be looked at, or not be loaded.",
         ),
         lambda b: b.at_rest.failures,
+    ),
+    (
+        gauge(
+            "magnetar_broker_replicators",
+            "Topics that are copied to other clusters, once for each cluster.",
+        ),
+        _of_copies(lambda _: 1),
+    ),
+    (
+        gauge(
+            "magnetar_broker_replicators_failing",
+            "Those that copy nothing just now because something is wrong.",
+        ),
+        _of_copies(lambda sender: bool(sender.problem)),
+    ),
+    (
+        gauge(
+            "magnetar_broker_replication_backlog",
+            "Entries that are not at the other clusters yet.",
+        ),
+        _of_copies(lambda sender: sender.cursor.backlog_entries),
     ),
     (
         counter(

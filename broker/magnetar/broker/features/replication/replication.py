@@ -48,7 +48,7 @@ class ReplicationSurroundings:
     starts_at_earliest: bool
     """Whether what a topic has already is copied to a cluster that is new among its policies."""
     senders: set[Sending] = field(default_factory=set)
-    """Those at work."""
+    """The senders at work."""
 
 
 class Replication(Feature):

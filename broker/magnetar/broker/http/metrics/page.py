@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from magnetar.broker.base.settings.observing import ObservingSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.http.metrics import topic_values as of
 from magnetar.broker.http.metrics.broker_values import (
     BALANCE,
@@ -101,7 +101,7 @@ _KINDS = tuple(metric.kind for metric in of.TOPIC)
 class Gathering:
     """One look at all topics, topic by topic."""
 
-    def __init__(self, settings: ObservingSettings, sampler: Sampler, *, cluster: str) -> None:
+    def __init__(self, settings: BrokerSettings, sampler: Sampler, *, cluster: str) -> None:
         self._sampler = sampler
         self._cluster = cluster
         self._topics_max = settings.metrics_topics_max

@@ -37,7 +37,6 @@ from magnetar.broker.http.metrics.broker_values import (
 )
 from magnetar.broker.http.metrics.sampler import Sampler
 from magnetar.broker.http.metrics.text import (
-    Kind,
     Named,
     Table,
     gauge,
@@ -49,6 +48,7 @@ from magnetar.broker.http.metrics.topic_values import COMPACTION, CONSUMER, SUBS
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
+from magnetar.ledger.metric_fields import Kind
 
 STEPS_AT_ONCE = 200
 """Topics and subscriptions that are gathered before others get their turn: some milliseconds."""

@@ -116,42 +116,18 @@ class Broker:
         """To other brokers."""
         self.cluster: Cluster | None = self._make_cluster() if is_clustered else None
         policies = PolicyRegistry(store, settings)
-        self.security = Security(
-            settings,
-            policies,
-            store,
-            clock=clock,
-            network=network,
-            random=random,
-            read=read_file,
-        )
+        self.security = self._make_security(policies, read_file)
         ownership = self._make_ownership()
         self._stores = StoreSet(settings.object_stores)
         self._objects = client.objects = object_ledgers(settings, self._stores, clock)
         self.services: Services = self._make_services(client, policies, ownership, spans)
-        self.sweeping = Sweeping(
-            settings,
-            self._stores,
-            client,
-            store,
-            is_leader=lambda: self.cluster is None or self.cluster.is_leader,
-            clock=clock,
-        )
+        self.sweeping: Sweeping = self._make_sweeping(client)
         if self.cluster is not None:
             self.cluster.attach(
                 self.services.topics, connections=lambda: self.connections, usage=usage
             )
         self.upkeep: Upkeep = self._make_upkeep()
-        self.at_rest: TopicsAtRest = TopicsAtRest(
-            settings,
-            self.services.topics,
-            policies,
-            ownership,
-            store,
-            self.upkeep,
-            note_unused=self._note_unused,
-            clock=clock,
-        )
+        self.at_rest: TopicsAtRest = self._make_at_rest(policies, ownership)
         self.health = self._make_health(client)
         self._server = BinaryServer(self.services, network)
         self._revoking = self._make_revoking(policies)
@@ -165,6 +141,41 @@ class Broker:
         self._is_stopping = False
 
     # Its parts
+
+    def _make_security(
+        self, policies: PolicyRegistry, read_file: Callable[[str], bytes]
+    ) -> Security:
+        return Security(
+            self._settings,
+            policies,
+            self._store,
+            clock=self._clock,
+            network=self._plain_network,
+            random=self._random,
+            read=read_file,
+        )
+
+    def _make_sweeping(self, client: LedgerClient) -> Sweeping:
+        return Sweeping(
+            self._settings,
+            self._stores,
+            client,
+            self._store,
+            is_leader=lambda: self.cluster is None or self.cluster.is_leader,
+            clock=self._clock,
+        )
+
+    def _make_at_rest(self, policies: PolicyRegistry, ownership: Ownership) -> TopicsAtRest:
+        return TopicsAtRest(
+            self._settings,
+            self.services.topics,
+            policies,
+            ownership,
+            self._store,
+            self.upkeep,
+            note_unused=self._note_unused,
+            clock=self._clock,
+        )
 
     def _network_to_brokers(self) -> Network:
         if not self._settings.broker_client_tls:

@@ -30,7 +30,7 @@ from magnetar.broker.features.offloading import (
     offload_surroundings,
 )
 from magnetar.broker.features.offloading.sweeping import Sweeping
-from magnetar.broker.features.replication import Replication
+from magnetar.broker.features.replication import Replication, ReplicationSurroundings
 from magnetar.broker.features.replication.composition import replication_surroundings
 from magnetar.broker.features.retention.inactivity import InactiveTopics
 from magnetar.broker.features.tracing import Spans
@@ -123,43 +123,18 @@ class Broker:
         """To other brokers."""
         self.cluster: Cluster | None = self._make_cluster() if is_clustered else None
         policies = PolicyRegistry(store, settings)
-        self.security = Security(
-            settings,
-            policies,
-            store,
-            clock=clock,
-            network=network,
-            random=random,
-            read=read_file,
-        )
+        self.security = self._make_security(policies, read_file)
         ownership = self._make_ownership()
         self._stores = StoreSet(settings.object_stores)
         self._objects = client.objects = object_ledgers(settings, self._stores, clock)
         self.services: Services = self._make_services(client, policies, ownership, spans)
-        self.sweeping = Sweeping(
-            settings,
-            self._stores,
-            client,
-            store,
-            is_leader=lambda: self.cluster is None or self.cluster.is_leader,
-            clock=clock,
-        )
+        self.sweeping: Sweeping = self._make_sweeping(client)
         if self.cluster is not None:
             self.cluster.attach(
                 self.services.topics, connections=lambda: self.connections, usage=usage
             )
         self.upkeep: Upkeep = self._make_upkeep()
-        self.at_rest: TopicsAtRest = TopicsAtRest(
-            settings,
-            self.services.topics,
-            policies,
-            ownership,
-            store,
-            self.upkeep,
-            note_unused=self._note_unused,
-            clock=clock,
-            scrub_period_s=settings.object_scrub_period_s,
-        )
+        self.at_rest: TopicsAtRest = self._make_at_rest(policies, ownership)
         self.health = self._make_health(client)
         self._server = BinaryServer(self.services, network)
         self._revoking = self._make_revoking(policies)
@@ -173,6 +148,42 @@ class Broker:
         self._is_stopping = False
 
     # Its parts
+
+    def _make_security(
+        self, policies: PolicyRegistry, read_file: Callable[[str], bytes]
+    ) -> Security:
+        return Security(
+            self._settings,
+            policies,
+            self._store,
+            clock=self._clock,
+            network=self._plain_network,
+            random=self._random,
+            read=read_file,
+        )
+
+    def _make_sweeping(self, client: LedgerClient) -> Sweeping:
+        return Sweeping(
+            self._settings,
+            self._stores,
+            client,
+            self._store,
+            is_leader=lambda: self.cluster is None or self.cluster.is_leader,
+            clock=self._clock,
+        )
+
+    def _make_at_rest(self, policies: PolicyRegistry, ownership: Ownership) -> TopicsAtRest:
+        return TopicsAtRest(
+            self._settings,
+            self.services.topics,
+            policies,
+            ownership,
+            self._store,
+            self.upkeep,
+            note_unused=self._note_unused,
+            clock=self._clock,
+            scrub_period_s=self._settings.object_scrub_period_s,
+        )
 
     def _network_to_brokers(self) -> Network:
         if not self._settings.broker_client_tls:
@@ -205,6 +216,13 @@ class Broker:
             lambda: (self.service_url_tls, self.http_url_tls),
         )
 
+    def _make_replication(self, schemas: SchemaRegistry) -> ReplicationSurroundings:
+        made = replication_surroundings(
+            self._settings, self._store, schemas, clock=self._clock, random=self._random
+        )
+        self._remotes = made.remotes
+        return made
+
     def _make_services(
         self,
         client: LedgerClient,
@@ -219,15 +237,7 @@ class Broker:
             settings,
             clock,
         )
-
-        replicating = replication_surroundings(
-            settings,
-            store,
-            schemas,
-            clock=clock,
-            random=self._random,
-        )
-        self._remotes = replicating.remotes
+        replicating = self._make_replication(schemas)
         topics = Topics(
             settings,
             client,

@@ -23,7 +23,6 @@ from magnetar.bookie.disks.directories import BookieDirectories
 from magnetar.bookie.entry_logs.log_names import log_ids, log_name
 from magnetar.bookie.errors import CookieError, JournalError
 from magnetar.bookie.gc.dead_ledgers import Brake
-from magnetar.bookie.gc.garbage_collector import log_collector_options
 from magnetar.bookie.gc.gc_preview import (
     LedgersPreview,
     preview_ledgers,
@@ -278,7 +277,7 @@ class BookieTool:
         alive = local - BitMap64(found.ledger_ids)
         for directory in self._log_directories():
             usages = survey_all(directory, self._disk)
-            for each in preview_logs(usages, alive, log_collector_options(settings)):
+            for each in preview_logs(usages, alive, settings):
                 path = posixpath.join(directory, log_name(each.log_id))
                 self._say({"file": path, **asdict(each)})
 

@@ -8,17 +8,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from types import FrameType
 
 from prometheus_client import Metric, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from magnetar.deploy.declared_metrics import buckets_of
+from magnetar.deploy.declared_metrics import DeclaredCollector
 from magnetar.deploy.standard_error import lost_lines
 from magnetar.ledger.flight_recorder import COLLECTION, LOOP, RECORDER, FlightRecorder
-from magnetar.ledger.metric_fields import Histogram
+from magnetar.ledger.metric_fields import Histogram, counter, histogram
 
+_PREFIX = "magnetar_"
 _STRIKE_INTERVAL_S = 0.1
 _LATE_S = 0.02
 """A stroke that is so late is looked into."""
@@ -38,7 +39,25 @@ def process_collectors(opened: AsyncExitStack) -> list[Collector]:
     return [ProcessCollector(registry=None), watch, _LostLines()]
 
 
-class LoopWatch(Collector):
+@dataclass(slots=True)
+class LoopMetrics:
+    """The event loop of this process."""
+
+    event_loop_lateness_s: Histogram = histogram(
+        "How late callbacks of the event loop ran, sampled every 100 ms."
+    )
+
+
+@dataclass(slots=True)
+class LogMetrics:
+    """The log of this process."""
+
+    log_lines_lost: int = counter(
+        "Lines of the log that could not be written: its disk or pipe was full."
+    )
+
+
+class LoopWatch(DeclaredCollector):
     """How late the event loop is: a clock strikes at an interval, and each stroke waits so long.
 
     Everything in a process shares one loop, so a callback that takes long delays all others; the
@@ -50,7 +69,9 @@ class LoopWatch(Collector):
     def __init__(
         self, interval_s: float = _STRIKE_INTERVAL_S, recorder: FlightRecorder = RECORDER
     ) -> None:
-        self.lateness_s = Histogram()
+        metrics = LoopMetrics()
+        super().__init__(_PREFIX, metrics)
+        self.lateness_s = metrics.event_loop_lateness_s
         self._recorder = recorder
         self._witness = _Witness()
         self._interval_s = interval_s
@@ -69,14 +90,6 @@ class LoopWatch(Collector):
         if self._next is not None:
             self._next.cancel()
         self._witness.stop()
-
-    def collect(self) -> Iterator[Metric]:
-        family = HistogramMetricFamily(
-            "magnetar_event_loop_lateness_seconds",
-            "How late callbacks of the event loop ran, sampled every 100 ms.",
-        )
-        family.add_metric([], buckets_of(self.lateness_s), sum_value=self.lateness_s.total)
-        yield family
 
     def _strike(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = time.monotonic()
@@ -154,12 +167,13 @@ class _Collections:
 _COLLECTIONS = _Collections(RECORDER)
 
 
-class _LostLines(Collector):
+class _LostLines(DeclaredCollector):
     """Lines of the log that nobody took."""
 
+    def __init__(self) -> None:
+        self._metrics = LogMetrics()
+        super().__init__(_PREFIX, self._metrics)
+
     def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(
-            "magnetar_log_lines_lost",
-            "Lines of the log that could not be written: its disk or pipe was full.",
-            value=lost_lines(),
-        )
+        self._metrics.log_lines_lost = lost_lines()
+        yield from super().collect()

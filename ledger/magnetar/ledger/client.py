@@ -107,24 +107,27 @@ class LedgerClient:
             bytes_max=settings.follow_up_bytes_max,
             on_hole=self.repairs.note,
         )
-        self._parts = ClientParts(
-            manager=self.manager,
-            registry=self.registry,
-            channels=self.channels,
-            turn=AddTurn(self.channels, settings.add_frame_bytes_max),
-            fetcher=self.fetcher,
-            placement=self._placement,
-            health=self._health,
-            follow_up=self._follow_up,
-            repairs=self.repairs,
-            clock=clock,
-            settings=settings,
-        )
+        self._parts = self._make_parts()
         self._creations_at_once = asyncio.Semaphore(settings.ledger_creations_at_once)
         self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
         self._readers: WeakValueDictionary[int, LedgerReader] = WeakValueDictionary()
         """By the number of their opening: they are closed in that order."""
         self._readers_opened = 0
+
+    def _make_parts(self) -> ClientParts:
+        return ClientParts(
+            manager=self.manager,
+            registry=self.registry,
+            channels=self.channels,
+            turn=AddTurn(self.channels, self._settings.add_frame_bytes_max),
+            fetcher=self.fetcher,
+            placement=self._placement,
+            health=self._health,
+            follow_up=self._follow_up,
+            repairs=self.repairs,
+            clock=self._clock,
+            settings=self._settings,
+        )
 
     @property
     def parts(self) -> ClientParts:

@@ -22,7 +22,7 @@ Pure.
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import TypeVar, cast
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ COUNT_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 50
 _KEY = "metric"
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     """What may be done with the number."""
 
     COUNTER = "counter"

@@ -199,6 +199,23 @@ def decode_read_body(body: bytes) -> tuple[int, int, bytes]:
     return last_entry_id, bytes_max, body[_READ_BODY.size :]
 
 
+def _foreign_header(data: bytes, at: int) -> BookieProtocolError | BookieVersionError:
+    """The error for a header that this release does not speak."""
+    _, magic, version, op, _, _, request_id, ledger_id, entry_id = HEADER.unpack_from(data, at)
+    if magic == MAGIC:
+        return BookieVersionError(
+            f"a frame of the bookie protocol in version {version}; this release speaks "
+            f"version {VERSION}",
+            op=op,
+            request_id=request_id,
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+        )
+    return BookieProtocolError(
+        f"expected magic {MAGIC:#06x} version {VERSION}, got {magic:#06x} version {version}"
+    )
+
+
 class FrameDecoder:
     """Bytes in, frames out. One decoder per connection; after an error it must not be fed again."""
 
@@ -238,20 +255,8 @@ class FrameDecoder:
             length, magic, version, op, flags, status, request_id, ledger_id, entry_id = (
                 HEADER.unpack_from(data, at)
             )
-            if magic == MAGIC and version != VERSION:
-                raise BookieVersionError(
-                    f"a frame of the bookie protocol in version {version}; this release speaks "
-                    f"version {VERSION}",
-                    op=op,
-                    request_id=request_id,
-                    ledger_id=ledger_id,
-                    entry_id=entry_id,
-                )
-            if magic != MAGIC:
-                raise BookieProtocolError(
-                    f"expected magic {MAGIC:#06x} version {VERSION}, "
-                    f"got {magic:#06x} version {version}"
-                )
+            if magic != MAGIC or version != VERSION:
+                raise _foreign_header(data, at)
             if not HEADER_BYTES - _LENGTH_BYTES <= length <= self._frame_bytes_max:
                 raise BookieProtocolError(
                     f"frame of {length} bytes; allowed up to {self._frame_bytes_max}"

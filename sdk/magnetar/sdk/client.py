@@ -15,6 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, cast, overload
 
+from magnetar.sdk.backoff import Backoff
 from magnetar.sdk.connection import Connection, ConnectionPool
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.consuming.dead_letters import DeadLetters
@@ -47,7 +48,7 @@ from magnetar.sdk.reader import Reader
 from magnetar.sdk.schema import Schema, SchemaInfo, T
 from magnetar.sdk.schema_versions import get_or_create_schema, get_schema
 from magnetar.sdk.service_url import ServiceUrl
-from magnetar.sdk.session import Backoff, until
+from magnetar.sdk.session import until
 from magnetar.sdk.settings import (
     ClientSettings,
     ConsumerSettings,

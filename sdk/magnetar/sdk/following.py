@@ -10,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from magnetar.sdk.backoff import Backoff
 from magnetar.sdk.errors import SdkError
-from magnetar.sdk.session import Backoff
 
 _log = logging.getLogger("magnetar.sdk")
 

@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
+from magnetar.sdk.backoff import Backoff
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.errors import AlreadyClosedError, OperationTimeoutError, SdkError
 from magnetar.sdk.ports import Clock
@@ -25,22 +26,6 @@ _QUICK_LOSSES_MAX = 3
 FINAL_ERRORS = (ProducerFencedError, TopicTerminatedError, AlreadyClosedError)
 """What ends a session that was attached once: no broker will say anything else later, or none will
 be asked again."""
-
-
-class Backoff:
-    """Pauses that double from `min_s` to `max_s`, each shortened at random by up to a fifth."""
-
-    def __init__(self, *, min_s: float, max_s: float, random: random.Random) -> None:
-        self._min_s, self._max_s, self._random = min_s, max_s, random
-        self._next_s = min_s
-
-    def next_s(self) -> float:
-        pause_s = self._next_s
-        self._next_s = min(self._max_s, 2 * pause_s)
-        return pause_s * (1 - 0.2 * self._random.random())
-
-    def reset(self) -> None:
-        self._next_s = self._min_s
 
 
 def until(deadline_s: float, pause_s: float, clock: Clock) -> float:

@@ -18,6 +18,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from magnetar.sdk.backoff import Backoff
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.errors import (
     OperationTimeoutError,
@@ -275,7 +276,10 @@ class TransactionCoordinators:
         """
         settings = self._settings
         deadline_s = self._clock.monotonic_s() + settings.operation_timeout_ms / 1000
-        pause_s = settings.reconnect_delay_min_ms / 1000
+        backoff = Backoff(
+            min_s=settings.reconnect_delay_min_ms / 1000,
+            max_s=settings.reconnect_delay_max_ms / 1000,
+        )
         while True:
             try:
                 connection = await self._connection(number)
@@ -284,13 +288,12 @@ class TransactionCoordinators:
                 if not error.retryable:
                     raise
                 self._connected.pop(number, None)
-                if self._clock.monotonic_s() + pause_s >= deadline_s:
+                if self._clock.monotonic_s() + backoff.following_s >= deadline_s:
                     raise OperationTimeoutError(
                         f"transaction coordinator {number} did not answer within "
                         f"{settings.operation_timeout_ms} ms; last: {error}"
                     ) from error
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, settings.reconnect_delay_max_ms / 1000)
+            await asyncio.sleep(backoff.next_s())
 
     async def _connection(self, number: int) -> Connection:
         connection = self._connected.get(number)

@@ -11,7 +11,6 @@ import pytest
 from pyroaring import BitMap64
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.gc.garbage_collector import log_collector_options
 from magnetar.bookie.gc.gc_preview import preview_logs, survey_all
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -257,10 +256,9 @@ async def test_the_preview_tells_what_a_round_does(cluster: Cluster) -> None:
         for ledger_id in ledgers[:5]:
             await cluster.manager.delete(ledger_id)
         logs = str(cluster.data / "ledgers" / "entry-logs")
-        options = log_collector_options(bookie.parts.settings)
         finished = await bookie.parts.shards[0].maintenance.finished_logs()
         usages = [each for each in survey_all(logs, SystemDisk()) if each.log_id in finished]
-        preview = preview_logs(usages, BitMap64(ledgers[5:]), options)
+        preview = preview_logs(usages, BitMap64(ledgers[5:]), bookie.parts.settings)
         before = cluster.log_bytes()
         report = await bookie.gc.force(major=False, accept_vanished=True)
         assert report.removed_logs == [each.action for each in preview].count("remove")

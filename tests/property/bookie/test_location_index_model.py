@@ -21,9 +21,10 @@ from magnetar.bookie.indexes.location_index import (
     NewRun,
     RunMove,
 )
-from magnetar.bookie.indexes.page_index import PageIndex, PageOptions
+from magnetar.bookie.indexes.page_index import PageIndex
 from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.storage import LedgerState
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.system import SystemDisk
 from tests.ledger_storage import ENGINES
 
@@ -140,7 +141,9 @@ class Example:
         path = str(self._directory / "index")
         if self._engine == "db":
             return RocksIndex.open(path, mark)
-        options = PageOptions(page_bytes=64, cache_bytes=6000, open_files_max=2)
+        options = StorageOptions(
+            index_page_bytes=64, index_cache_bytes=6000, index_open_files_max=2
+        )
         return PageIndex.open(path, mark, disk=disk, locate=self._logs.locate, options=options)
 
     def _commit(self, operation: Commit) -> None:

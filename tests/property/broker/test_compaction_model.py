@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.broker.base.entry import kept_words_of
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.compaction.compacted_ledger import (
     NO_LEDGER,
     CompactedLedger,
@@ -175,7 +175,7 @@ def _compress(metadata: MessageMetadata, codec: Compression, body: bytes) -> Non
 async def compacted(
     model: Model, before: CompactedLedger | None, portion_entries: int
 ) -> tuple[CompactedLedger, MemoryLedger]:
-    settings = TopicSettings(
+    settings = BrokerSettings(
         compaction_keys_bytes_max=1 << 20,
         compaction_batch_bytes_max=1 << 20,
         read_ahead_entries=portion_entries,

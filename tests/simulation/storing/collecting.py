@@ -1,11 +1,13 @@
 """Garbage collection of the logs of a simulated bookie, as its service does it in a round."""
 
+from pathlib import Path
+
 from magnetar.bookie.errors import StorageError
-from magnetar.bookie.gc.compaction_plan import CompactionRule
 from magnetar.bookie.gc.gc_metrics import GcMetrics
-from magnetar.bookie.gc.log_collector import LogCollector, LogCollectorOptions
+from magnetar.bookie.gc.log_collector import LogCollector
 from magnetar.bookie.gc.schedule import CompactionKind
 from magnetar.bookie.parts import BookieParts
+from magnetar.bookie.settings import BookieSettings
 from tests.simulation.storing.machine import Machine
 
 _LIVE_SHARE_MAX = 0.95
@@ -18,7 +20,12 @@ class Collecting:
 
     def __init__(self, machine: Machine, parts: BookieParts) -> None:
         self._parts = parts
-        log_bytes_max = machine.shape.options.entry_log_bytes_max
+        settings = BookieSettings(
+            data_directory=Path("nowhere"),
+            gc_major_live_share=_LIVE_SHARE_MAX,
+            gc_compaction_bytes_per_s=0,
+            gc_compacts_when_full=True,
+        )
         worker = machine.make_worker("collect")
         self._collectors = [
             LogCollector(
@@ -26,13 +33,8 @@ class Collecting:
                 worker,
                 disk=machine.disk,
                 clock=parts.clock,
-                options=LogCollectorOptions(
-                    log_bytes_max=log_bytes_max,
-                    rules={
-                        CompactionKind.MAJOR: CompactionRule(_LIVE_SHARE_MAX, merges_small=True)
-                    },
-                    moves_max=_MOVES_MAX,
-                ),
+                settings=settings,
+                moves_max=_MOVES_MAX,
                 metrics=GcMetrics(),
                 may_compact=lambda kind: True,
             )

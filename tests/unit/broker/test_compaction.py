@@ -8,7 +8,7 @@ import pytest
 from magnetar.broker.base.entry import kept_words_of
 from magnetar.broker.base.errors import UnreadableRecordError
 from magnetar.broker.base.naming import check_subscription
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.compaction.compacted_ledger import (
     NO_LEDGER,
     CompactedLedger,
@@ -239,7 +239,7 @@ class Reading:
             RangeReads(
                 self.log,
                 TailCache(TailCachePool(_LIMIT)),
-                TopicSettings(
+                BrokerSettings(
                     read_ahead_bytes=_LIMIT,
                     read_ahead_entries=2,
                     read_retry_ms=1,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.topic.dispatch.range_reads import RangeReads
 from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
@@ -18,7 +18,7 @@ from tests.waiting import settle
 def _reads(entries: int, *, entries_max: int = 10, cache_bytes: int = 1 << 20) -> RangeReads:
     log = MemoryLog()
     log.store(*(entry() for _ in range(entries)))
-    settings = TopicSettings(
+    settings = BrokerSettings(
         read_ahead_bytes=1 << 20,
         read_ahead_entries=entries_max,
         read_retry_ms=1,

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.topic.dispatch.range_reads import RangeReads
 from magnetar.broker.topic.dispatch.source import EntrySource
 from magnetar.broker.topic.run import Run
@@ -26,7 +26,7 @@ class _Source:
         self.ready = 0
         self.cache = TailCache(TailCachePool(1 << 20))
         self.cursor = NonDurableCursor(log, "s", initial=EARLIEST)
-        settings = TopicSettings(
+        settings = BrokerSettings(
             read_ahead_bytes=1 << 20,
             read_ahead_entries=entries_max,
             read_retry_ms=1,

@@ -8,17 +8,8 @@ import pytest
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.errors import BrokerUnavailableError, OperationTimeoutError
 from magnetar.sdk.ports import SystemClock
-from magnetar.sdk.session import Backoff, Session
+from magnetar.sdk.session import Session
 from magnetar.sdk.settings import ClientSettings
-
-
-def test_pauses_double_up_to_the_bound_and_begin_again() -> None:
-    backoff = Backoff(min_s=0.1, max_s=1.0, random=random.Random(1))
-    pauses = [backoff.next_s() for _ in range(6)]
-    for pause, nominal in zip(pauses, (0.1, 0.2, 0.4, 0.8, 1.0, 1.0), strict=True):
-        assert 0.8 * nominal <= pause <= nominal
-    backoff.reset()
-    assert backoff.next_s() <= 0.1
 
 
 async def test_no_pause_is_longer_than_what_is_left_of_the_operation_timeout() -> None:

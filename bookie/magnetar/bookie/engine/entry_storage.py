@@ -20,7 +20,6 @@ from magnetar.bookie.engine.flusher import Flushed
 from magnetar.bookie.engine.last_entries import LastEntries
 from magnetar.bookie.engine.maintenance import LogMaintenance
 from magnetar.bookie.engine.memory_view import MemoryView
-from magnetar.bookie.engine.options import StorageOptions
 from magnetar.bookie.engine.parts import (
     FinishCompactions,
     PartsMaker,
@@ -44,6 +43,7 @@ from magnetar.bookie.indexes.key_value import MakeKeyValue
 from magnetar.bookie.indexes.ledger_state import decode_state, encode_state
 from magnetar.bookie.indexes.rocks_store import RocksStore
 from magnetar.bookie.storage import LedgerState
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.ports import Clock, Disk, Worker
 from magnetar.ledger.wire import EntryBlock
 from magnetar.ledger.wire_bodies import EntryList
@@ -74,18 +74,18 @@ class EntryStorage:
         self._clock = clock
         self.on_wants_flush: Callable[[], None] = _nothing
         self.on_flush_failure: Callable[[BaseException], None] = _ignore
-        self._options = options or StorageOptions()
+        self.options = options or StorageOptions()
         self._make_worker = make_worker
-        self._pace = FlushPace(self._options.flush_spread_s, clock)
+        self._pace = FlushPace(self.options.flush_spread_s, clock)
         self._maker = PartsMaker(
-            directory, disk, clock, self._options, self._pace, make_key_value, finish_compactions
+            directory, disk, clock, self.options, self._pace, make_key_value, finish_compactions
         )
         self._is_flush_running = False
         self._flush_waiters: list[asyncio.Future[None]] = []
         self._are_waiters_gentle = True
         self._stored = StoredReads(
-            cache_bytes=self._options.read_cache_bytes,
-            pending_max=self._options.pending_reads_max,
+            cache_bytes=self.options.read_cache_bytes,
+            pending_max=self.options.pending_reads_max,
         )
         self._memory = MemoryView(self._stored.cache)
         self._states: dict[int, bytes] = {}
@@ -100,7 +100,7 @@ class EntryStorage:
         flush_worker = self._make_worker("bookie-flush")
         read_workers = [
             self._make_worker(f"bookie-read-{number}")
-            for number in range(self._options.read_workers)
+            for number in range(self.options.read_workers)
         ]
         try:
             parts = await flush_worker.run(
@@ -172,12 +172,12 @@ class EntryStorage:
 
     @property
     def wants_flush(self) -> bool:
-        return self._memory.active.size_bytes >= self._options.write_buffer_bytes
+        return self._memory.active.size_bytes >= self.options.write_buffer_bytes
 
     def add(self, ledger_id: int, block: EntryBlock, entry_ids: Sequence[int]) -> None:
         self._open_parts()
         assert ledger_id in self._states, f"ledger {ledger_id} has entries but no state"
-        memory, limit = self._memory, self._options.write_buffer_bytes
+        memory, limit = self._memory, self.options.write_buffer_bytes
         active, flushing = memory.active, memory.flushing
         before = active.size_bytes
         held = before if flushing is None else before + flushing.size_bytes
@@ -259,7 +259,7 @@ class EntryStorage:
             return
         self._memory.flushing = buffer
         self._is_flush_running = True
-        has_room = buffer.size_bytes < 3 * self._options.write_buffer_bytes // 2
+        has_room = buffer.size_bytes < 3 * self.options.write_buffer_bytes // 2
         self._pace.begin(is_gentle=is_gentle and has_room)
         parts.flush_worker.submit(
             partial(parts.flusher.flush, buffer),

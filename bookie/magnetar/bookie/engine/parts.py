@@ -7,7 +7,6 @@ from functools import partial
 from magnetar.bookie.engine.flush_pace import FlushPace
 from magnetar.bookie.engine.flusher import Flusher, PlanRuns
 from magnetar.bookie.engine.maintenance import LogMaintenance
-from magnetar.bookie.engine.options import StorageOptions
 from magnetar.bookie.engine.read_lanes import ReadLane, ReadLanes
 from magnetar.bookie.engine.run_reader import RunReader
 from magnetar.bookie.engine.stored_reads import StoredReads
@@ -20,7 +19,7 @@ from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.indexes.key_value import MakeKeyValue
 from magnetar.bookie.indexes.location_index import LocationIndex
 from magnetar.bookie.indexes.open_index import open_index
-from magnetar.bookie.indexes.page_index import PageOptions
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.ports import Clock, Disk, Worker
 
 FinishCompactions = Callable[[str, Disk, LocationIndex], None]
@@ -84,11 +83,7 @@ class PartsMaker:
             disk=disk,
             has_logs=bool(used_ids(disk.list(logs_directory))),
             make_key_value=self.make_key_value,
-            pages=PageOptions(
-                page_bytes=options.index_page_bytes,
-                cache_bytes=options.index_cache_bytes,
-                open_files_max=options.index_open_files_max,
-            ),
+            options=options,
         )
         try:
             self.finish_compactions(logs_directory, disk, index)

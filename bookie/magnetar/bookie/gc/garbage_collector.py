@@ -22,15 +22,13 @@ from magnetar.bookie.errors import (
     StorageClosedError,
     StorageError,
 )
-from magnetar.bookie.gc.compaction_plan import CompactionRule
 from magnetar.bookie.gc.dead_ledgers import Brake
 from magnetar.bookie.gc.ledger_collector import LedgerCollector
-from magnetar.bookie.gc.log_collector import LogCollector, LogCollectorOptions
+from magnetar.bookie.gc.log_collector import LogCollector
 from magnetar.bookie.gc.metadata_calls import MetadataCalls
 from magnetar.bookie.gc.over_replicated import OverReplicatedLedgers
 from magnetar.bookie.gc.schedule import CompactionKind, Intervals, Schedule
 from magnetar.bookie.parts import BookieParts
-from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ports import Worker
@@ -119,7 +117,7 @@ class GarbageCollector:
                 self._worker,
                 disk=parts.disk,
                 clock=parts.clock,
-                options=log_collector_options(settings),
+                settings=settings,
                 metrics=self._metrics,
                 may_compact=partial(self._may_compact, directory),
             )
@@ -346,20 +344,6 @@ class GarbageCollector:
         task = asyncio.get_running_loop().create_task(work, name=name)
         task.add_done_callback(partial(_on_done, self._parts.on_fatal))
         self._tasks.append(task)
-
-
-def log_collector_options(settings: BookieSettings) -> LogCollectorOptions:
-    """What the settings say about entry logs."""
-    return LogCollectorOptions(
-        log_bytes_max=settings.entry_log_bytes_max,
-        rules={
-            CompactionKind.MINOR: CompactionRule(settings.gc_minor_live_share, merges_small=False),
-            CompactionKind.MAJOR: CompactionRule(settings.gc_major_live_share, merges_small=True),
-        },
-        copied_bytes_per_s=settings.gc_compaction_bytes_per_s,
-        usage_bytes_max=settings.gc_usage_bytes_max,
-        free_share_min=0.0 if settings.gc_compacts_when_full else 1 - settings.disk_full_share,
-    )
 
 
 def _seen(done: "asyncio.Future[RoundReport]") -> None:

@@ -21,11 +21,12 @@ from magnetar.bookie.errors import ImplausibleListingError, StorageLogMissingErr
 from magnetar.bookie.gc.compaction_plan import LogUse, choose_logs
 from magnetar.bookie.gc.dead_ledgers import Brake
 from magnetar.bookie.gc.ledger_collector import LedgerSource, missing_ledgers
-from magnetar.bookie.gc.log_collector import LogCollectorOptions
+from magnetar.bookie.gc.log_collector import compaction_rules
 from magnetar.bookie.gc.log_survey import LogSurvey
 from magnetar.bookie.gc.log_usage import LogUsage
 from magnetar.bookie.gc.metadata_calls import MetadataCalls
 from magnetar.bookie.gc.schedule import CompactionKind
+from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
 from magnetar.ledger.ports import Disk
 
@@ -115,7 +116,7 @@ def survey_all(logs_directory: str, disk: Disk) -> list[LogUsage]:
 
 
 def preview_logs(
-    usages: Iterable[LogUsage], alive: BitMap64, options: LogCollectorOptions
+    usages: Iterable[LogUsage], alive: BitMap64, settings: BookieSettings
 ) -> list[LogPreview]:
     """What a round with these ledgers alive would do about each log, in the order of their ids."""
     found = [(usage, usage.live(alive)) for usage in usages]
@@ -124,9 +125,10 @@ def preview_logs(
         for usage, live in found
         if not (usage.is_certain and live.ledgers == 0)
     ]
+    log_bytes_max = settings.entry_log_bytes_max
     chosen = {
-        kind: {log.log_id for log in choose_logs(uses, rule, log_bytes_max=options.log_bytes_max)}
-        for kind, rule in options.rules.items()
+        kind: {log.log_id for log in choose_logs(uses, rule, log_bytes_max=log_bytes_max)}
+        for kind, rule in compaction_rules(settings).items()
     }
     previews: list[LogPreview] = []
     for usage, live in found:

@@ -15,7 +15,6 @@ at the whole index tells that nothing points there; that comes with compaction.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -31,24 +30,18 @@ from magnetar.bookie.gc.id_slices import id_set_of
 from magnetar.bookie.gc.log_survey import LogSurvey, referenced_logs
 from magnetar.bookie.gc.log_usage import LiveUse, LogUsage, UsageTable
 from magnetar.bookie.gc.schedule import CompactionKind
+from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.ports import Clock, Disk, Worker
 
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class LogCollectorOptions:
-    """Bounds and rules, the same for all directories of a bookie."""
-
-    log_bytes_max: int
-    rules: dict[CompactionKind, CompactionRule]
-    copied_bytes_per_s: float = 0
-    """Write rate of compaction; 0: no bound."""
-    moves_max: int = MOVES_MAX
-    usage_bytes_max: int = 64 << 20
-    """Memory for what is known of the logs; what does not fit is read in each round."""
-    free_share_min: float = 0.0
-    """Of its file system, what a compaction must leave free."""
+def compaction_rules(settings: BookieSettings) -> dict[CompactionKind, CompactionRule]:
+    """Return which entry logs each kind of compaction rewrites."""
+    return {
+        CompactionKind.MINOR: CompactionRule(settings.gc_minor_live_share, merges_small=False),
+        CompactionKind.MAJOR: CompactionRule(settings.gc_major_live_share, merges_small=True),
+    }
 
 
 class LogCollector:
@@ -61,9 +54,10 @@ class LogCollector:
         *,
         disk: Disk,
         clock: Clock,
-        options: LogCollectorOptions,
+        settings: BookieSettings,
         metrics: GcMetrics,
         may_compact: Callable[[CompactionKind], bool],
+        moves_max: int = MOVES_MAX,
     ) -> None:
         """`may_compact` says whether the disk has room for that kind of compaction just now."""
         self._shard = shard
@@ -71,18 +65,22 @@ class LogCollector:
         self._worker = worker
         self._disk = disk
         self._clock = clock
-        self._options = options
+        self._rules = compaction_rules(settings)
+        self._free_share_min = (
+            0.0 if settings.gc_compacts_when_full else 1 - settings.disk_full_share
+        )
+        """Share of its file system that a compaction must leave free."""
         self._metrics = metrics
         self._may_compact = may_compact
         self._survey = LogSurvey(self._maintenance.directory, disk)
-        self._usages = UsageTable(options.usage_bytes_max)
+        self._usages = UsageTable(settings.gc_usage_bytes_max)
         self._compactor = Compactor(
             self._maintenance,
             worker,
             disk=disk,
             clock=clock,
-            copied_bytes_per_s=options.copied_bytes_per_s,
-            moves_max=options.moves_max,
+            copied_bytes_per_s=settings.gc_compaction_bytes_per_s,
+            moves_max=moves_max,
             on_damage=self._on_damage,
         )
         self._finished: list[int] = []
@@ -149,8 +147,8 @@ class LogCollector:
         Raises:
             StorageIOError: it failed; what was begun is undone, or finished by the next try.
         """
-        rule = self._options.rules[kind]
-        log_bytes_max = self._options.log_bytes_max
+        rule = self._rules[kind]
+        log_bytes_max = self._shard.options.entry_log_bytes_max
         chosen = choose_logs(self.uses, rule, log_bytes_max=log_bytes_max)
         if kind is CompactionKind.MAJOR and chosen != self.uses:
             # What could not be read the last time may be healed by now, however full it looks.
@@ -181,7 +179,7 @@ class LogCollector:
         Raises:
             StorageIOError: the disk does not say.
         """
-        directory, share = self._maintenance.directory, self._options.free_share_min
+        directory, share = self._maintenance.directory, self._free_share_min
 
         def look() -> int:
             kept = int(share * self._disk.total_bytes(directory))

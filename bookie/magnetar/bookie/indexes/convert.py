@@ -25,10 +25,10 @@ from magnetar.bookie.indexes.location_index import (
     NewRun,
 )
 from magnetar.bookie.indexes.open_index import IndexOpener, index_path, mark_of
-from magnetar.bookie.indexes.page_index import PageOptions
 from magnetar.bookie.indexes.rocks_store import RocksStore
 from magnetar.bookie.indexes.run_stretches import stretches_of
 from magnetar.bookie.storage import LedgerState
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.ports import Disk
 
 _RECORDS_PER_COMMIT = 10_000
@@ -51,14 +51,14 @@ def convert_index(
     *,
     disk: Disk,
     make_key_value: MakeKeyValue = RocksStore.open,
-    pages: PageOptions | None = None,
+    options: StorageOptions | None = None,
 ) -> Conversion:
     """Give the storage in `directory` an index of the kind `target`; done again, it does nothing.
 
     Raises:
         StorageIOError, OSError: it could not be done; the storage has the index that it had.
     """
-    opener = IndexOpener(directory, disk, make_key_value=make_key_value, pages=pages)
+    opener = IndexOpener(directory, disk, make_key_value=make_key_value, options=options)
     mark = mark_of(directory, disk)
     promise = mark.read()
     if promise is None:

@@ -6,10 +6,11 @@ from magnetar.bookie.errors import StorageCorruptError, WrongEngineError
 from magnetar.bookie.indexes.index_mark import EngineKind, IndexMark
 from magnetar.bookie.indexes.key_value import MakeKeyValue
 from magnetar.bookie.indexes.location_index import LocationIndex
-from magnetar.bookie.indexes.page_index import PageIndex, PageOptions
+from magnetar.bookie.indexes.page_index import PageIndex
 from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.indexes.rocks_store import RocksStore
 from magnetar.bookie.indexes.run_locator import RunLocator
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.ports import Disk
 
 
@@ -30,7 +31,7 @@ class IndexOpener:
     directory: str
     disk: Disk
     make_key_value: MakeKeyValue = RocksStore.open
-    pages: PageOptions | None = None
+    options: StorageOptions | None = None
 
     def open(
         self, engine: EngineKind, mark: IndexMark, *, has_logs: bool, path: str | None = None
@@ -49,7 +50,7 @@ class IndexOpener:
             disk=self.disk,
             locate=RunLocator(f"{self.directory}/entry-logs", self.disk),
             has_logs=has_logs,
-            options=self.pages,
+            options=self.options,
         )
 
 
@@ -60,7 +61,7 @@ def open_index(
     disk: Disk,
     has_logs: bool,
     make_key_value: MakeKeyValue = RocksStore.open,
-    pages: PageOptions | None = None,
+    options: StorageOptions | None = None,
 ) -> LocationIndex:
     """Open the index of the storage in `directory`, or make it if there is nothing at all yet.
 
@@ -76,7 +77,7 @@ def open_index(
             f"storage_engine={promise.engine}, or convert it first with 'magnetar bookie-tool "
             f"convert --to {engine}'"
         )
-    opener = IndexOpener(directory, disk, make_key_value=make_key_value, pages=pages)
+    opener = IndexOpener(directory, disk, make_key_value=make_key_value, options=options)
     return opener.open(engine, mark, has_logs=has_logs)
 
 

@@ -15,7 +15,6 @@ Reads may come from any thread; there is one writer at a time.
 import posixpath
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from threading import RLock
 
@@ -46,6 +45,7 @@ from magnetar.bookie.indexes.pages.page_format import (
     unpack_cell,
 )
 from magnetar.bookie.indexes.pages.round_format import Round, Write
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.ports import Disk, Lock
 
 LocateRun = Callable[[int, int], StoredRun]
@@ -63,17 +63,6 @@ _SCAN_RECORDS = 256
 """Records of one step of a long scan; between two steps others have their turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageOptions:
-    """Sizes of a `PageIndex`."""
-
-    page_bytes: int = 8192
-    """Of the pages of ledgers that are made from now on."""
-    cache_bytes: int = 64 << 20
-    open_files_max: int = 512
-    """Page files kept open for reading."""
-
-
 class PageIndex:
     """A `LocationIndex`. See there."""
 
@@ -84,7 +73,7 @@ class PageIndex:
         *,
         disk: Disk,
         locate: LocateRun,
-        options: PageOptions,
+        options: StorageOptions,
     ) -> None:
         self._directory = directory
         self._mark = mark
@@ -92,8 +81,8 @@ class PageIndex:
         self._locate = locate
         self._options = options
         self._lock = RLock()
-        self._files = PageFiles(directory, open_files_max=options.open_files_max, disk=disk)
-        self._cache = PageCache(options.cache_bytes)
+        self._files = PageFiles(directory, open_files_max=options.index_open_files_max, disk=disk)
+        self._cache = PageCache(options.index_cache_bytes)
         self._located: OrderedDict[int, StoredRun] = OrderedDict()
         self._double_write = DoubleWrite(directory, mark, disk)
         self._ledgers = LedgerSet()
@@ -109,7 +98,7 @@ class PageIndex:
         disk: Disk,
         locate: LocateRun,
         has_logs: bool = False,
-        options: PageOptions | None = None,
+        options: StorageOptions | None = None,
         may_write: bool = True,
     ) -> "PageIndex":
         """Open the index, or make it if there is nothing at all yet: no mark and no entry logs.
@@ -121,7 +110,7 @@ class PageIndex:
             StorageCorruptError: damaged, or page files are missing.
             StorageIOError: it could not be opened.
         """
-        index = cls(directory, mark, disk=disk, locate=locate, options=options or PageOptions())
+        index = cls(directory, mark, disk=disk, locate=locate, options=options or StorageOptions())
         try:
             try:
                 promise = mark.read()
@@ -422,7 +411,7 @@ class PageIndex:
         with self._lock:
             header = self._header(ledger_id)
             if header is None:
-                header = LedgerHeader(ledger_id, self._options.page_bytes)
+                header = LedgerHeader(ledger_id, self._options.index_page_bytes)
         load = self._loader(header)
 
         def load_locked(number: int, level: int, base: int) -> Page:

@@ -37,12 +37,12 @@ from magnetar.bookie.indexes.key_value import MakeKeyValue
 from magnetar.bookie.indexes.ledger_state import decode_state
 from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex, NewRun
 from magnetar.bookie.indexes.open_index import IndexOpener, index_path, mark_of
-from magnetar.bookie.indexes.page_index import PageOptions
 from magnetar.bookie.indexes.rocks_store import RocksStore
 from magnetar.bookie.indexes.run_stretches import stretches_of
 from magnetar.bookie.indexes.salvage import SalvagedStates, salvage_states
 from magnetar.bookie.integrity.loss_mark import LossMark, write_marks
 from magnetar.bookie.storage import LedgerState
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.ports import Clock, Disk
 
 _RUNS_PER_COMMIT = 10_000
@@ -83,7 +83,7 @@ def rebuild_index(
     clock: Clock,
     make_key_value: MakeKeyValue = RocksStore.open,
     open_key_value: MakeKeyValue = RocksStore.open_to_read,
-    pages: PageOptions | None = None,
+    options: StorageOptions | None = None,
 ) -> Rebuilt:
     """Give the storage in `directory` a new index of the kind `engine`. The bookie must not run.
 
@@ -93,7 +93,7 @@ def rebuild_index(
     switch = _Switch(directory, engine, disk)
     rebuilt = Rebuilt(engine, 0, 0, 0, 0, True, [])
     if not switch.is_begun:
-        opener = IndexOpener(directory, disk, make_key_value=make_key_value, pages=pages)
+        opener = IndexOpener(directory, disk, make_key_value=make_key_value, options=options)
         salvaged = salvage_states(directory, disk=disk, open_key_value=open_key_value)
         switch.prepare()
         index = opener.open(engine, switch.building, has_logs=False, path=switch.new_path)

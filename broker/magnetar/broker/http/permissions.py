@@ -47,12 +47,7 @@ def _taken(grants: Mapping[str, tuple[str, ...]], role: str) -> dict[str, tuple[
     return {each: actions for each, actions in grants.items() if each != role}
 
 
-def _add_of_namespaces(router: APIRouter, context: HttpContext) -> None:
-    @router.get(_NAMESPACE, summary="Permissions of each role on a namespace")
-    async def show(tenant: str, namespace: str) -> Grants:
-        record = await context.tenants.namespace(f"{tenant}/{namespace}")
-        return _shown(record.permissions)
-
+def _add_of_subscriptions(router: APIRouter, context: HttpContext) -> None:
     @router.get(_NAMESPACE + "/subscription", summary="The roles that may use each subscription")
     async def show_subscriptions(tenant: str, namespace: str) -> Grants:
         record = await context.tenants.namespace(f"{tenant}/{namespace}")
@@ -91,6 +86,15 @@ def _add_of_namespaces(router: APIRouter, context: HttpContext) -> None:
 
         await context.policies.update_namespace(f"{tenant}/{namespace}", change)
         return done()
+
+
+def _add_of_namespaces(router: APIRouter, context: HttpContext) -> None:
+    @router.get(_NAMESPACE, summary="Permissions of each role on a namespace")
+    async def show(tenant: str, namespace: str) -> Grants:
+        record = await context.tenants.namespace(f"{tenant}/{namespace}")
+        return _shown(record.permissions)
+
+    _add_of_subscriptions(router, context)
 
     @router.post(
         _NAMESPACE + "/{role}", status_code=204, summary="Grant a role permissions on a namespace"

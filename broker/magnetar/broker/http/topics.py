@@ -156,6 +156,11 @@ def topics_router(context: HttpContext) -> APIRouter:
         await context.admin.unload_topic(name)
         return Response(status_code=204)
 
+    _add_offload(router, prefix, context)
+    return router
+
+
+def _add_offload(router: APIRouter, prefix: str, context: HttpContext) -> None:
     @router.put(prefix + "/{topic}/offload", status_code=204, summary="Offload old messages")
     async def offload(
         tenant: str, namespace: str, topic: str, until: Annotated[MessageId, Body()]
@@ -190,8 +195,6 @@ def topics_router(context: HttpContext) -> APIRouter:
                 "partitionIndex": name.partition_index,
             }
         return shown
-
-    return router
 
 
 _LOAD_S_MAX = 5.0

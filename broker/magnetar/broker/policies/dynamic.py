@@ -44,7 +44,7 @@ class DynamicSettingsRecord(Record):
     values: dict[str, str] = Field(default_factory=dict)
 
 
-class DynamicSettings:
+class DynamicConfiguration:
     """What was set, followed; and changes of it."""
 
     def __init__(

@@ -16,7 +16,7 @@ import structlog
 
 from magnetar.broker.base.errors import BrokerMetadataError, NamespaceNotFoundError, RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
-from magnetar.broker.policies.dynamic import DynamicSettings
+from magnetar.broker.policies.dynamic import DynamicConfiguration
 from magnetar.broker.policies.model import (
     SYSTEM_NAMESPACE,
     ClusterRecord,
@@ -50,7 +50,7 @@ class PolicyRegistry:
 
     def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
         self.defaults: Policies = policies_of_broker(settings)
-        self.dynamic = DynamicSettings(store, settings, self._defaults_changed)
+        self.dynamic = DynamicConfiguration(store, settings, self._defaults_changed)
         self._store = store
         self._cluster = settings.cluster_name
         self._used = settings.namespaces

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.policies.model import Policies, SchemaCompatibility
 from magnetar.broker.policies.records import asked, read_record, record_cell
 from magnetar.broker.schemas import compatibility
@@ -46,7 +46,7 @@ class SchemaRegistry:
     """Any broker may use it for any topic. Partitions have the schemas of their topic."""
 
     def __init__(
-        self, store: MetadataStore, ledgers: SchemaLedgers, settings: TopicSettings, clock: Clock
+        self, store: MetadataStore, ledgers: SchemaLedgers, settings: BrokerSettings, clock: Clock
     ) -> None:
         self._store = store
         self._ledgers = ledgers

@@ -9,7 +9,7 @@ import structlog
 
 from magnetar.broker.base.errors import ListenError
 from magnetar.broker.base.http_client import HttpCallError, call
-from magnetar.broker.base.settings.security import SecuritySettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.security.audit import Audit
 from magnetar.broker.security.authenticator import (
     TLS,
@@ -47,7 +47,7 @@ class Security:
 
     def __init__(
         self,
-        settings: SecuritySettings,
+        settings: BrokerSettings,
         namespaces: Namespaces,
         store: MetadataStore,
         *,

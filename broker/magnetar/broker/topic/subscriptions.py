@@ -12,7 +12,7 @@ from magnetar.broker.base.errors import (
     RequestError,
     ServiceNotReadyError,
 )
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership.protocol import Destination, Tenure
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import admission
@@ -80,7 +80,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
     _subscription_class: type[Subscription] = Subscription
 
-    def __init__(self, topic: SubscribedTopic, settings: TopicSettings) -> None:
+    def __init__(self, topic: SubscribedTopic, settings: BrokerSettings) -> None:
         self._topic = topic
         self._settings = settings
         self._label = str(topic.name)

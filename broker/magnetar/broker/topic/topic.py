@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from magnetar.broker.base.entry import MARKER
 from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.base.meter import Sampled
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership.protocol import Destination, Tenure
 from magnetar.broker.cluster.ownership.sole_owner import ALWAYS
 from magnetar.broker.policies.model import DEFAULTS, Policies
@@ -54,7 +54,7 @@ class Topic:
         name: TopicName,
         log: TopicLog,
         cache: TailCache,
-        settings: TopicSettings,
+        settings: BrokerSettings,
         tenure: Tenure = ALWAYS,
         policies: Policies = DEFAULTS,
         *,

@@ -1,6 +1,6 @@
 """Composes what keeps topics in order, and has the broker's ticker call it."""
 
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.retention import trimming
 from magnetar.broker.features.retention.backlog import Quotas
 from magnetar.broker.features.retention.expiry import Expiry
@@ -17,7 +17,7 @@ class Keeping:
         self.quotas = Quotas(clock, self.expiry)
         self.inactive = InactiveSubscriptions(clock)
 
-    def register(self, upkeep: Upkeep, settings: TopicSettings) -> None:
+    def register(self, upkeep: Upkeep, settings: BrokerSettings) -> None:
         """Have everything looked at from time to time."""
         upkeep.register("expiry", settings.message_expiry_check_interval_s, self.expiry.look_at)
         upkeep.register("quotas", settings.backlog_quota_check_interval_s, self.quotas.look_at)

@@ -19,7 +19,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from magnetar.broker.base.errors import RequestError
-from magnetar.broker.base.settings.websocket import WebSocketSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.security.certificates import role_of
 from magnetar.broker.websocket.errors import (
     CLOSE_BAD_DATA,
@@ -49,7 +49,7 @@ _REASON_BYTES_MAX = 123
 class Host(Protocol):
     """What the connection asks of the service."""
 
-    settings: WebSocketSettings
+    settings: BrokerSettings
     clock: Clock
 
     def admit(self, connection: "WebSocketConnection") -> None:

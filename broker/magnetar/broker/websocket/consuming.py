@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from magnetar.broker.base.settings.websocket import WebSocketSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.consumer_core import (
     FIRST,
@@ -39,7 +39,7 @@ class _Receiving:
     """What consumers and readers share: taking messages within the room there is."""
 
     def __init__(
-        self, core: ConsumerCore | ReaderCore, settings: WebSocketSettings, *, clock: Clock
+        self, core: ConsumerCore | ReaderCore, settings: BrokerSettings, *, clock: Clock
     ) -> None:
         self._core = core
         self._settings = settings
@@ -159,7 +159,7 @@ class ConsumerSession(_Receiving):
         parameters: ConsumerParameters,
         rights: Rights,
         links: Links,
-        settings: WebSocketSettings,
+        settings: BrokerSettings,
         *,
         clock: Clock,
     ) -> None:
@@ -334,7 +334,7 @@ class ReaderSession(_Receiving):
         parameters: ReaderParameters,
         rights: Rights,
         links: Links,
-        settings: WebSocketSettings,
+        settings: BrokerSettings,
         *,
         clock: Clock,
     ) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 import structlog
 
-from magnetar.broker.base.settings.websocket import WebSocketSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.encryption import add_to
 from magnetar.broker.websocket.endpoint import ProducerParameters
@@ -39,7 +39,7 @@ class ProducerSession:
         parameters: ProducerParameters,
         rights: Rights,
         links: Links,
-        settings: WebSocketSettings,
+        settings: BrokerSettings,
         *,
         clock: Clock,
         first_partition: int,

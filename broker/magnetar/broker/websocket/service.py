@@ -18,7 +18,7 @@ from websockets.http11 import Request
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import BrokerMetadataError, RequestError
-from magnetar.broker.base.settings.websocket import WebSocketSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.transactions.owner_links import OwnAddressNetwork
 from magnetar.broker.protocol.revoking import IsConcerned
 from magnetar.broker.security.host_names import REFUSED_NAME, is_own_name, own_names
@@ -87,7 +87,7 @@ class WebSocketService:
         `plain_network` leads to this one. `port`: of the binary protocol, once it listens;
         `advertised`: the broker's own URLs; `client_token`: by which it shows brokers who it is;
         empty: it need not."""
-        self.settings: WebSocketSettings = services.settings
+        self.settings: BrokerSettings = services.settings
         self._host = services.settings.plain_host or services.settings.host
         self._own_names = own_names(services.settings)
         self._per_address_max = services.settings.connections_per_address_max

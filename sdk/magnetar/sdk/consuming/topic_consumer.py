@@ -59,35 +59,13 @@ class TopicConsumer(Consumer):
             self._schema,
             acks.leave_out,
         )
-        queue = ReceiverQueue(
-            source,
-            acks,
-            messages_max=settings.receiver_queue_messages,
-            is_reader=not settings.durable,
-            grant=lambda messages: self._at_broker.grant(messages),
-        )
-        self._queue = self._receiver_queue = queue
+        self._queue = self._receiver_queue = queue = self._make_queue(source, acks)
         if start is not None and start not in (MessageId.EARLIEST, MessageId.LATEST):
             queue.skip = (start, start_inclusive)
-        acknowledger = Acknowledger(
-            consumer_id,
-            self.topic,
-            settings,
-            acks,
-            queue,
-            clock=context.clock,
-            connection=lambda: self._at_broker.connection,
-        )
+        acknowledger = self._make_acknowledger(consumer_id, acks, queue)
         self._acknowledger = self._own_acknowledger = acknowledger
         self._owns_letters = letters is None
-        if letters is None and settings.dead_letters is not None:
-            letters = DeadLetters(
-                context,
-                topic,
-                subscription,
-                settings.dead_letters,
-                has_schema=schema is not None,
-            )
+        letters = letters or self._make_letters(topic)
         self._letters = letters
         self._opening = EntryOpening(
             source,
@@ -115,6 +93,35 @@ class TopicConsumer(Consumer):
             schema=None if self._schema is None else self._schema.info,
         )
         self._attachment = self._at_broker
+
+    def _make_queue(self, source: EntrySource, acks: AckGrouping) -> ReceiverQueue:
+        return ReceiverQueue(
+            source,
+            acks,
+            messages_max=self._settings.receiver_queue_messages,
+            is_reader=not self._settings.durable,
+            grant=lambda messages: self._at_broker.grant(messages),
+        )
+
+    def _make_acknowledger(
+        self, consumer_id: int, acks: AckGrouping, queue: ReceiverQueue
+    ) -> Acknowledger:
+        return Acknowledger(
+            consumer_id,
+            self.topic,
+            self._settings,
+            acks,
+            queue,
+            clock=self._context.clock,
+            connection=lambda: self._at_broker.connection,
+        )
+
+    def _make_letters(self, topic: TopicName) -> DeadLetters | None:
+        policy = self._settings.dead_letters
+        if policy is None:
+            return None
+        has_schema = self._schema is not None
+        return DeadLetters(self._context, topic, self.subscription, policy, has_schema=has_schema)
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from magnetar.sdk.backoff import Backoff
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.lookup import Lookup
-from magnetar.sdk.session import Backoff
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.pulsar_pb2 import (
     BaseCommand,

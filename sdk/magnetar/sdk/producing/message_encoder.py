@@ -189,21 +189,14 @@ class MessageEncoder:
             CryptoKeyError: it cannot be encrypted.
             MessageTooLargeError: with its metadata it is larger than what the broker accepts.
         """
-        body, encryptor = payload, None if is_encoded else self._encryptor
-        frames = self.frames
-        if has_version:
-            assert self._frames_without_version is not None
-            frames = self._frames_without_version
+        encryptor = None if is_encoded else self._encryptor
+        frames = self._frames_for(has_version=has_version)
         of_command = b""
         if transaction is not None:
             of_metadata, of_command = transaction_fields(transaction)
             extra += of_metadata
-        if self._codec is not Compression.NONE and not is_encoded:
-            extra += compression_fields(self._codec, len(payload))
-            body = compress(self._codec, payload)
-        pieces = self._cut(body, extra) if self._chunking and not is_encoded else [body]
-        if len(pieces) == 1 and len(body) > self.message_bytes_max:
-            raise self._too_large(len(body))
+        body, extra = (payload, extra) if is_encoded else self._compressed(payload, extra)
+        pieces = self._pieces(body, extra, may_cut=not is_encoded)
         publish_time = publish_time_field(publish_time_ms)
         chunked = ChunkedSend() if len(pieces) > 1 else None
         sends: list[PendingSend] = []
@@ -244,6 +237,31 @@ class MessageEncoder:
                 )
             )
         return sends
+
+    def _compressed(self, payload: bytes, extra: bytes) -> tuple[bytes, bytes]:
+        """The body of a message, and its metadata fields with those of the compression."""
+        if self._codec is Compression.NONE:
+            return payload, extra
+        extra += compression_fields(self._codec, len(payload))
+        return compress(self._codec, payload), extra
+
+    def _pieces(self, body: bytes, extra: bytes, *, may_cut: bool) -> list[bytes]:
+        """The body, or its chunks if it is too large for one message.
+
+        Raises:
+            MessageTooLargeError: it is too large, and may not be cut.
+        """
+        pieces = self._cut(body, extra) if self._chunking and may_cut else [body]
+        if len(pieces) == 1 and len(body) > self.message_bytes_max:
+            raise self._too_large(len(body))
+        return pieces
+
+    def _frames_for(self, *, has_version: bool) -> SendEncoder:
+        """The frames of messages whose own metadata do or do not name a schema version."""
+        if not has_version:
+            return self.frames
+        assert self._frames_without_version is not None
+        return self._frames_without_version
 
     def _cut(self, body: bytes, extra: bytes) -> list[bytes]:
         fixed = len(extra) + 2 * len(self._name) + _CHUNK_FIELDS_BYTES_MAX

@@ -6,6 +6,7 @@ again by somebody; one that waits for ever hides that a server is gone for good.
 
 from collections.abc import Callable
 
+from magnetar.sdk.backoff import Backoff
 from magnetar.sdk.ports import Clock
 
 PATIENCE_S = 60.0
@@ -27,17 +28,16 @@ class Patience:
     def begin(self, patience_s: float) -> None:
         """Count anew: an attempt came through, or is the first one."""
         self._give_up_at_s = self._clock.monotonic_s() + patience_s
-        self._pause_s = _PAUSE_S_MIN
+        self._backoff = Backoff(min_s=_PAUSE_S_MIN, max_s=_PAUSE_S_MAX)
 
     @property
     def has_waited(self) -> bool:
         """Whether there was a pause since the count began."""
-        return self._pause_s > _PAUSE_S_MIN
+        return self._backoff.has_paused
 
     def wait(self) -> bool:
         """Pause before the next attempt; False at once if there is to be none."""
         if self._clock.monotonic_s() >= self._give_up_at_s:
             return False
-        self._pause(self._pause_s)
-        self._pause_s = min(_PAUSE_S_MAX, 2 * self._pause_s)
+        self._pause(self._backoff.next_s())
         return True

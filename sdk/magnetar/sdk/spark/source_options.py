@@ -93,18 +93,7 @@ class SourceOptions:
             raise OptionError("admin.url", "it is required, of the form http://host:port")
         selection = _selection(read)
         metadata_url = read.text("metadata.url", "")
-        mode = read.choice("readMode", ("direct", "broker"), "direct" if metadata_url else "broker")
-        if mode == "direct" and not metadata_url:
-            raise OptionError(
-                "metadata.url",
-                "readMode direct requires it: zk://host:port[,host:port]/path as the brokers have "
-                "it, so that the driver finds the bookies",
-            )
-        if metadata_url and not metadata_url.startswith(("zk://", "embedded:")):
-            raise OptionError(
-                "metadata.url",
-                f"{shown(metadata_url)} is not of the form zk://host:port/path or embedded:PATH",
-            )
+        reads_bookies = _reads_bookies(read, metadata_url)
         if is_stream is not None:
             _check_kind(read, is_stream)
         starting_ms, ending_ms = _time(read, "startingTime"), _time(read, "endingTime")
@@ -135,7 +124,7 @@ class SourceOptions:
             entries_max=read.integer("maxEntriesPerTrigger", None, low=1, high=_INT63),
             bytes_max=read.integer("maxBytesPerTrigger", None, low=1, high=_INT63),
             subscription=subscription,
-            reads_bookies=mode == "direct",
+            reads_bookies=reads_bookies,
             metadata_url=metadata_url,
             slice_bytes=_integer(read, "sliceBytes", 32 << 20, low=1, high=1 << 40),
             settings=ReadSettings(
@@ -153,6 +142,27 @@ class SourceOptions:
                 client=connection.client_settings(),
             ),
         )
+
+
+def _reads_bookies(read: OptionReader, metadata_url: str) -> bool:
+    """Return whether executors read bookies, and not through the brokers.
+
+    Raises:
+        OptionError: they would need a metadata URL, or this one is of no known form.
+    """
+    mode = read.choice("readMode", ("direct", "broker"), "direct" if metadata_url else "broker")
+    if mode == "direct" and not metadata_url:
+        raise OptionError(
+            "metadata.url",
+            "readMode direct requires it: zk://host:port[,host:port]/path as the brokers have "
+            "it, so that the driver finds the bookies",
+        )
+    if metadata_url and not metadata_url.startswith(("zk://", "embedded:")):
+        raise OptionError(
+            "metadata.url",
+            f"{shown(metadata_url)} is not of the form zk://host:port/path or embedded:PATH",
+        )
+    return mode == "direct"
 
 
 _OF_STREAMS = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "subscriptionName")

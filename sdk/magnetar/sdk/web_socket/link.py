@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from magnetar.sdk.backoff import Backoff
 from magnetar.sdk.errors import (
     AlreadyClosedError,
     BrokerUnavailableError,
@@ -27,7 +28,7 @@ from magnetar.sdk.errors import (
     WireError,
 )
 from magnetar.sdk.ports import Clock
-from magnetar.sdk.session import FINAL_ERRORS, Backoff
+from magnetar.sdk.session import FINAL_ERRORS
 from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.web_socket.frames import busy, refusal
 from magnetar.sdk.wire.topic_name import TopicName

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.engine.entry_storage import EntryStorage
-from magnetar.bookie.engine.options import StorageOptions
 from magnetar.bookie.engine.parts import FinishCompactions
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import NoSuchEntryInStorageError
@@ -15,6 +14,7 @@ from magnetar.bookie.gc.compactor import Compactor
 from magnetar.bookie.gc.finish_compactions import finish_compactions
 from magnetar.bookie.gc.log_copier import Copied
 from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
 from tests.ledger_storage import STATE, make_block, make_packet
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.engine.entry_storage import EntryStorage
-from magnetar.bookie.engine.options import StorageOptions
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.entry_logs.entry_log import LOG_HEADER_BYTES, StoredRun
 from magnetar.bookie.entry_logs.log_names import log_name
 from magnetar.bookie.errors import StorageIOError
-from magnetar.bookie.gc.compaction_plan import CompactionRule
 from magnetar.bookie.gc.gc_metrics import GcMetrics
-from magnetar.bookie.gc.log_collector import LogCollector, LogCollectorOptions
+from magnetar.bookie.gc.log_collector import LogCollector
 from magnetar.bookie.gc.log_survey import LogSurvey, runs_of
 from magnetar.bookie.gc.schedule import CompactionKind
 from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
 from tests.ledger_storage import (
     ENGINES,
@@ -71,14 +71,14 @@ class Store:
             self.worker,
             disk=disk,
             clock=SystemClock(),
-            options=LogCollectorOptions(
-                log_bytes_max=LOG_BYTES,
-                rules={
-                    MINOR: CompactionRule(0.2, merges_small=False),
-                    MAJOR: CompactionRule(0.8, merges_small=True),
-                },
-                usage_bytes_max=usage_bytes_max,
-                free_share_min=0.5,
+            settings=BookieSettings(
+                data_directory=directory,
+                gc_minor_live_share=0.2,
+                gc_major_live_share=0.8,
+                gc_compaction_bytes_per_s=0,
+                gc_usage_bytes_max=usage_bytes_max,
+                disk_full_share=0.5,
+                disk_warn_share=0.5,
             ),
             metrics=self.metrics,
             may_compact=lambda kind: self.has_room,

@@ -8,8 +8,8 @@ from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.indexes.convert import convert_index
 from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.indexes.open_index import open_index_to_read
-from magnetar.bookie.indexes.page_index import PageOptions
 from magnetar.bookie.storage import LedgerState
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.system import SystemDisk
 from tests.ledger_storage import (
     ENGINES,
@@ -22,7 +22,7 @@ from tests.ledger_storage import (
     open_storage,
 )
 
-PAGES = PageOptions(page_bytes=64, cache_bytes=6000, open_files_max=2)
+PAGES = StorageOptions(index_page_bytes=64, index_cache_bytes=6000, index_open_files_max=2)
 LEDGERS = {1: range(40), 2: range(0, 30, 3), 300: range(7, 9), 70_000: range(0)}
 FENCED = LedgerState(b"key", True, 12, bytes(36))
 
@@ -64,13 +64,13 @@ async def test_an_index_is_converted_and_back(tmp_path: Path, engine: EngineKind
     with default_engine(engine):
         await fill(tmp_path)
     disk = SystemDisk()
-    done = convert_index(str(tmp_path), other(engine), disk=disk, pages=PAGES)
+    done = convert_index(str(tmp_path), other(engine), disk=disk, options=PAGES)
     assert (done.source, done.target, done.ledgers) == (engine, other(engine), len(LEDGERS))
     assert done.records > 0
     await check(tmp_path, other(engine))
-    again = convert_index(str(tmp_path), other(engine), disk=disk, pages=PAGES)
+    again = convert_index(str(tmp_path), other(engine), disk=disk, options=PAGES)
     assert again.records == 0
-    convert_index(str(tmp_path), engine, disk=disk, pages=PAGES)
+    convert_index(str(tmp_path), engine, disk=disk, options=PAGES)
     await check(tmp_path, engine)
 
 
@@ -88,14 +88,14 @@ async def test_a_conversion_that_is_cut_anywhere_goes_on(
         disk = FailingDisk()
         disk.calls_until_failure = steps
         try:
-            convert_index(str(copy), other(engine), disk=disk, pages=PAGES)
+            convert_index(str(copy), other(engine), disk=disk, options=PAGES)
         except (StorageIOError, OSError):
             with_records = open_index_to_read(str(copy), disk=SystemDisk())
             assert len(with_records.states()) == len(LEDGERS)
             with_records.close()
         if disk.calls_until_failure is not None:
             break  # it came to its end before
-        convert_index(str(copy), other(engine), disk=SystemDisk(), pages=PAGES)
+        convert_index(str(copy), other(engine), disk=SystemDisk(), options=PAGES)
         await check(copy, other(engine))
         steps += 11
     assert steps > 10
@@ -106,12 +106,12 @@ async def test_a_conversion_begins_anew_when_the_old_index_has_changed(tmp_path:
     disk = FailingDisk()
     disk.calls_until_failure = 40
     with pytest.raises(StorageIOError):
-        convert_index(str(tmp_path), "interleaved", disk=disk, pages=PAGES)
+        convert_index(str(tmp_path), "interleaved", disk=disk, options=PAGES)
     async with open_storage(tmp_path, SMALL) as storage:
         storage.delete_ledger(300)
         storage.put_state(1, LedgerState(b"key", True, 99))
         await storage.flush()
-    convert_index(str(tmp_path), "interleaved", disk=SystemDisk(), pages=PAGES)
+    convert_index(str(tmp_path), "interleaved", disk=SystemDisk(), options=PAGES)
     with default_engine("interleaved"):
         async with open_storage(tmp_path, SMALL) as storage:
             assert storage.ledger_ids() == [1, 2, 70_000]

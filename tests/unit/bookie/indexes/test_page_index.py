@@ -14,14 +14,15 @@ from magnetar.bookie.errors import StorageCorruptError, StorageIOError
 from magnetar.bookie.indexes.index_mark import IndexMark, decode_mark
 from magnetar.bookie.indexes.ledger_state import encode_state
 from magnetar.bookie.indexes.location_index import IndexChanges, NewRun, RunMove
-from magnetar.bookie.indexes.page_index import PageIndex, PageOptions
+from magnetar.bookie.indexes.page_index import PageIndex
 from magnetar.bookie.indexes.pages.page_files import directory_of, file_name
 from magnetar.bookie.indexes.pages.page_format import PAGES_BEGIN, decode_page
 from magnetar.bookie.indexes.pages.round_format import decode_round
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.system import SystemDisk
 from tests.ledger_storage import STATE, FailingDisk
 
-SMALL_PAGES = PageOptions(page_bytes=64, cache_bytes=1 << 20, open_files_max=4)
+SMALL_PAGES = StorageOptions(index_page_bytes=64, index_cache_bytes=1 << 20, index_open_files_max=4)
 """Six cells a page."""
 
 
@@ -45,7 +46,7 @@ RUNS = Runs()
 
 
 def open_pages(
-    directory: Path, *, disk: SystemDisk | None = None, options: PageOptions = SMALL_PAGES
+    directory: Path, *, disk: SystemDisk | None = None, options: StorageOptions = SMALL_PAGES
 ) -> PageIndex:
     disk = disk or SystemDisk()
     mark = IndexMark(str(directory / "index-mark"), disk)
@@ -55,7 +56,7 @@ def open_pages(
 
 @contextmanager
 def pages(
-    directory: Path, *, disk: SystemDisk | None = None, options: PageOptions = SMALL_PAGES
+    directory: Path, *, disk: SystemDisk | None = None, options: StorageOptions = SMALL_PAGES
 ) -> Iterator[PageIndex]:
     index = open_pages(directory, disk=disk, options=options)
     try:
@@ -237,17 +238,17 @@ def test_5_1_dirty_pages_are_written_early_ledger_by_ledger_and_only_behind_the_
     tmp_path: Path,
 ) -> None:
     """A commit comes after the sync of the log, so its pages may go to the disk at any moment."""
-    options = PageOptions(page_bytes=64, cache_bytes=20_000, open_files_max=2)
+    options = StorageOptions(index_page_bytes=64, index_cache_bytes=20_000, index_open_files_max=2)
     with pages(tmp_path, options=options) as index:
         before = index.sequence()
         runs = {ledger_id: [RUNS.new(ledger_id, 0, 17)] for ledger_id in range(30)}
         index.commit(IndexChanges(1, runs=runs))
         assert index.sequence() > before + 5  # as many rounds
-        assert index.cached_bytes <= 1.1 * options.cache_bytes
+        assert index.cached_bytes <= 1.1 * options.index_cache_bytes
         assert index.open_files <= options.open_files_max
         for ledger_id in range(30):
             assert held(index, ledger_id) == list(range(18))
-            assert index.cached_bytes <= 1.1 * options.cache_bytes
+            assert index.cached_bytes <= 1.1 * options.index_cache_bytes
             assert index.open_files <= options.open_files_max
 
 
@@ -302,7 +303,7 @@ def test_6_3_a_page_file_that_came_back_is_noticed(tmp_path: Path) -> None:
 
 
 def test_6_3_a_page_file_lost_while_open_is_damage_and_never_no_entry(tmp_path: Path) -> None:
-    options = PageOptions(page_bytes=64, cache_bytes=0, open_files_max=1)
+    options = StorageOptions(index_page_bytes=64, index_cache_bytes=0, index_open_files_max=1)
     with pages(tmp_path, options=options) as index:
         commit(index, 1, 0, 3)
         commit(index, 2, 0, 3)
@@ -328,8 +329,8 @@ def _damage_page_of(directory: Path, base: int) -> None:
     """Flip a bit in the leaf for the entries from `base` on, of the only ledger."""
     (path,) = page_files(directory)
     data = bytearray(path.read_bytes())
-    for at in range(PAGES_BEGIN, len(data), SMALL_PAGES.page_bytes):
-        page_bytes = SMALL_PAGES.page_bytes
+    for at in range(PAGES_BEGIN, len(data), SMALL_PAGES.index_page_bytes):
+        page_bytes = SMALL_PAGES.index_page_bytes
         number = (at - PAGES_BEGIN) // page_bytes + 1
         page = decode_page(bytes(data[at : at + page_bytes]), 1, number, page_bytes=page_bytes)
         if (page.level, page.base) == (0, base):

@@ -19,10 +19,10 @@ from magnetar.bookie.errors import (
 )
 from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.indexes.open_index import index_path
-from magnetar.bookie.indexes.page_index import PageOptions
 from magnetar.bookie.indexes.rebuild import rebuild_index
 from magnetar.bookie.integrity.loss_mark import is_check_needed, is_pass_needed
 from magnetar.bookie.storage import LedgerState
+from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.ports import File
 from magnetar.ledger.system import SystemClock, SystemDisk, SystemFile
 from tests.ledger_storage import (
@@ -37,8 +37,8 @@ from tests.ledger_storage import (
     open_storage,
 )
 
-PAGES = PageOptions(page_bytes=64, cache_bytes=6000, open_files_max=2)
-FEW_ROUNDS = PageOptions(page_bytes=64)
+PAGES = StorageOptions(index_page_bytes=64, index_cache_bytes=6000, index_open_files_max=2)
+FEW_ROUNDS = StorageOptions(index_page_bytes=64)
 LEDGERS = {1: range(40), 2: range(0, 30, 3), 300: range(7, 15)}
 STATE = LedgerState(b"key", False, 12, bytes(36))
 EMPTY = 70_000
@@ -80,7 +80,9 @@ async def test_c3_a_lost_index_is_made_anew_and_every_ledger_is_in_limbo_and_fen
     with default_engine(engine):
         await fill(tmp_path)
     shutil.rmtree(index_path(str(tmp_path), engine))
-    done = rebuild_index(str(tmp_path), engine, disk=SystemDisk(), clock=SystemClock(), pages=PAGES)
+    done = rebuild_index(
+        str(tmp_path), engine, disk=SystemDisk(), clock=SystemClock(), options=PAGES
+    )
     assert (done.ledgers, done.salvaged, done.are_states_complete) == (len(LEDGERS), 0, False)
     assert done.problems == []
     states = await check_entries(tmp_path, engine)
@@ -93,7 +95,9 @@ async def test_c3_a_lost_index_is_made_anew_and_every_ledger_is_in_limbo_and_fen
 async def test_what_the_old_index_can_say_is_salvaged(tmp_path: Path, engine: EngineKind) -> None:
     with default_engine(engine):
         await fill(tmp_path)
-    done = rebuild_index(str(tmp_path), engine, disk=SystemDisk(), clock=SystemClock(), pages=PAGES)
+    done = rebuild_index(
+        str(tmp_path), engine, disk=SystemDisk(), clock=SystemClock(), options=PAGES
+    )
     assert (done.salvaged, done.are_states_complete) == (len(LEDGERS) + 1, True)
     states = await check_entries(tmp_path, engine)
     in_limbo = LedgerState(STATE.master_key, False, 12, STATE.explicit_lac, limbo=True)
@@ -114,7 +118,9 @@ async def test_c3_entries_may_be_missing_though_all_states_are_there(
         await fill(tmp_path)
     newest = entry_logs(tmp_path)[-1]
     newest.write_bytes(newest.read_bytes()[:-100])
-    done = rebuild_index(str(tmp_path), engine, disk=SystemDisk(), clock=SystemClock(), pages=PAGES)
+    done = rebuild_index(
+        str(tmp_path), engine, disk=SystemDisk(), clock=SystemClock(), options=PAGES
+    )
     assert (done.are_states_complete, done.problems) == (True, [])
     assert is_pass_needed(SystemDisk(), [str(tmp_path)])
 
@@ -125,7 +131,7 @@ async def test_page_files_that_are_left_give_their_keys_and_no_more(tmp_path: Pa
     lost = sorted((tmp_path / "page-index").rglob("*.idx"))[0]
     lost.unlink()
     done = rebuild_index(
-        str(tmp_path), "interleaved", disk=SystemDisk(), clock=SystemClock(), pages=PAGES
+        str(tmp_path), "interleaved", disk=SystemDisk(), clock=SystemClock(), options=PAGES
     )
     assert (done.salvaged, done.are_states_complete) == (len(LEDGERS), False)
     states = await check_entries(tmp_path, "interleaved")
@@ -146,7 +152,7 @@ async def test_a_rebuilding_that_is_cut_anywhere_is_repeated_or_goes_on(
             disk = FailingDisk()
             disk.calls_until_failure = steps
             try:
-                rebuild_index(str(copy), engine, disk=disk, clock=SystemClock(), pages=FEW_ROUNDS)
+                rebuild_index(str(copy), engine, disk=disk, clock=SystemClock(), options=FEW_ROUNDS)
             except (StorageError, OSError):
                 try:
                     async with open_storage(copy, SMALL) as storage:
@@ -156,7 +162,7 @@ async def test_a_rebuilding_that_is_cut_anywhere_is_repeated_or_goes_on(
             if disk.calls_until_failure is not None:
                 break
             rebuild_index(
-                str(copy), engine, disk=SystemDisk(), clock=SystemClock(), pages=FEW_ROUNDS
+                str(copy), engine, disk=SystemDisk(), clock=SystemClock(), options=FEW_ROUNDS
             )
             states = await check_entries(copy, engine)
             assert len(states) == len(LEDGERS) + 1
@@ -174,7 +180,7 @@ async def test_b15_damage_in_a_log_is_reported_and_the_runs_behind_it_are_found(
     first.write_bytes(data)
     header = entry_logs(tmp_path)[1]
     header.write_bytes(b"?" + header.read_bytes()[1:])
-    done = rebuild_index(str(tmp_path), "db", disk=SystemDisk(), clock=SystemClock(), pages=PAGES)
+    done = rebuild_index(str(tmp_path), "db", disk=SystemDisk(), clock=SystemClock(), options=PAGES)
     assert sorted(problem.path for problem in done.problems) == [str(first), str(header)]
     async with open_storage(tmp_path, SMALL) as storage:
         assert storage.ledger_ids() == [*LEDGERS, EMPTY]
@@ -218,7 +224,7 @@ async def test_sectors_that_cannot_be_read_are_told_and_the_runs_behind_them_are
             await storage.flush()
         first = str(entry_logs(tmp_path)[0])
         disk = BrokenSectors({first: range(8192, 16384)})
-        done = rebuild_index(str(tmp_path), engine, disk=disk, clock=SystemClock(), pages=PAGES)
+        done = rebuild_index(str(tmp_path), engine, disk=disk, clock=SystemClock(), options=PAGES)
         told = [(each.path, each.begin, each.end) for each in done.problems]
         assert (first, 8192, 16384) in told
         assert all(8192 - 6000 < begin < end < 16384 + 6000 for _, begin, end in told)
@@ -240,13 +246,15 @@ async def test_a_log_whose_header_cannot_be_read_is_told(tmp_path: Path) -> None
     await fill(tmp_path)
     first = str(entry_logs(tmp_path)[0])
     disk = BrokenSectors({first: range(4096)})
-    done = rebuild_index(str(tmp_path), "db", disk=disk, clock=SystemClock(), pages=PAGES)
+    done = rebuild_index(str(tmp_path), "db", disk=disk, clock=SystemClock(), options=PAGES)
     assert [problem.path for problem in done.problems] == [first]
 
 
 async def test_a_rebuilt_index_may_be_of_the_other_kind(tmp_path: Path) -> None:
     await fill(tmp_path)
-    rebuild_index(str(tmp_path), "interleaved", disk=SystemDisk(), clock=SystemClock(), pages=PAGES)
+    rebuild_index(
+        str(tmp_path), "interleaved", disk=SystemDisk(), clock=SystemClock(), options=PAGES
+    )
     await check_entries(tmp_path, "interleaved")
 
 
@@ -277,5 +285,5 @@ async def test_10_4_what_compaction_copied_does_not_win_over_newer_copies(
     last = log_ids([path.name for path in entry_logs(tmp_path)])[-1]
     for number, log_id in enumerate(range(1, last), 1):
         _compact(tmp_path, log_id, last + number)
-    rebuild_index(str(tmp_path), engine, disk=SystemDisk(), clock=SystemClock(), pages=FEW_ROUNDS)
+    rebuild_index(str(tmp_path), engine, disk=SystemDisk(), clock=SystemClock(), options=FEW_ROUNDS)
     await check_entries(tmp_path, engine)

@@ -4,15 +4,16 @@ import json
 
 import pytest
 
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.balance.load_report import (
-    BundleLimits,
+    BundleCosts,
     BundleLoad,
     LoadReport,
     heaviest,
     is_worth_sending,
 )
 
-LIMITS = BundleLimits(topics=1000, sessions=1000, msg_rate=30_000, bytes_rate=100e6)
+COSTS = BundleCosts(BrokerSettings(bundle_bytes_rate_max=100e6))
 
 
 def report(
@@ -22,7 +23,7 @@ def report(
 
 
 def is_sent(before: LoadReport | None, now: LoadReport, *, age_s: float = 1.0) -> bool:
-    return is_worth_sending(before, now, LIMITS, age_s=age_s, age_max_s=900.0)
+    return is_worth_sending(before, now, COSTS, age_s=age_s, age_max_s=900.0)
 
 
 def test_the_first_report_is_sent() -> None:
@@ -65,13 +66,13 @@ def test_an_unchanged_report_is_sent_after_a_long_time() -> None:
     ],
 )
 def test_a_bundle_over_a_limit_is_said_to_be(load: BundleLoad, limit: str) -> None:
-    assert LIMITS.exceeded_by(load) == limit
+    assert COSTS.exceeded_by(load) == limit
 
 
 def test_of_too_many_bundles_the_heaviest_are_reported() -> None:
     bundles = {f"a/b/{number}": BundleLoad(topics=number) for number in range(10)}
-    assert set(heaviest(bundles, LIMITS, count=2)) == {"a/b/8", "a/b/9"}
-    assert heaviest(bundles, LIMITS, count=10) == bundles
+    assert set(heaviest(bundles, COSTS, count=2)) == {"a/b/8", "a/b/9"}
+    assert heaviest(bundles, COSTS, count=10) == bundles
 
 
 def test_a_report_of_a_thousand_bundles_fits_a_node() -> None:

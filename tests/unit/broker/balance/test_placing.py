@@ -1,15 +1,16 @@
 """Choice of the broker that gets a bundle without an owner."""
 
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.balance.bundles import BundleId, Layout
-from magnetar.broker.cluster.balance.load_report import BundleLimits, BundleLoad, LoadReport
+from magnetar.broker.cluster.balance.load_report import BundleCosts, BundleLoad, LoadReport
 from magnetar.broker.cluster.balance.placing import Candidate, Placing
 
-LIMITS = BundleLimits(topics=1000, sessions=1000, msg_rate=30_000, bytes_rate=100e6)
+COSTS = BundleCosts(BrokerSettings(bundle_bytes_rate_max=100e6))
 BUNDLES = [BundleId("public/default", bundle) for bundle in Layout.even(64).bundles]
 
 
 def placing(*candidates: Candidate, remembered_s: float = 15.0) -> Placing:
-    made = Placing(LIMITS, usage_percent_max=85.0, remembered_s=remembered_s)
+    made = Placing(COSTS, usage_percent_max=85.0, remembered_s=remembered_s)
     made.learn(candidates)
     return made
 

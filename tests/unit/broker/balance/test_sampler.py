@@ -2,8 +2,9 @@
 
 import pytest
 
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.balance.bundles import BundleId, Layout, halves, hash_of
-from magnetar.broker.cluster.balance.load_report import BundleLimits, LoadReport
+from magnetar.broker.cluster.balance.load_report import BundleCosts, LoadReport
 from magnetar.broker.cluster.balance.sampler import (
     Capacity,
     LoadSampler,
@@ -13,7 +14,7 @@ from magnetar.broker.cluster.balance.sampler import (
 )
 from magnetar.sdk.wire import TopicName
 
-LIMITS = BundleLimits(topics=1000, sessions=1000, msg_rate=30_000, bytes_rate=100e6)
+COSTS = BundleCosts(BrokerSettings(bundle_bytes_rate_max=100e6))
 CAPACITY = Capacity(cpu_cores=1.0, bandwidth_bytes_per_s=1e6, topics_max=10_000)
 OWNED = [BundleId("acme/orders", bundle) for bundle in Layout.even(4).bundles]
 
@@ -46,7 +47,7 @@ def sample(
 
 def test_each_topic_counts_for_its_bundle() -> None:
     report = sample(
-        LoadSampler(CAPACITY, LIMITS),
+        LoadSampler(CAPACITY, COSTS),
         [topic(number, producers=1, consumers=2) for number in range(100)],
         now_s=0.0,
     )
@@ -64,14 +65,14 @@ def test_each_topic_counts_for_its_bundle() -> None:
 
 def test_a_topic_of_a_bundle_that_is_not_ours_counts_in_the_totals_only() -> None:
     report = sample(
-        LoadSampler(CAPACITY, LIMITS), [topic(1, namespace="other")], now_s=0.0, owned=OWNED[:1]
+        LoadSampler(CAPACITY, COSTS), [topic(1, namespace="other")], now_s=0.0, owned=OWNED[:1]
     )
     assert report.topics == 1
     assert [load.topics for load in report.bundles.values()] == [0]
 
 
 def test_rates_are_growth_over_time() -> None:
-    sampler = LoadSampler(CAPACITY, LIMITS)
+    sampler = LoadSampler(CAPACITY, COSTS)
     sample(sampler, [topic(1, counters=(100, 1000, 0, 0))], now_s=10.0)
     report = sample(sampler, [topic(1, counters=(150, 6000, 25, 2500))], now_s=15.0)
     total = [load for load in report.bundles.values() if load.topics]
@@ -81,7 +82,7 @@ def test_rates_are_growth_over_time() -> None:
 
 
 def test_a_look_in_between_changes_no_rate_of_the_next_sample() -> None:
-    sampler = LoadSampler(CAPACITY, LIMITS)
+    sampler = LoadSampler(CAPACITY, COSTS)
     sample(sampler, [], now_s=0.0)
     look = sample(sampler, [topic(1, counters=(60, 0, 0, 0))], now_s=6.0, cpu_s=6.0, is_base=False)
     assert (sum(each.msg_rate_in for each in look.bundles.values()), look.cpu_percent) == (10, 100)
@@ -90,7 +91,7 @@ def test_a_look_in_between_changes_no_rate_of_the_next_sample() -> None:
 
 
 def test_samples_that_overlap_count_the_same_growth_once_each() -> None:
-    sampler = LoadSampler(CAPACITY, LIMITS)
+    sampler = LoadSampler(CAPACITY, COSTS)
     sample(sampler, [], now_s=0.0)
     first = sampler.begin(OWNED, now_s=10.0, is_base=True)
     second = sampler.begin(OWNED, now_s=10.001, is_base=False)
@@ -102,25 +103,25 @@ def test_samples_that_overlap_count_the_same_growth_once_each() -> None:
 
 
 def test_a_first_sample_has_no_rates() -> None:
-    report = sample(LoadSampler(CAPACITY, LIMITS), [topic(1, counters=(9, 9, 9, 9))], now_s=1.0)
+    report = sample(LoadSampler(CAPACITY, COSTS), [topic(1, counters=(9, 9, 9, 9))], now_s=1.0)
     assert all(load.msg_rate == 0 for load in report.bundles.values())
 
 
 def test_a_topic_that_was_loaded_anew_counts_from_zero() -> None:
-    sampler = LoadSampler(CAPACITY, LIMITS)
+    sampler = LoadSampler(CAPACITY, COSTS)
     sample(sampler, [topic(1, counters=(100, 1000, 100, 1000))], now_s=0.0)
     report = sample(sampler, [topic(1, counters=(10, 100, 0, 0))], now_s=1.0)
     assert [load.msg_rate_in for load in report.bundles.values() if load.topics] == [10.0]
 
 
 def test_processor_time_is_a_share_of_what_may_be_used() -> None:
-    sampler = LoadSampler(CAPACITY, LIMITS)
+    sampler = LoadSampler(CAPACITY, COSTS)
     sample(sampler, [], now_s=0.0, cpu_s=7.0)
     assert sample(sampler, [], now_s=10.0, cpu_s=11.0).cpu_percent == 40.0
 
 
 def test_a_bundle_is_divided_by_the_load_of_its_topics() -> None:
-    sampler = LoadSampler(CAPACITY, LIMITS)
+    sampler = LoadSampler(CAPACITY, COSTS)
     whole = [BundleId("acme/orders", Layout.even(1).bundles[0])]
     names = sorted(range(11), key=lambda number: hash_of(topic(number).name))
     hot = names[0]
@@ -137,5 +138,5 @@ def test_while_a_bundle_is_being_split_its_topics_count_once() -> None:
     parent = OWNED[0]
     owned = [parent, *(BundleId(parent.namespace, half) for half in halves(parent.bundle, 0x1000))]
     topics = [each for each in map(topic, range(50)) if parent.holds(each.name)]
-    report = sample(LoadSampler(CAPACITY, LIMITS), topics, now_s=0.0, owned=owned)
+    report = sample(LoadSampler(CAPACITY, COSTS), topics, now_s=0.0, owned=owned)
     assert sum(load.topics for load in report.bundles.values()) == len(topics)

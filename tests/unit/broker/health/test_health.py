@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from magnetar.broker.base.settings.observing import ObservingSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.health.health import BrokerHealth
 from magnetar.broker.cluster.health.heartbeat import BeatLog, Heartbeat
 from magnetar.ledger.errors import LedgerError, LogClosedError
@@ -69,7 +69,7 @@ class _World:
         self.may_open.set()
         self.health = BrokerHealth(
             Heartbeat(self._open),
-            ObservingSettings(health_check_timeout_ms=20, health_check_interval_ms=2_000),
+            BrokerSettings(health_check_timeout_ms=20, health_check_interval_ms=2_000),
             status=lambda: self.status,
             session=lambda: self.session,
             clock=self.clock,

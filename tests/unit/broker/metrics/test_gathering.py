@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar.broker.base.settings.observing import ObservingSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.http.metrics.page import Gathering, SumsOfCounters
 from magnetar.broker.http.metrics.sampler import STEPS_AT_ONCE, Sampler
 from magnetar.broker.http.metrics.text import Table, Value
@@ -24,7 +24,7 @@ class _World:
 
     def __init__(self, **settings: Any) -> None:
         self.harness = Harness()
-        self.settings = ObservingSettings(**settings)
+        self.settings = BrokerSettings(**settings)
         self.clock = ManualClock()
         self.topics: list[Topic] = []
         self.sums = SumsOfCounters()

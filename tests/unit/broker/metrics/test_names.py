@@ -13,7 +13,7 @@ from magnetar.broker.http.metrics.broker_values import (
     size_steps,
 )
 from magnetar.broker.http.metrics.page import CATALOGUE
-from magnetar.broker.http.metrics.text import Kind
+from magnetar.ledger.metric_fields import Kind
 
 PULSAR_COUNTERS = {
     "pulsar_in_messages_total",

@@ -4,7 +4,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from magnetar.broker.http.metrics.text import (
     LINES_AT_ONCE,
-    Kind,
     Named,
     Table,
     counter,
@@ -13,6 +12,7 @@ from magnetar.broker.http.metrics.text import (
     labels_of,
     portions,
 )
+from magnetar.ledger.metric_fields import Kind
 
 
 def test_samples_of_a_metric_are_together_with_its_kind_and_text() -> None:

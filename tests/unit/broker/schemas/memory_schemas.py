@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.schemas.ledgers import SchemaLedgers
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.ledger.client import LedgerClient
@@ -129,7 +129,7 @@ class MemoryLedgers:
 
 
 def memory_schemas(
-    settings: TopicSettings,
+    settings: BrokerSettings,
     nodes: MemoryNodes | None = None,
     ledgers: MemoryLedgers | None = None,
     *,

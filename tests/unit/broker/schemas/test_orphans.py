@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.policies.model import DEFAULTS
 from magnetar.broker.schemas import SchemaData, SchemaType
 from magnetar.broker.schemas.orphans import schema_refers
@@ -38,7 +38,7 @@ def ledger(ledger_id: int, **custom: str) -> LedgerMetadata:
 
 async def test_a_ledger_is_in_use_while_the_record_names_it_deleted_or_not() -> None:
     nodes = MemoryNodes()
-    registry = memory_schemas(TopicSettings(), nodes)
+    registry = memory_schemas(BrokerSettings(), nodes)
     topic = parse_topic_name("topic")
     await registry.put(topic, SchemaData(SchemaType.STRING), DEFAULTS)
     is_referred = schema_refers(cast(MetadataStore, nodes))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.policies.model import DEFAULTS
 from magnetar.broker.policies.model import SchemaCompatibility as Strategy
 from magnetar.broker.schemas import (
@@ -37,7 +37,7 @@ class Brokers:
     def __init__(self, **limits: Any) -> None:
         self.nodes = MemoryNodes()
         self.ledgers = MemoryLedgers()
-        self._limits = TopicSettings(**limits)
+        self._limits = BrokerSettings(**limits)
 
     def registry(self, **more: int) -> SchemaRegistry:
         return memory_schemas(self._limits, self.nodes, self.ledgers, **more)

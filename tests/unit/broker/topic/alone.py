@@ -6,7 +6,7 @@ nothing else.
 
 from collections.abc import Sequence
 
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership.protocol import Destination
 from magnetar.broker.policies.model import DEFAULTS, Policies
 from magnetar.broker.topic import Feature, PublishBatch, Topic
@@ -27,7 +27,7 @@ from magnetar.sdk.wire import (
 )
 from tests.unit.broker.memory_log import HeldTenure, ManualClock, MemoryLog
 
-SETTINGS = TopicSettings(
+SETTINGS = BrokerSettings(
     seek_return_timeout_ms=1_000,
     producers_waiting_per_topic_max=10,
     dispatch_bytes_max=1 << 20,

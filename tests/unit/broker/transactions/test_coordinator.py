@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.turn_gate import TASKS_PER_TURN
 from magnetar.broker.features.transactions.coordinator import Coordinator
 from magnetar.broker.features.transactions.coordinator_state import Status
@@ -25,7 +25,7 @@ from magnetar.ledger.system import SystemClock
 from tests.waiting import settle, until
 
 YEAR_MS = 365 * 24 * 3_600_000
-SETTINGS = TopicSettings(
+SETTINGS = BrokerSettings(
     transaction_open_max=5,
     transaction_timeout_max_ms=60_000,
     transaction_participants_max=3,
@@ -111,7 +111,7 @@ async def owner(
     log: Log,
     told: Told,
     dies_before: Callable[[bytes], bool] = lambda _: False,
-    settings: TopicSettings = SETTINGS,
+    settings: BrokerSettings = SETTINGS,
     clock: Clock | None = None,
 ) -> Coordinator:
     place = Place(log, dies_before)

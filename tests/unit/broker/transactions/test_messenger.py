@@ -4,7 +4,7 @@ import asyncio
 from typing import cast
 
 from magnetar.broker.base.errors import BrokerPersistenceError
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.messenger import Messenger
 from magnetar.broker.topics import Topics
@@ -51,7 +51,7 @@ async def nobody(name: TopicName) -> Connection:
 async def tell_beside(topic: str, *, retry_ms: int) -> Served:
     """Tell `GOOD` once, while many more ends than there are places wait for another topic."""
     served = Served()
-    settings = TopicSettings(
+    settings = BrokerSettings(
         transaction_end_timeout_ms=60_000,
         transaction_retry_ms=retry_ms,
         transaction_retry_ms_max=retry_ms,

@@ -9,7 +9,7 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.uri import parse_uri
 
-from magnetar.broker.base.settings.websocket import WebSocketSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.websocket.connection import PING, WebSocketConnection
 from magnetar.broker.websocket.errors import BadFrameError, Code, UpgradeRefusedError
 from magnetar.broker.websocket.session import Session, Socket, Traffic
@@ -106,7 +106,7 @@ class FakeSession:
 
 class FakeHost:
     def __init__(self, **settings: int) -> None:
-        self.settings = WebSocketSettings.model_validate(settings)
+        self.settings = BrokerSettings.model_validate(settings)
         self.fake_clock = FakeClock()
         self.clock: Clock = cast(Clock, self.fake_clock)
         self.session = FakeSession()

@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from magnetar.broker.base.settings.websocket import WebSocketSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.security.identity import NOBODY
 from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.websocket.access import Rights
@@ -102,7 +102,7 @@ async def test_dead_letters_that_wait_for_their_topic_are_bounded() -> None:
         ConsumerParameters.of(endpoint.query, queue_max=10),
         Rights(NOBODY, Harness().services.authorizer, "client:1"),
         cast(Links, topic),
-        WebSocketSettings(websocket_queue_bytes_max=20_000),
+        BrokerSettings(websocket_queue_bytes_max=20_000),
         clock=SystemClock(),
     )
     vars(session._sources)["take"] = consumer.take

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from magnetar.broker.base.settings.websocket import WebSocketSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.security import Authorizer
 from magnetar.broker.security.identity import NOBODY
 from magnetar.broker.websocket.access import Rights
@@ -76,7 +76,7 @@ async def test_a_refused_upgrade_is_freed() -> None:
 def _session(path: str) -> Session:
     endpoint = parse_target(path)
     rights = Rights(NOBODY, cast(Authorizer, None), "client:1")
-    links, settings, clock = cast(Links, None), WebSocketSettings(), SystemClock()
+    links, settings, clock = cast(Links, None), BrokerSettings(), SystemClock()
     query = endpoint.query
     if "/consumer/" in path:
         consumer = ConsumerParameters.of(query, queue_max=10)

@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from magnetar.broker.base.settings.websocket import WebSocketSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.security.identity import NOBODY
 from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.websocket.access import Rights
@@ -63,7 +63,7 @@ def _session(path: str, links: SlowLinks) -> Session:
     endpoint = parse_target(path)
     query, clock, shared = endpoint.query, SystemClock(), cast(Links, links)
     rights = Rights(NOBODY, Harness().services.authorizer, "client:1")
-    settings = WebSocketSettings()
+    settings = BrokerSettings()
     if "/consumer/" in path:
         consumer = ConsumerParameters.of(query, queue_max=10)
         return ConsumerSession(endpoint, consumer, rights, shared, settings, clock=clock)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from magnetar.broker.base.settings.websocket import WebSocketSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.security import Authorizer
 from magnetar.broker.security.identity import NOBODY
 from magnetar.broker.topic.publish_limits import PublishBudget
@@ -60,7 +60,7 @@ class Client:
             ProducerParameters.of(endpoint.query),
             Rights(NOBODY, cast(Authorizer, None), "client:1"),
             cast(Links, SimpleNamespace(budget=budget)),
-            WebSocketSettings(),
+            BrokerSettings(),
             clock=SystemClock(),
             first_partition=0,
         )

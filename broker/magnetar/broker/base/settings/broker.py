@@ -1,6 +1,13 @@
-"""Settings of the broker. Every buffer, queue and wait of the broker has its bound here."""
+"""Settings of the broker. Every buffer, queue and wait of the broker has its bound here.
 
-from pydantic import Field, model_validator
+Parts of the broker are handed the settings whole. Two sections are classes of their own, because
+they are used by themselves: `PolicySettings` names what may change while brokers run, and
+`ObjectSettings` shares its bounds of reads with readers outside of a broker.
+"""
+
+from typing import Literal
+
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -10,22 +17,14 @@ from pydantic_settings import (
 
 from magnetar.broker.base.listeners import parse_listeners
 from magnetar.broker.base.settings.objects import ObjectSettings
-from magnetar.broker.base.settings.observing import ObservingSettings
 from magnetar.broker.base.settings.policies import PolicySettings
-from magnetar.broker.base.settings.security import SecuritySettings
-from magnetar.broker.base.settings.topics import TopicSettings
-from magnetar.broker.base.settings.websocket import WebSocketSettings
 
 _MIB = 1 << 20
 
 
 class BrokerSettings(
     ObjectSettings,
-    ObservingSettings,
     PolicySettings,
-    SecuritySettings,
-    TopicSettings,
-    WebSocketSettings,
     BaseSettings,
 ):
     """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.
@@ -436,6 +435,795 @@ class BrokerSettings(
         ge=1,
         description="Time the leader gives another broker to hand over or split a bundle.",
     )
+
+    # ---- security. Files are read at the start, and again when they change. A key is given as
+    # file:///path, as a path, or as data:;base64,….
+
+    plain_host: str = Field(
+        default="",
+        description="Address for the ports without TLS, as 127.0.0.1; empty = the same as host.",
+    )
+    insecure: bool = Field(
+        default=False,
+        description="Allow a non-loopback address without authentication: anybody who reaches the "
+        "broker may then do everything.",
+    )
+
+    # --- TLS
+    tls_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="Port of the binary protocol over TLS, as 6651; 0 = any free one; unset = no "
+        "such port.",
+    )
+    https_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="Port of the HTTP service over TLS, as 8443; 0 = any free one; unset = no such "
+        "port.",
+    )
+    tls_certificate_file: str = Field(
+        default="", description="The broker's certificate and its intermediate certificates, PEM."
+    )
+    tls_key_file: str = Field(default="", description="Private key of the certificate, PEM.")
+    tls_ca_file: str = Field(
+        default="",
+        description="CA certificates that client certificates must be signed by, PEM; empty = "
+        "client certificates are not requested.",
+    )
+    tls_require_client_certificate: bool = Field(
+        default=False, description="Whether clients must present a certificate (mutual TLS)."
+    )
+    security_reload_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Time between two checks for changed certificates, keys and passwords; "
+        "0 = read only at startup.",
+    )
+    tls_handshake_timeout_ms: int = Field(
+        default=10_000, ge=1, description="Timeout of a TLS handshake."
+    )
+
+    # --- authentication
+    token_secret_key: SecretStr = Field(
+        default=SecretStr(""),
+        description="Secret key that validates tokens signed with HS256, HS384 or HS512.",
+    )
+    token_public_key: str = Field(
+        default="",
+        description="Public key that validates tokens signed with RS256 to RS512 or ES256 to "
+        "ES512, PEM or DER.",
+    )
+    token_role_claim: str = Field(default="sub", description="Claim that holds the role.")
+    token_audience_claim: str = Field(default="aud", description="Claim that holds the audience.")
+    token_audience: str = Field(
+        default="", description="Audience that tokens must have; empty = any or none."
+    )
+    basic_auth_file: str = Field(
+        default="", description="htpasswd file of users and passwords, hashed with bcrypt or apr1."
+    )
+    tls_auth: bool = Field(
+        default=False, description="Whether the common name of a client certificate is a role."
+    )
+    oauth_issuers: tuple[str, ...] = Field(
+        default=(), description="OpenID Connect issuers (https://…) whose tokens are accepted."
+    )
+    oauth_audience: str = Field(
+        default="", description="Audience that tokens of oauth_issuers must have."
+    )
+    oauth_role_claim: str = Field(
+        default="sub", description="Claim that holds the role in tokens of oauth_issuers."
+    )
+    oauth_jwks_url: str = Field(
+        default="",
+        description="URL of the issuers' keys (JWKS); empty = from each issuer's discovery "
+        "document.",
+    )
+    oauth_ca_file: str = Field(
+        default="",
+        description="CA certificates for the issuers' servers, PEM; empty = the system's.",
+    )
+    oauth_keys_fresh_s: float = Field(
+        default=300.0, gt=0, description="Keys of an issuer are fetched again after this time."
+    )
+    oauth_keys_kept_s: float = Field(
+        default=86_400.0,
+        gt=0,
+        description="While an issuer does not answer, its last keys are used for this long.",
+    )
+    oauth_keys_refresh_min_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="Shortest time between two requests to an issuer, also for unknown keys.",
+    )
+    oauth_timeout_ms: int = Field(
+        default=5_000, ge=1, description="Timeout of a request to an issuer."
+    )
+    anonymous_role: str = Field(
+        default="", description="Role of clients without credentials; empty = they are refused."
+    )
+    credentials_refresh_ms: int = Field(
+        default=30_000,
+        ge=10,
+        description="Time that a client has to send new credentials when its own have expired.",
+    )
+    password_checks_at_once: int = Field(
+        default=2, ge=1, description="Passwords checked in parallel, on threads."
+    )
+    password_checks_waiting_max: int = Field(
+        default=256, ge=0, description="Clients that wait for a password check; more are refused."
+    )
+    passwords_remembered_max: int = Field(
+        default=1_000,
+        ge=0,
+        description="Verified passwords that are cached, as salted digests.",
+    )
+
+    # --- authorization
+    authorization: bool = Field(
+        default=False, description="Whether roles need permissions; requires authentication."
+    )
+    super_users: tuple[str, ...] = Field(default=(), description="Roles that may do everything.")
+    proxy_roles: tuple[str, ...] = Field(
+        default=(), description="Roles that may act for other roles, never for themselves."
+    )
+    rights_recheck_interval_s: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="Time between two checks of the permissions of connected clients; 0 = only "
+        "when a broker hears that permissions changed.",
+    )
+    metrics_open: bool = Field(
+        default=False,
+        description="Whether /metrics, which shows topic names, needs no credentials; if not, it "
+        "needs a super user.",
+    )
+    broker_client_token: SecretStr = Field(
+        default=SecretStr(""),
+        description="Token of a super user, which brokers send to each other: file:///path or "
+        "data:;base64,….",
+    )
+    broker_client_tls: bool = Field(
+        default=False,
+        description="Whether brokers connect to each other only over TLS, at tls_port and "
+        "https_port.",
+    )
+    broker_client_tls_ca_file: str = Field(
+        default="",
+        description="CA certificates that other brokers' certificates must be signed by, PEM; "
+        "empty = the system's.",
+    )
+    broker_client_tls_certificate_file: str = Field(
+        default="",
+        description="Certificate that this broker presents to other brokers, PEM; empty = none.",
+    )
+    broker_client_tls_key_file: str = Field(
+        default="", description="Private key of the certificate, PEM."
+    )
+
+    # --- audit and limits
+    audit_events_per_s: int = Field(
+        default=100,
+        ge=0,
+        description="Audit log events per second; further ones are dropped; 0 = no audit log.",
+    )
+    connections_per_address_max: int = Field(
+        default=5_000,
+        ge=0,
+        description="Open connections from one address, for each of the binary protocol, HTTP and "
+        "WebSocket; 0 = no limit, for instance behind a proxy that hides addresses.",
+    )
+    connections_kept_for_loopback: int = Field(
+        default=32,
+        ge=0,
+        description="Connections that the host itself may open beyond all limits, for each of the "
+        "binary protocol and HTTP: for health checks and operators.",
+    )
+    http_names: str = Field(
+        default="",
+        description="Host names that the HTTP service accepts, separated by commas, in addition to "
+        "localhost, IP addresses, the advertised hosts and the hosts in websocket_origins; others "
+        "get 403. Ignored where credentials are required. Empty: any name, or on loopback only "
+        "these.",
+    )
+    http_connections_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Open HTTP connections of a port, WebSockets not counted; more are closed.",
+    )
+    http_request_timeout_ms: int = Field(
+        default=60_000,
+        ge=100,
+        description="Time for an HTTP client to send a request, head and body, and longest time it "
+        "may stall while it reads the answer; then the connection is closed.",
+    )
+    http_body_bytes_max: int = Field(
+        default=4 << 20,
+        ge=1024,
+        le=64 << 20,
+        description="Largest body of an HTTP request; larger ones get 413.",
+    )
+    commands_per_s_max: int = Field(
+        default=0,
+        ge=0,
+        description="Commands per second of one connection, messages not counted; more have to "
+        "wait; 0 = no limit.",
+    )
+
+    # ---- topics, and what they host
+
+    # Reads of entries that the tail cache does not have.
+
+    read_ahead_bytes: int = Field(
+        default=_MIB, ge=1, description="Size of one read behind the tail; two are held at most."
+    )
+    read_ahead_entries: int = Field(
+        default=5_000, ge=1, description="Entries of one read behind the tail."
+    )
+    read_retry_ms: int = Field(
+        default=100,
+        ge=1,
+        description="Delay before a failed read is retried; it doubles up to read_retry_ms_max.",
+    )
+    read_retry_ms_max: int = Field(
+        default=5_000, ge=1, description="Longest delay before a failed read is retried."
+    )
+
+    # Dispatch: batch sizes, look-ahead and delays.
+
+    dispatch_bytes_max: int = Field(
+        default=512 * 1024,
+        ge=1,
+        description="Bytes that one dispatcher writes before others get their turn.",
+    )
+    round_robin_messages_max: int = Field(
+        default=20, ge=1, description="Messages a Shared consumer gets before the next one's turn."
+    )
+    chunked_messages_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Unfinished chunked messages of one Shared subscription whose consumer is "
+        "remembered; above it the oldest is forgotten.",
+    )
+    key_shared_consistent_hashing: bool = Field(
+        default=True,
+        description="Key_Shared consumers share hashes by consistent hashing; false: each gets "
+        "half of the widest range (subscriptionKeySharedUseConsistentHashing of Pulsar).",
+    )
+    look_ahead_per_consumer_max: int = Field(
+        default=2_000,
+        ge=1,
+        description="Key_Shared: entries per consumer that may wait for slow consumers while later "
+        "entries are dispatched.",
+    )
+    look_ahead_per_subscription_max: int = Field(
+        default=20_000, ge=1, description="Key_Shared: such waiting entries per subscription."
+    )
+    look_ahead_bytes_max: int = Field(
+        default=4 * _MIB,
+        ge=0,
+        description="Key_Shared: bytes of waiting entries that a subscription keeps in memory; "
+        "others are read again.",
+    )
+    look_ahead_patience_ms: int = Field(
+        default=100,
+        ge=0,
+        description="Key_Shared: time for slow consumers to take their waiting entries before more "
+        "wait than look_ahead_bytes_max keeps.",
+    )
+    failover_delay_ms: int = Field(
+        default=1_000,
+        ge=0,
+        description="Delay before messages go to a new active Failover consumer, the first one "
+        "included: acks of the former one, or other consumers, may still arrive.",
+    )
+
+    # Producers and subscriptions.
+
+    producers_waiting_per_topic_max: int = Field(
+        default=1_000,
+        ge=0,
+        description="Producers that wait for exclusive access to a topic; more are refused.",
+    )
+    seek_return_timeout_ms: int = Field(
+        default=60_000,
+        ge=1,
+        description="A reader's position is kept this long after a seek disconnects its consumer.",
+    )
+
+    # Deduplication: producer names, and snapshots of their sequence ids.
+
+    dedup_snapshot_check_interval_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="Time between two checks whether a topic's snapshot is due; 0: never.",
+    )
+    dedup_names_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Producer names of a topic whose sequence ids are remembered, the most "
+        "recently used.",
+    )
+    dedup_snapshot_bytes_max: int = Field(
+        default=448 << 10,
+        ge=1_024,
+        le=512 << 10,
+        description="Bytes of a snapshot of producer names with their sequence ids: it must fit "
+        "into a metadata node.",
+    )
+    dedup_names_unused_s: float = Field(
+        default=21_600.0,
+        gt=0,
+        description="A producer name that is not connected and was not used for this long is "
+        "forgotten: what it sends again is stored again.",
+    )
+
+    # Delayed messages: their indexes.
+
+    delayed_bucket_records: int = Field(
+        default=16_384,
+        ge=1,
+        le=1 << 20,
+        description="Delayed messages at which a topic's index of them is moved to a ledger.",
+    )
+    delayed_segment_records: int = Field(
+        default=2048,
+        ge=1,
+        le=1 << 15,
+        description="Delayed messages per entry of an index ledger, 24 bytes each; an entry is "
+        "read as a whole.",
+    )
+    delayed_segments_loaded_max: int = Field(
+        default=256,
+        ge=1,
+        description="Entries of index ledgers that a topic keeps in memory, those due first.",
+    )
+    delayed_due_entries_max: int = Field(
+        default=1000,
+        ge=2,
+        description="Due messages in the queue of a subscription; further ones are kept as one bit "
+        "each.",
+    )
+    delayed_retry_ms: int = Field(
+        default=5000,
+        ge=10,
+        description="Pause after the index of delayed messages could not be stored or read.",
+    )
+
+    # What is kept and what goes: each topic is looked at once per interval.
+
+    retention_check_interval_s: float = Field(
+        default=120.0, ge=0, description="Time between two trimmings of a topic; 0 = never."
+    )
+    message_expiry_check_interval_s: float = Field(
+        default=300.0, ge=0, description="Time between two searches for messages above their TTL."
+    )
+    backlog_quota_check_interval_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Time between two checks of backlog quotas, for producers that are connected.",
+    )
+    subscription_expiry_check_interval_s: float = Field(
+        default=300.0, ge=0, description="Time between two checks for unused subscriptions."
+    )
+    inactive_topic_check_interval_s: float = Field(
+        default=60.0, ge=0, description="Time between two checks for unused topics; 0 = never."
+    )
+    backlog_analysis_entries_max: int = Field(
+        default=10_000, ge=1, description="Entries read by one analysis of a backlog."
+    )
+
+    # Topics that nobody uses: how often they are looked at, and what that may cost.
+
+    topics_at_rest_interval_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="Time between two scans of the stored topics that are not in use; 0 = never. A "
+        "scan trims, expires and deletes them by the same policies as topics in use.",
+    )
+    topics_at_rest_reads_per_s: float = Field(
+        default=100.0,
+        gt=0,
+        description="Metadata store reads per second of such a scan. A topic takes two, plus one "
+        "per subscription: 100,000 topics with one subscription each take 50 minutes.",
+    )
+    topics_at_rest_loaded_max: int = Field(
+        default=4,
+        ge=1,
+        description="Unused topics loaded in parallel because something is due in them.",
+    )
+    topics_at_rest_remembered_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Unused topics whose last use is remembered. Topics beyond it count as unused "
+        "since the latest use that was forgotten.",
+    )
+
+    # Compaction.
+
+    compaction_check_interval_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Time between two checks of a topic's compaction threshold; 0 = never.",
+    )
+    compactions_at_once: int = Field(
+        default=1, ge=1, description="Topics that a broker compacts in parallel."
+    )
+    compaction_keys_bytes_max: int = Field(
+        default=256 * _MIB,
+        ge=1,
+        description="Bytes of memory for the keys of one compaction; a topic with more keys is not "
+        "compacted, and its status says so.",
+    )
+    compaction_batch_bytes_max: int = Field(
+        default=64 * _MIB,
+        ge=1,
+        description="Batches with more uncompressed bytes are kept whole.",
+    )
+    compaction_bytes_per_s: int = Field(
+        default=32 * _MIB,
+        ge=0,
+        description="Bytes per second that a pass of a compaction reads; 0 = no limit.",
+    )
+    compaction_retains_keyless: bool = Field(
+        default=False, description="Whether messages without a key survive a compaction."
+    )
+
+    # Schemas.
+
+    schema_bytes_max: int = Field(
+        default=_MIB,
+        ge=1,
+        le=4 * _MIB,
+        description="Bytes of the largest schema, its properties included; it is one entry of a "
+        "ledger.",
+    )
+    schema_versions_max: int = Field(
+        default=1_000,
+        ge=1,
+        le=4_000,
+        description="Versions of one topic's schema, deletions included; its metadata node lists "
+        "each.",
+    )
+    schema_cache_bytes_max: int = Field(
+        default=8 * _MIB,
+        ge=0,
+        description="Bytes of schemas that are cached, as clients wrote them; 0 = no cache.",
+    )
+
+    # Replication between clusters.
+
+    replication_start_at: Literal["latest", "earliest"] = Field(
+        default="latest",
+        description="Where copying begins to a cluster that is new among a topic's policies: with "
+        "what is published from then on, or with all that the topic has.",
+    )
+    replication_entries_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Entries of one topic that are under way to another cluster at a time.",
+    )
+    replication_bytes_max: int = Field(
+        default=8 * _MIB,
+        ge=1,
+        description="Bytes of one topic that are under way to another cluster at a time; a single "
+        "larger entry may be.",
+    )
+    replication_pulsar_entries_max: int = Field(
+        default=1,
+        ge=1,
+        description="The same number towards Apache Pulsar. It cannot see that a message before "
+        "another one is missing: with more than 1, a message that it refused may be lost.",
+    )
+    replication_retry_s: float = Field(
+        default=0.1, gt=0, description="Pause after a failure of copying; it doubles."
+    )
+    replication_retry_s_max: float = Field(
+        default=60.0, gt=0, description="Longest pause after failures of copying."
+    )
+    replication_timeout_ms: int = Field(
+        default=30_000, ge=1, description="Time for one request to another cluster."
+    )
+    replication_check_interval_s: float = Field(
+        default=1.0,
+        gt=0,
+        description="Time between two looks at what replication of a topic has left to do.",
+    )
+
+    # Transactions.
+
+    transaction_coordinator_enabled: bool = Field(
+        default=True,
+        description="Whether clients can use transactions. Costs nothing until one does: "
+        "coordinators and what topics keep for them appear with the first use.",
+    )
+    transaction_coordinators: int = Field(
+        default=4,
+        ge=1,
+        le=256,
+        description="Coordinators of the cluster, made at the first use; each is served by the "
+        "owner of its partition, and its log takes thousands of transactions per second.",
+    )
+    transaction_open_max: int = Field(
+        default=10_000, ge=1, description="Open transactions of one coordinator."
+    )
+    transaction_timeout_max_ms: int = Field(
+        default=24 * 3600 * 1000,
+        ge=1,
+        description="Longest timeout that a transaction can have; a longer one is refused.",
+    )
+    transaction_participants_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Topics and subscriptions of one transaction; more are refused.",
+    )
+    transaction_finished_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Ended transactions of one coordinator whose outcome it remembers.",
+    )
+    transaction_log_records: int = Field(
+        default=5_000,
+        ge=1,
+        description="Log records of a coordinator, or of a topic, after which a snapshot is "
+        "written and older records are deleted.",
+    )
+    transaction_snapshot_entries: int = Field(
+        default=20_000,
+        ge=1,
+        description="Most entries of a topic with transactions that are read at its load to find "
+        "the aborted ones.",
+    )
+    transaction_check_interval_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="Time between two checks that coordinators are served and whether topics need "
+        "a transaction snapshot; 0 = never.",
+    )
+    transaction_ends_at_once: int = Field(
+        default=64,
+        ge=1,
+        description="Commits and aborts that a broker's coordinators send to topics and "
+        "subscriptions in parallel; a quarter of them to one topic.",
+    )
+    transaction_end_timeout_ms: int = Field(
+        default=20_000,
+        ge=100,
+        description="Timeout of one attempt to send a commit or abort to a topic or subscription.",
+    )
+    transaction_end_wait_ms: int = Field(
+        default=10_000,
+        ge=0,
+        description="How long a commit or abort request waits until all topics have applied it; "
+        "after that the client is told that the decision is made.",
+    )
+    transaction_retry_ms: int = Field(
+        default=200, ge=1, description="Delay before a commit or abort is sent again; it doubles."
+    )
+    transaction_retry_ms_max: int = Field(
+        default=10_000, ge=1, description="Longest delay before a commit or abort is sent again."
+    )
+    transaction_pending_acks_max: int = Field(
+        default=100_000,
+        ge=1,
+        description="Acknowledgements of a subscription in open transactions; more are refused.",
+    )
+    transaction_snapshot_bytes_max: int = Field(
+        default=_MIB,
+        ge=1024,
+        le=4 * _MIB,
+        description="Bytes of one part of a topic's transaction snapshot.",
+    )
+
+    # ---- WebSocket sessions
+
+    websocket: bool = Field(
+        default=True, description="Whether the HTTP port takes WebSocket clients."
+    )
+    websocket_origins: str = Field(
+        default="",
+        description="Origins of web pages that may connect and send changes over HTTP, separated "
+        "by commas, as https://console.example. Empty: same host and port only. *: any. Without "
+        "authentication, a broker on loopback also accepts these host names.",
+    )
+    websocket_sessions_max: int = Field(
+        default=20_000, ge=1, description="WebSocket sessions at once; more get 503."
+    )
+    websocket_frame_bytes_max: int = Field(
+        default=_MIB,
+        ge=1024,
+        le=64 * _MIB,
+        description="Bytes of the largest message of a WebSocket client, as text; a larger one "
+        "closes the session with 1009.",
+    )
+    websocket_idle_timeout_ms: int = Field(
+        default=300_000,
+        ge=100,
+        description="A session without traffic, pings included, is closed after this time.",
+    )
+    websocket_ping_interval_s: int = Field(
+        default=-1, description="Time between pings to WebSocket clients; 0 or less = none."
+    )
+    websocket_close_timeout_ms: int = Field(
+        default=5_000,
+        ge=1,
+        description="Time for a WebSocket client to answer a close before it is disconnected.",
+    )
+    websocket_write_buffer_bytes: int = Field(
+        default=256 * 1024,
+        ge=1024,
+        description="Unsent bytes of a session at which dispatch to it pauses and the broker stops "
+        "reading from it.",
+    )
+    websocket_receiver_queue_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Largest receiverQueueSize of a WebSocket consumer; larger values are reduced "
+        "to it.",
+    )
+    websocket_queue_bytes_max: int = Field(
+        default=8 * _MIB,
+        ge=1,
+        description="Bytes of messages that brokers may send ahead for a session, estimated from "
+        "earlier messages; receiverQueueSize is reduced to what fits.",
+    )
+    websocket_unacknowledged_max: int = Field(
+        default=50_000,
+        ge=1,
+        description="Unacknowledged messages of a pull-mode session with an ack timeout; above it "
+        "permits have no effect until some are acknowledged.",
+    )
+    websocket_pending_messages_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Unconfirmed publishes of a session at which the broker stops reading from it; "
+        "maxPendingMessages may ask for fewer.",
+    )
+    websocket_pending_bytes_max: int = Field(
+        default=8 * _MIB,
+        ge=1,
+        description="Unconfirmed publish bytes of a session at which the broker stops reading from "
+        "it.",
+    )
+    websocket_publish_bytes_max: int = Field(
+        default=256 * _MIB,
+        ge=1,
+        description="Unconfirmed publish bytes of all sessions at which the broker stops reading "
+        "from those that publish.",
+    )
+    websocket_topics_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Topics of one WebSocket consumer, each partition counted.",
+    )
+    websocket_discovery_interval_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="Time between two searches of a session for new partitions, and for new topics "
+        "that match its pattern.",
+    )
+    websocket_operation_timeout_ms: int = Field(
+        default=30_000,
+        ge=100,
+        description="Time to create a session's producers or consumers before the upgrade is "
+        "refused with 504.",
+    )
+    websocket_links: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="Connections to each broker that the sessions of all clients share.",
+    )
+
+    # ---- what operators see: health checks, metrics and traces
+
+    # Health checks.
+
+    health_check_timeout_ms: int = Field(
+        default=3_000,
+        ge=1,
+        description="A broker is unhealthy if it cannot write and read a heartbeat within this "
+        "time. Below the timeouts of probes, 4 s and 5 s.",
+    )
+    health_check_interval_ms: int = Field(
+        default=2_000,
+        ge=0,
+        description="Health checks within this time share one heartbeat.",
+    )
+
+    # Metrics. The first three are named as in Pulsar.
+
+    expose_topic_level_metrics: bool = Field(
+        default=True,
+        description="Whether topics and subscriptions have their own series; if not, one series "
+        "per namespace sums them up.",
+    )
+    expose_consumer_level_metrics: bool = Field(
+        default=False,
+        description="Whether consumers have their own series, if their subscriptions do.",
+    )
+    expose_bundles_metrics: bool = Field(
+        default=False, description="Whether the bundles of this broker have their own series."
+    )
+    metrics_topics_max: int = Field(
+        default=1_000,
+        ge=0,
+        description="Topics with series of their own; others are summed up per namespace. Also the "
+        "limit for namespaces.",
+    )
+    metrics_subscriptions_max: int = Field(
+        default=2_000, ge=0, description="Subscriptions, and consumers, with series of their own."
+    )
+    metrics_rate_interval_ms: int = Field(
+        default=60_000,
+        ge=10,
+        description="Rates are averages over this interval, and updated once per interval.",
+    )
+
+    # Traces.
+
+    tracing: bool = Field(
+        default=False,
+        description="Whether messages are traced with OpenTelemetry; needs magnetar[otel]. "
+        "OpenTelemetry's own variables (OTEL_TRACES_EXPORTER and others) choose the exporter.",
+    )
+    tracing_sample_ratio: float = Field(
+        default=0.001,
+        ge=0,
+        le=1,
+        description="Share of traced messages among those without a trace context; for others the "
+        "client's decision applies.",
+    )
+    tracing_messages_max: int = Field(
+        default=100,
+        ge=1,
+        description="Traced messages of one subscription that wait for dispatch or "
+        "acknowledgement; above it the oldest traces end.",
+    )
+
+    @property
+    def has_authentication(self) -> bool:
+        """Whether anybody has to prove who they are."""
+        return bool(
+            self.token_secret_key.get_secret_value()
+            or self.token_public_key
+            or self.basic_auth_file
+            or self.tls_auth
+            or self.oauth_issuers
+        )
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> "BrokerSettings":
+        has_tls = bool(self.tls_certificate_file and self.tls_key_file)
+        if (self.tls_port is not None or self.https_port is not None) and not has_tls:
+            raise ValueError("tls_port and https_port need tls_certificate_file and tls_key_file")
+        if self.broker_client_tls and (self.tls_port is None or self.https_port is None):
+            raise ValueError("broker_client_tls needs tls_port and https_port")
+        if bool(self.broker_client_tls_certificate_file) != bool(self.broker_client_tls_key_file):
+            raise ValueError(
+                "broker_client_tls_certificate_file and broker_client_tls_key_file go together"
+            )
+        if self.tls_require_client_certificate and not self.tls_ca_file:
+            raise ValueError("tls_require_client_certificate needs tls_ca_file")
+        if self.tls_auth and not (has_tls and self.tls_ca_file):
+            raise ValueError("tls_auth needs tls_certificate_file, tls_key_file and tls_ca_file")
+        if self.authorization and not self.has_authentication:
+            raise ValueError(
+                "authorization needs authentication: set token_secret_key, token_public_key, "
+                "basic_auth_file, tls_auth or oauth_issuers"
+            )
+        if self.oauth_issuers and not self.oauth_audience:
+            raise ValueError("oauth_issuers need oauth_audience")
+        both = set(self.super_users) & set(self.proxy_roles)
+        if both:
+            raise ValueError(
+                f"{sorted(both)[0]!r} is in both super_users and proxy_roles; remove it from one "
+                "of them"
+            )
+        return self
 
     @property
     def addresses(self) -> tuple[str, ...]:

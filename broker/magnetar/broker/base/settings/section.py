@@ -1,10 +1,10 @@
-"""Sections of the settings: what one part of the broker is given of them."""
+"""Sections of the settings that are used without the rest of them."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """Settings of one subject. `BrokerSettings` has all sections, and is handed on as any of them.
+    """Settings of one subject. `BrokerSettings` has all sections.
 
     A section by itself, as tests make them, has its defaults and reads no environment.
     """

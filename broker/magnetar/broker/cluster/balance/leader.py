@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.balance.brokers import Brokers
 from magnetar.broker.cluster.balance.bundles import BundleId
-from magnetar.broker.cluster.balance.load_report import BundleLimits, LoadReport
+from magnetar.broker.cluster.balance.load_report import BundleCosts, LoadReport
 from magnetar.broker.cluster.balance.placing import Candidate, Placing
 from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.ledger.metadata.election import Election
@@ -41,7 +41,7 @@ class LeaderBroker:
         self._clock = clock
         self._election = Election(store, LEADER_ROOT, name, random=random)
         self._placing = Placing(
-            bundle_limits(settings),
+            BundleCosts(settings),
             usage_percent_max=settings.shedding_usage_percent_max,
             remembered_s=settings.placing_remembered_ms / 1000,
         )
@@ -107,13 +107,3 @@ class LeaderBroker:
             Candidate(name, self._brokers.report_of(name), is_draining=record.draining)
             for name, record in self._brokers.all().items()
         )
-
-
-def bundle_limits(settings: BrokerSettings) -> BundleLimits:
-    """The limits of one bundle, as plain values."""
-    return BundleLimits(
-        topics=settings.bundle_topics_max,
-        sessions=settings.bundle_sessions_max,
-        msg_rate=settings.bundle_msg_rate_max,
-        bytes_rate=settings.bundle_bytes_rate_max,
-    )

@@ -12,9 +12,10 @@ Source: managed-ledger sheet, section 11.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from magnetar.broker.base.settings.broker import BrokerSettings
 
 BUNDLES_REPORTED_MAX = 2_000
 """Bundles with numbers of their own, about 100 bytes each: a node holds 1 MB. What a broker has
@@ -80,47 +81,47 @@ class LoadReport(BaseModel):
         return max(self.cpu_percent, self.network_in_percent, self.network_out_percent)
 
 
-@dataclass(frozen=True, slots=True)
-class BundleLimits:
-    """What one bundle should have at most; above it, it is split. The unit of cost."""
+class BundleCosts:
+    """What bundles cost, measured by the limits above which one is split."""
 
-    topics: int
-    sessions: int
-    msg_rate: float
-    bytes_rate: float
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
 
     def cost_of(self, load: BundleLoad) -> float:
         """The worth of a bundle: 1 for one that is full in one respect and empty otherwise."""
+        limits = self._settings
         return (
             _COST_OF_A_BUNDLE
-            + load.topics / self.topics
-            + load.sessions / self.sessions
-            + load.msg_rate / self.msg_rate
-            + load.bytes_rate / self.bytes_rate
+            + load.topics / limits.bundle_topics_max
+            + load.sessions / limits.bundle_sessions_max
+            + load.msg_rate / limits.bundle_msg_rate_max
+            + load.bytes_rate / limits.bundle_bytes_rate_max
         )
 
     def cost_of_topic(self, *, sessions: int, msg_rate: float, bytes_rate: float) -> float:
-        """The share of one topic in that."""
+        """The share of one topic in the cost of its bundle."""
+        limits = self._settings
         return (
-            1 / self.topics
-            + sessions / self.sessions
-            + msg_rate / self.msg_rate
-            + bytes_rate / self.bytes_rate
+            1 / limits.bundle_topics_max
+            + sessions / limits.bundle_sessions_max
+            + msg_rate / limits.bundle_msg_rate_max
+            + bytes_rate / limits.bundle_bytes_rate_max
         )
 
     def exceeded_by(self, load: BundleLoad) -> str:
         """Return the name of the limit that a bundle exceeds, or "" if it exceeds none."""
-        if load.topics > self.topics:
+        limits = self._settings
+        if load.topics > limits.bundle_topics_max:
             return "topics"
-        if load.sessions > self.sessions:
+        if load.sessions > limits.bundle_sessions_max:
             return "sessions"
-        if load.msg_rate > self.msg_rate:
+        if load.msg_rate > limits.bundle_msg_rate_max:
             return "msg_rate"
-        if load.bytes_rate > self.bytes_rate:
+        if load.bytes_rate > limits.bundle_bytes_rate_max:
             return "bytes_rate"
         return ""
 
-    def costs(self, report: LoadReport | None) -> Mapping[str, float]:
+    def of_report(self, report: LoadReport | None) -> Mapping[str, float]:
         """The cost of each bundle of a report."""
         if report is None:
             return {}
@@ -130,7 +131,7 @@ class BundleLimits:
 def is_worth_sending(
     before: LoadReport | None,
     now: LoadReport,
-    limits: BundleLimits,
+    costs: BundleCosts,
     *,
     age_s: float,
     age_max_s: float,
@@ -142,7 +143,7 @@ def is_worth_sending(
         return True
     if abs(before.usage_percent - now.usage_percent) >= USAGE_CHANGE_POINTS:
         return True
-    was, is_ = limits.costs(before), limits.costs(now)
+    was, is_ = costs.of_report(before), costs.of_report(now)
     total_was, total_is = sum(was.values()), sum(is_.values())
     # What left one bundle and came to another changes no total, and matters all the same.
     changes = [abs(is_[name] - was[name]) for name in is_]
@@ -151,10 +152,10 @@ def is_worth_sending(
 
 
 def heaviest(
-    bundles: Mapping[str, BundleLoad], limits: BundleLimits, *, count: int = BUNDLES_REPORTED_MAX
+    bundles: Mapping[str, BundleLoad], costs: BundleCosts, *, count: int = BUNDLES_REPORTED_MAX
 ) -> dict[str, BundleLoad]:
     """The `count` bundles with the highest cost; all of them, as a rule."""
     if len(bundles) <= count:
         return dict(bundles)
-    order = sorted(bundles, key=lambda name: (-limits.cost_of(bundles[name]), name))
+    order = sorted(bundles, key=lambda name: (-costs.cost_of(bundles[name]), name))
     return {name: bundles[name] for name in order[:count]}

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from magnetar.broker.cluster.balance.bundles import BundleId
-from magnetar.broker.cluster.balance.load_report import BundleLimits, BundleLoad, LoadReport
+from magnetar.broker.cluster.balance.load_report import BundleCosts, BundleLoad, LoadReport
 
 _COST_UNKNOWN = 0.01
 """Of a bundle that was never reported, when no other was either."""
@@ -59,13 +59,13 @@ class Placing:
     """Chooses brokers and remembers what it chose."""
 
     def __init__(
-        self, limits: BundleLimits, *, usage_percent_max: float, remembered_s: float
+        self, costs: BundleCosts, *, usage_percent_max: float, remembered_s: float
     ) -> None:
         """`usage_percent_max`: above it a broker gets nothing, if there is another. `remembered_s`:
         how long a choice that no report shows is believed in; it should outlast the taking of a
         lease and one sample.
         """
-        self._limits = limits
+        self._costs = costs
         self._usage_percent_max = usage_percent_max
         self._remembered_s = remembered_s
         self._able: dict[str, _Known] = {}
@@ -152,7 +152,7 @@ class Placing:
             return _Known(candidate.name, 0.0, 0.0, 0, float("inf"))
         return _Known(
             name=candidate.name,
-            cost=sum(map(self._limits.cost_of, report.bundles.values())),
+            cost=sum(map(self._costs.cost_of, report.bundles.values())),
             usage_percent=report.usage_percent,
             topics=report.topics,
             topics_max=report.topics_max,
@@ -171,20 +171,20 @@ class Placing:
         known = len(self._loads)
         average_cost, average_topics = _COST_UNKNOWN, 0.0
         if known:
-            average_cost = sum(map(self._limits.cost_of, self._loads.values())) / known
+            average_cost = sum(map(self._costs.cost_of, self._loads.values())) / known
             average_topics = sum(load.topics for load in self._loads.values()) / known
         costs: dict[str, float] = {}
         topics: dict[str, float] = {}
         for bundle, assignment in self._assigned.items():
             load = self._loads.get(str(bundle))
             name = assignment.broker
-            cost = self._limits.cost_of(load) if load is not None else average_cost
+            cost = self._costs.cost_of(load) if load is not None else average_cost
             costs[name] = costs.get(name, 0.0) + cost
             share = float(load.topics) if load is not None else average_topics
             topics[name] = topics.get(name, 0.0) + share
         for bundle, assignment in self._settling.items():
             load, before = self._loads.get(str(bundle)), assignment.load
             if load is not None and before is not None:
-                missing = max(0.0, self._limits.cost_of(before) - self._limits.cost_of(load))
+                missing = max(0.0, self._costs.cost_of(before) - self._costs.cost_of(load))
                 costs[assignment.broker] = costs.get(assignment.broker, 0.0) + missing
         return costs, topics

@@ -15,8 +15,7 @@ from magnetar.broker.base.errors import RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.balance.bundles import BundleError, BundleId, hash_of, middle_of_range
 from magnetar.broker.cluster.balance.layouts import Layouts
-from magnetar.broker.cluster.balance.leader import bundle_limits
-from magnetar.broker.cluster.balance.load_report import LoadReport, is_worth_sending
+from magnetar.broker.cluster.balance.load_report import BundleCosts, LoadReport, is_worth_sending
 from magnetar.broker.cluster.balance.sampler import (
     Capacity,
     LoadSampler,
@@ -80,14 +79,14 @@ class LoadReporter:
         self._usage = usage
         self._connections = connections
         self._clock = clock
-        self._limits = bundle_limits(settings)
+        self._costs = BundleCosts(settings)
         self._sampler = LoadSampler(
             Capacity(
                 cpu_cores=settings.load_cpu_cores,
                 bandwidth_bytes_per_s=settings.load_bandwidth_bytes_per_s,
                 topics_max=settings.topics_max,
             ),
-            self._limits,
+            self._costs,
         )
         self._splits_itself = settings.bundle_auto_split
         self._bundles_max = settings.bundles_per_namespace_max
@@ -105,7 +104,7 @@ class LoadReporter:
     @property
     def cost(self) -> float:
         """What the bundles of the last sample are worth."""
-        return sum(self._limits.costs(self.latest).values())
+        return sum(self._costs.of_report(self.latest).values())
 
     def start(self) -> None:
         """Sample from now on."""
@@ -187,7 +186,7 @@ class LoadReporter:
         if not is_worth_sending(
             self._sent,
             report,
-            self._limits,
+            self._costs,
             age_s=now_s - self._sent_at_s,
             age_max_s=self._age_max_s,
         ):
@@ -199,7 +198,7 @@ class LoadReporter:
     async def _split_large(self, report: LoadReport) -> None:
         splits = 0
         for name, load in report.bundles.items():
-            reason = self._limits.exceeded_by(load)
+            reason = self._costs.exceeded_by(load)
             if not reason or load.topics < 2 or splits >= _SPLITS_PER_SAMPLE:
                 continue
             try:

@@ -19,7 +19,7 @@ from magnetar.broker.cluster.balance.bundles import (
     middle_of_weights,
 )
 from magnetar.broker.cluster.balance.load_report import (
-    BundleLimits,
+    BundleCosts,
     BundleLoad,
     LoadReport,
     heaviest,
@@ -74,9 +74,9 @@ class _Sum:
 class LoadSampler:
     """Samples of one broker, one after the other."""
 
-    def __init__(self, capacity: Capacity, limits: BundleLimits) -> None:
+    def __init__(self, capacity: Capacity, costs: BundleCosts) -> None:
         self._capacity = capacity
-        self._limits = limits
+        self._costs = costs
         self._counters: dict[TopicName, tuple[int, int, int, int]] = {}
         self._usage = ProcessUsage(0.0, 0)
         self._sampled_at_s: float | None = None
@@ -119,7 +119,7 @@ class Sampling:
     def add(self, topics: Iterable[TopicCounts]) -> None:
         """Count topics in. One whose bundle is not ours counts in the totals only."""
         before = self._counters_before
-        limits, per_s = self._sampler._limits, self._per_s
+        costs, per_s = self._sampler._costs, self._per_s
         for counts in topics:
             self._topics += 1
             counters = (
@@ -144,7 +144,7 @@ class Sampling:
             summed.consumers += counts.consumers
             for kind in range(4):
                 summed.grown[kind] += grown[kind]
-            weight = limits.cost_of_topic(
+            weight = costs.cost_of_topic(
                 sessions=counts.producers + counts.consumers,
                 msg_rate=(grown[0] + grown[2]) * per_s,
                 bytes_rate=(grown[1] + grown[3]) * per_s,
@@ -172,7 +172,7 @@ class Sampling:
             topics=self._topics,
             connections=connections,
             topics_max=capacity.topics_max,
-            bundles=heaviest(bundles, sampler._limits),
+            bundles=heaviest(bundles, sampler._costs),
         )
 
     def _bundle_of(self, namespace: str, hashed: int) -> BundleId | None:

@@ -20,8 +20,8 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.balance.brokers import Brokers
 from magnetar.broker.cluster.balance.bundles import BundleError, BundleId
 from magnetar.broker.cluster.balance.layouts import Layouts
-from magnetar.broker.cluster.balance.leader import LeaderBroker, bundle_limits
-from magnetar.broker.cluster.balance.load_report import LoadReport
+from magnetar.broker.cluster.balance.leader import LeaderBroker
+from magnetar.broker.cluster.balance.load_report import BundleCosts, LoadReport
 from magnetar.broker.cluster.balance.orders import Orders
 from magnetar.broker.cluster.balance.shedding import BrokerLoad, Move, SheddingPolicy, plan_moves
 from magnetar.broker.cluster.ownership.records import LeaseRecord, decode
@@ -63,7 +63,7 @@ class Shedder:
         self._leader = leader
         self._orders = orders
         self._clock = clock
-        self._limits = bundle_limits(settings)
+        self._costs = BundleCosts(settings)
         self._policy = shedding_policy(settings)
         self._bundles_max = settings.bundles_per_namespace_max
         self._grace_s = settings.shedding_grace_ms / 1000
@@ -166,7 +166,7 @@ class Shedder:
                     continue  # Of another release, which names them otherwise: not ours to move.
                 moved = self._moved.get(bundle)
                 least = moved.cost if moved is not None and moved.destination == name else 0.0
-                costs[bundle] = max(self._limits.cost_of(load), least)
+                costs[bundle] = max(self._costs.cost_of(load), least)
                 if load.topics > 1 and await self._has_room(bundle):
                     divisible.append(bundle)
             loads[name] = BrokerLoad(report.usage_percent, costs, divisible)

@@ -3,7 +3,6 @@
 `heartbeat.py` writes and reads, `health.py` says what `/health` answers.
 """
 
-from magnetar.broker.base.settings.observing import ObservingSettings
 from magnetar.broker.cluster.health.health import BrokerHealth
 
-__all__ = ["BrokerHealth", "ObservingSettings"]
+__all__ = ["BrokerHealth"]

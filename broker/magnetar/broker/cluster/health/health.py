@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from magnetar.broker.base.settings.observing import ObservingSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.health.heartbeat import Heartbeat
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.metadata.store import SessionState
@@ -27,7 +27,7 @@ class BrokerHealth:
     def __init__(
         self,
         heartbeat: Heartbeat,
-        settings: ObservingSettings,
+        settings: BrokerSettings,
         *,
         status: Callable[[], str],
         session: Callable[[], SessionState],

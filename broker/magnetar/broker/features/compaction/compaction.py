@@ -25,7 +25,7 @@ from magnetar.broker.base.errors import (
     RequestError,
     ServiceNotReadyError,
 )
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.compaction.compacted_ledger import (
     COMPONENT,
     NO_LEDGER,
@@ -99,7 +99,7 @@ class CompactionSurroundings:
     """What the compactions of a broker have in common."""
 
     ledgers: CompactedLedgers
-    settings: TopicSettings
+    settings: BrokerSettings
     at_once: asyncio.Semaphore
     clock: Clock
 

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.compaction.compacted_ledger import (
     CompactedLedger,
     TooManyKeysError,
@@ -150,7 +150,7 @@ class Source:
         log: CompactableLog,
         before: CompactedLedger | None,
         horizon: Position,
-        settings: TopicSettings,
+        settings: BrokerSettings,
         *,
         clock: Clock,
         check: Callable[[], None],
@@ -217,7 +217,7 @@ class Source:
         self._check()
 
 
-async def learn(source: Source, settings: TopicSettings) -> NewestMessages:
+async def learn(source: Source, settings: BrokerSettings) -> NewestMessages:
     """The first pass.
 
     Raises:
@@ -245,7 +245,7 @@ class Written:
 
 
 async def write(
-    source: Source, newest: NewestMessages, writer: EntryWriter, settings: TopicSettings
+    source: Source, newest: NewestMessages, writer: EntryWriter, settings: BrokerSettings
 ) -> Written:
     """The second pass; everything is confirmed on return.
 
@@ -267,7 +267,7 @@ async def write(
 
 
 def _rest(
-    position: Position, entry: bytes, newest: NewestMessages, settings: TopicSettings
+    position: Position, entry: bytes, newest: NewestMessages, settings: BrokerSettings
 ) -> tuple[bytes | None, int]:
     """What stays of an entry, and how many messages do not."""
     opened = open_entry(entry, batch_bytes_max=settings.compaction_batch_bytes_max)

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.broker.base.errors import BrokerMetadataError, BrokerPersistenceError
 from magnetar.broker.base.naming import is_replicator
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.deduplication.sequence_ids import (
     SEQUENCE_ID_MAX,
     SequenceIds,
@@ -135,7 +135,7 @@ class Deduplication(Feature):
         self,
         topic: TopicPort,
         open_cursor: Callable[[], Awaitable[SnapshotCursor]],
-        settings: TopicSettings,
+        settings: BrokerSettings,
         *,
         connected: Container[str],
         clock: Clock,

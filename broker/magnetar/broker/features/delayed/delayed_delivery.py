@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import structlog
 
 from magnetar.broker.base.errors import NotAllowedError
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket
 from magnetar.broker.features.delayed.index import Bucket, DelayedIndex
 from magnetar.broker.features.delayed.position_set import PositionSet
@@ -63,7 +63,7 @@ class DelayedDelivery(Feature):
     """What is delayed on one topic."""
 
     def __init__(
-        self, topic: TopicPort, storage: BucketStorage, settings: TopicSettings, clock: Clock
+        self, topic: TopicPort, storage: BucketStorage, settings: BrokerSettings, clock: Clock
     ) -> None:
         self.settings = settings
         self._topic = topic

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from magnetar.broker.base.errors import NotAllowedError, RequestError
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.replication.choosing import goes_to
 from magnetar.broker.features.replication.copies import as_copy
 from magnetar.broker.features.replication.names import replicator_name
@@ -97,7 +97,7 @@ class SendingSurroundings:
     schema_of: SchemaOf
     partitions_of: Callable[[TopicName], Awaitable[int]]
     """How many partitions the topic of a partition has here."""
-    settings: TopicSettings
+    settings: BrokerSettings
 
 
 class Sending:

@@ -18,7 +18,7 @@ from typing import Protocol
 import structlog
 
 from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.turn_gate import TurnGate
 from magnetar.broker.features.transactions.coordinator_state import (
     ENDED,
@@ -84,7 +84,7 @@ class Coordinator(Feature):
         number: int,
         topic: TopicPort,
         participants: Participants,
-        settings: TopicSettings,
+        settings: BrokerSettings,
         clock: Clock,
     ) -> None:
         self.number = number

@@ -21,7 +21,7 @@ from magnetar.broker.base.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.transactions.ids import TransactionId, coordinator_topic
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.topics import Topics
@@ -55,7 +55,7 @@ Find = Callable[[TopicName], Awaitable["Connection"]]
 class Messenger:
     """Tells participants. `find`: a link to the broker that owns a topic."""
 
-    def __init__(self, topics: Topics, find: Find, settings: TopicSettings) -> None:
+    def __init__(self, topics: Topics, find: Find, settings: BrokerSettings) -> None:
         self._topics = topics
         self._find = find
         self._settings = settings

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from magnetar.broker.base.errors import NotAllowedError, ServiceNotReadyError
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.transactions.acknowledging import TransactionalAcks
 from magnetar.broker.features.transactions.buffer import TransactionBuffer
 from magnetar.broker.features.transactions.buffer_state import BufferState
@@ -46,7 +46,7 @@ class TopicTransactions(Feature):
         self,
         topic: TransactionalTopic,
         open_log: OpenLog,
-        settings: TopicSettings,
+        settings: BrokerSettings,
         clock: Clock,
         *,
         cursor_names: CursorNames,

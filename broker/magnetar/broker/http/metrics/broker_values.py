@@ -13,7 +13,6 @@ from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.features.transactions.topic_transactions import state_of
 from magnetar.broker.http.metrics.sampler import Sampler
 from magnetar.broker.http.metrics.text import (
-    Kind,
     Named,
     Table,
     Value,
@@ -25,6 +24,7 @@ from magnetar.broker.http.metrics.text import (
 from magnetar.broker.http.metrics.topic_values import TOPIC
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.topics.services import Services
+from magnetar.ledger.metric_fields import Kind
 from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
 from magnetar.ledger.offloading.offloader import OffloadCounts
 

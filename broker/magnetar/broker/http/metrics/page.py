@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from magnetar.broker.base.settings.observing import ObservingSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.http.metrics import topic_values as of
 from magnetar.broker.http.metrics.broker_values import (
     BALANCE,
@@ -37,7 +37,6 @@ from magnetar.broker.http.metrics.broker_values import (
 )
 from magnetar.broker.http.metrics.sampler import Sampler
 from magnetar.broker.http.metrics.text import (
-    Kind,
     Named,
     Table,
     gauge,
@@ -49,6 +48,7 @@ from magnetar.broker.http.metrics.topic_values import COMPACTION, CONSUMER, SUBS
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
+from magnetar.ledger.metric_fields import Kind
 
 STEPS_AT_ONCE = 200
 """Topics and subscriptions that are gathered before others get their turn: some milliseconds."""
@@ -101,7 +101,7 @@ _KINDS = tuple(metric.kind for metric in of.TOPIC)
 class Gathering:
     """One look at all topics, topic by topic."""
 
-    def __init__(self, settings: ObservingSettings, sampler: Sampler, *, cluster: str) -> None:
+    def __init__(self, settings: BrokerSettings, sampler: Sampler, *, cluster: str) -> None:
         self._sampler = sampler
         self._cluster = cluster
         self._topics_max = settings.metrics_topics_max

@@ -8,22 +8,15 @@ memory nor writing it takes long at a stretch.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple
+
+from magnetar.ledger.metric_fields import Kind
 
 LINES_AT_ONCE = 1_000
 """Of one portion: about half a millisecond of work, and 100 KB."""
 
 Value = float | None
 """None: the row has no sample of that metric."""
-
-
-class Kind(StrEnum):
-    """What Prometheus knows of a metric."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
 
 
 class Named(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership.protocol import Tenure
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic.consumer import Consumer
@@ -91,7 +91,7 @@ class DispatchContext:
     """The right to send anything."""
     wall_ms: Callable[[], int]
     """The time, for statistics."""
-    settings: TopicSettings
+    settings: BrokerSettings
     policies: Callable[[], Policies]
     """What counts for the topic now: unacknowledged messages, rates."""
     on_progress: Callable[[], None]

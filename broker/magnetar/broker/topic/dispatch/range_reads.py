@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.tail_cache import TailCache
 from magnetar.ledger.position import Position
@@ -51,7 +51,7 @@ class _Read:
 class RangeReads:
     """Reads of one topic. Not thread safe; everything happens on the event loop."""
 
-    def __init__(self, log: ReadableLog, cache: TailCache, settings: TopicSettings) -> None:
+    def __init__(self, log: ReadableLog, cache: TailCache, settings: BrokerSettings) -> None:
         self._log = log
         self.cache = cache
         self.settings = settings

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from magnetar.broker.base.entry import messages_of
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.topic.dispatch.range_reads import ReadableLog
 from magnetar.broker.topic.tail_cache import TailCache
 from magnetar.ledger.backoff import backoff
@@ -107,7 +107,7 @@ class ReplayReader:
     def __init__(
         self,
         log: ReadableLog,
-        settings: TopicSettings,
+        settings: BrokerSettings,
         *,
         label: str,
         on_read: Callable[[list[LoadedEntry], list[Position], list[Position]], None],
@@ -209,7 +209,7 @@ class ReplayLoader:
         self,
         log: ReadableLog,
         cache: TailCache,
-        settings: TopicSettings,
+        settings: BrokerSettings,
         *,
         label: str,
         on_ready: Callable[[], None],

@@ -20,7 +20,7 @@ import structlog
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import RequestError, TopicNotFoundError
-from magnetar.broker.base.settings.topics import TopicSettings
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership.protocol import Ownership
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
@@ -54,7 +54,7 @@ class TopicsAtRest:
 
     def __init__(
         self,
-        settings: TopicSettings,
+        settings: BrokerSettings,
         topics: Topics,
         policies: PolicyRegistry,
         ownership: Ownership,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from magnetar.sdk import Client, Producer, ProducerSettings
+from magnetar.sdk.backoff import Backoff
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.spark.errors import (
     MagnetarSparkError,
@@ -79,7 +80,7 @@ async def open_lane(
         compression=options.compression,
     )
     give_up_at_s = clock.monotonic_s() + options.busy_timeout_ms / 1000
-    pause_s = BUSY_PAUSE_S_MIN
+    backoff = Backoff(min_s=BUSY_PAUSE_S_MIN, max_s=BUSY_PAUSE_S_MAX)
     while True:
         try:
             producer = await make_producer(client, topic, settings, schema)
@@ -89,8 +90,7 @@ async def open_lane(
                     f"{topic}: {task}: another attempt of this task is connected and did not end "
                     f"within {options.busy_timeout_ms} ms (busyTimeoutMs): {error}"
                 ) from error
-            await asyncio.sleep(pause_s)
-            pause_s = min(BUSY_PAUSE_S_MAX, 2 * pause_s)
+            await asyncio.sleep(backoff.next_s())
             continue
         return Lane(producer, topic, task, options)
 

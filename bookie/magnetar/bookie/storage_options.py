@@ -1,4 +1,7 @@
-"""Kind and sizes of an `EntryStorage`."""
+"""The engine kind of one ledger directory, and its share of the bookie's memory and files.
+
+`BookieSettings` bounds the whole bookie; `Bookie` divides those bounds among its directories.
+"""
 
 from dataclasses import dataclass
 
@@ -7,7 +10,7 @@ from magnetar.bookie.indexes.index_mark import EngineKind
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Kind and sizes of an `EntryStorage`."""
+    """Kind and sizes of an `EntryStorage` and of its index."""
 
     engine: EngineKind = "db"
     write_buffer_bytes: int = 64 << 20

@@ -1,0 +1,339 @@
+"""Values that earlier commits stored say to this one what they said then (`samples/`)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar.bookie.entry_logs.entry_log import RunLocation
+from magnetar.bookie.gc.compaction_record import decode_record
+from magnetar.bookie.indexes.location_index import RunMove
+from magnetar.bookie.integrity.horizon_file import read_horizon
+from magnetar.bookie.integrity.loss_mark import is_check_needed, is_pass_needed
+from magnetar.bookie.integrity.scrub_position import ScrubPosition, decode_position
+from magnetar.bookie.requests.past_ledgers import LossHorizon
+from magnetar.broker.cluster.partitions.record import PartitionedTopicRecord
+from magnetar.broker.features.backup.documents import ClusterBackup, LogBackup
+from magnetar.broker.features.compaction.compacted_ledger import (
+    CompactionRecord,
+    record_in,
+    unpack,
+)
+from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket, buckets_in
+from magnetar.broker.features.delayed.index import Bucket
+from magnetar.broker.features.transactions.buffer_state import BufferState
+from magnetar.broker.features.transactions.coordinator_state import CoordinatorState, Status
+from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.pending_acks import Ack, load_all
+from magnetar.broker.policies.dynamic import DynamicSettingsRecord
+from magnetar.broker.policies.model import (
+    AutoTopicCreation,
+    BacklogPolicy,
+    BacklogQuota,
+    ClusterRecord,
+    DeleteMode,
+    InactiveTopic,
+    NamespaceRecord,
+    PublishRate,
+    QuotaType,
+    Retention,
+    TenantRecord,
+    TopicPolicyRecord,
+    decode,
+)
+from magnetar.broker.policies.resources import (
+    BookieRacksRecord,
+    ResourceGroupRecord,
+    ResourceQuotaRecord,
+)
+from magnetar.broker.schemas.model import SchemaData, SchemaType, StoredSchema
+from magnetar.broker.schemas.record import SchemaEntry, SchemaRecord
+from magnetar.ledger.digest import packet_codec
+from magnetar.ledger.ledger_metadata import DigestType
+from magnetar.ledger.log_message import Message, decode_messages
+from magnetar.ledger.offloading.log_manifest import LogManifest, ManifestSchema
+from magnetar.ledger.offloading.object_format import (
+    HEADER_BYTES,
+    ObjectFooter,
+    ObjectName,
+    check_header,
+    decode_footer,
+    run_payloads,
+)
+from magnetar.ledger.position import Position
+from magnetar.ledger.system import SystemDisk
+
+FIRST = Path(__file__).parent / "samples" / "03daffae"
+TIERED = Path(__file__).parent / "samples" / "5d891d5e"
+FORMATS = Path(__file__).parents[2] / "docs" / "formats"
+BEGUN_MS = 1_767_225_600_000
+LOG = "/managed-ledgers/public/default/persistent/flights"
+
+IN_SET = "sets/"
+ON_THE_WIRE = "nothing is stored in this format"
+SAMPLED = {
+    "backup.md": "backup-log.json backup-cluster.json",
+    "bookie-frame.md": ON_THE_WIRE,
+    "brokers.md": IN_SET,
+    "compacted-ledger.md": "compacted-entry.bin compacted-record.json",
+    "compaction.md": "compaction-record.bin",
+    "cookie.md": IN_SET,
+    "cursor-record.md": IN_SET,
+    "delayed-index.md": "delayed-buckets.json delayed-segment.bin",
+    "entry-log.md": IN_SET,
+    "entry.md": IN_SET,
+    "index.md": IN_SET,
+    "integrity.md": "integrity-check integrity-horizon scrub-position",
+    "journal.md": IN_SET,
+    "ledger-metadata.md": IN_SET,
+    "log-message.md": "log-messages.bin",
+    "managed-log.md": IN_SET,
+    "manifest.md": "manifest.json",
+    "object.md": "ledger.object",
+    "page-index.md": IN_SET,
+    "policies.md": "cluster.json tenant.json namespace.json topic-policies.json "
+    "partitioned-topic.json dynamic-configuration.json resource-group.json resource-quota.json "
+    "bookie-racks.json",
+    "pulsar-frame.md": ON_THE_WIRE,
+    "schemas.md": "schema-record.json schema-entry.json",
+    "transactions.md": "coordinator-log.json coordinator-snapshot.json topic-transactions.json",
+    "under-replication.md": IN_SET,
+}
+"""Where values of each page of docs/formats are kept that an earlier commit wrote."""
+
+
+def first(name: str) -> bytes:
+    return (FIRST / name).read_bytes()
+
+
+def properties(name: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(first(name))
+    return found
+
+
+def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None:
+    pages = {page.name for page in FORMATS.glob("*.md")} - {"README.md"}
+    assert pages == SAMPLED.keys(), "a new page: add a sample, see README.md beside this file"
+    named = {
+        name
+        for where in SAMPLED.values()
+        if where not in (IN_SET, ON_THE_WIRE)
+        for name in where.split()
+    }
+    assert named == {path.name for folder in (FIRST, TIERED) for path in folder.iterdir()}
+
+
+# What bookies store
+
+
+def test_the_messages_of_a_log_are_read() -> None:
+    assert decode_messages(first("log-messages.bin")) == [
+        Message(b"plain"),
+        Message(b"", b"key"),
+        Message(b"x", b"", (("h", b"\0v"),)),
+    ]
+
+
+def test_the_record_of_a_compaction_names_its_logs_and_moves() -> None:
+    record = decode_record(first("compaction-record.bin"), log_id=3)
+    assert record.replaced == (1, 2)
+    assert list(record.batches(10)) == [
+        [
+            RunMove(7, 0, 9, RunLocation(1, 64, 500, 10, True), RunLocation(3, 80, 500, 10, False)),
+            RunMove(8, 5, 5, RunLocation(2, 64, 50, 1, False), None),
+        ]
+    ]
+
+
+def test_a_bookie_remembers_that_it_lost_data() -> None:
+    disk, directories = SystemDisk(), [str(FIRST)]
+    assert is_check_needed(disk, directories)
+    assert is_pass_needed(disk, directories)
+    assert read_horizon(disk, directories) == LossHorizon(41, frozenset({3, 17}))
+
+
+def test_a_scrubber_goes_on_where_it_was() -> None:
+    assert decode_position(first("scrub-position")) == ScrubPosition(
+        pass_started_ms=BEGUN_MS, ledger_id=9, entry_id=4, bytes_done=12_345
+    )
+
+
+# What topics store
+
+
+def test_a_compacted_ledger_is_named_and_its_entries_are_read() -> None:
+    record = record_in(properties("compacted-record.json"), of="a topic")
+    assert record == CompactionRecord(ledger_id=12, horizon=(5, 99))
+    assert unpack(first("compacted-entry.bin")) == (Position(5, 6), b"\x0e\x01entry")
+
+
+def test_delayed_messages_are_due_when_they_were() -> None:
+    (stored,) = buckets_in(properties("delayed-buckets.json"), of="a topic")
+    assert stored == StoredBucket(ledger_id=20, records=2, starts_ms=[BEGUN_MS], last=(5, 8))
+    bucket = Bucket(
+        [first("delayed-segment.bin")], stored.starts_ms, records=2, last=Position(*stored.last)
+    )
+    due: list[Position] = []
+    bucket.take_due(BEGUN_MS, 10, due)
+    assert due == [Position(5, 7)]
+    bucket.take_due(BEGUN_MS + 500, 10, due)
+    assert due == [Position(5, 7), Position(5, 8)]
+
+
+def test_schemas_are_read_in_their_versions() -> None:
+    record = decode(SchemaRecord, "/schemas/x", first("schema-record.json"))
+    assert [each.version for each in record.versions] == [0, 1, 2]
+    assert [each.fingerprint for each in record.current] == ["cd"]
+    entry = decode(SchemaEntry, "entry 0", first("schema-entry.json"))
+    assert entry.stored(2) == StoredSchema(
+        2, 3, SchemaData(SchemaType.AVRO, b'{"type": "string"}', {"p": "1"})
+    )
+
+
+def test_a_coordinator_knows_its_transactions_from_its_log() -> None:
+    state = CoordinatorState(3, finished_max=10)
+    for record in json.loads(first("coordinator-log.json")):
+        state.apply(record)
+    check_coordinator(state)
+    restored = CoordinatorState(3, finished_max=10)
+    restored.apply(json.loads(first("coordinator-snapshot.json")))
+    check_coordinator(restored)
+
+
+def check_coordinator(state: CoordinatorState) -> None:
+    assert state.next_least == 3
+    assert dict(state.finished) == {0: True}
+    found = [(each.id, each.owner, each.status) for each in state.transactions.values()]
+    assert found == [
+        (TransactionId(3, 1), "", Status.ABORTING),
+        (TransactionId(3, 2), "bob", Status.OPEN),
+    ]
+    assert {each.deadline_ms for each in state.transactions.values()} == {BEGUN_MS + 60_000}
+
+
+def test_a_topic_knows_its_transactions_from_its_snapshot() -> None:
+    record = json.loads(first("topic-transactions.json"))
+    assert (record["kind"], record["through"]) == ("snapshot", [5, 0])
+    buffer = BufferState.load(record["buffer"])
+    assert list(buffer.open) == [TransactionId(3, 5)]
+    assert Position(5, 3) in buffer.open[TransactionId(3, 5)].positions
+    assert Position(5, 1) in buffer.aborted
+    assert buffer.ended.was_committed(TransactionId(3, 2)) is True
+    assert buffer.ended.was_committed(TransactionId(3, 4)) is False
+    pending = load_all(record["pending"])["s"]
+    assert pending.cumulative == (TransactionId(3, 6), Ack(Position(4, 9)))
+    individual = pending.transactions[TransactionId(3, 5)].individual
+    assert list(individual.values()) == [Ack(Position(4, 0)), Ack(Position(4, 1), (-4,), 6)]
+
+
+# What brokers store about tenants, namespaces and topics
+
+
+def test_a_namespace_keeps_its_policies() -> None:
+    record = decode(NamespaceRecord, "/n", first("namespace.json"))
+    policies = record.policies
+    assert policies.retention == Retention(minutes=60, mib=-1)
+    assert policies.message_ttl_s == 30
+    assert policies.deduplication is True
+    assert policies.publish_rate == PublishRate(messages=10, bytes=0)
+    assert policies.backlog_quotas == {
+        QuotaType.SIZE: BacklogQuota(
+            bytes=1000, seconds=-1, policy=BacklogPolicy("producer_exception")
+        )
+    }
+    assert policies.own("max_topics") == 7
+    assert policies.own("encryption_required") is True
+    assert policies.own("auto_topic_creation") == AutoTopicCreation(
+        allowed=True, is_partitioned=True, partitions=3
+    )
+    assert record.replication_clusters == ("here",)
+    assert record.permissions == {"reader": ("consume",)}
+    assert record.subscription_permissions == {"s": ("reader",)}
+    assert record.properties == {"k": "v"}
+
+
+def test_a_topic_keeps_its_policies() -> None:
+    policies = decode(TopicPolicyRecord, "/t", first("topic-policies.json")).policies
+    assert policies.max_producers == 3
+    assert policies.inactive_topic == InactiveTopic(
+        is_on=True, mode=DeleteMode.NO_SUBSCRIPTIONS, max_s=60
+    )
+
+
+RECORDS: list[tuple[str, type[Any], dict[str, Any]]] = [
+    ("cluster.json", ClusterRecord, {"data": {"serviceUrl": "http://b:8080"}}),
+    ("tenant.json", TenantRecord, {"admin_roles": ("boss",), "allowed_clusters": ("here",)}),
+    ("partitioned-topic.json", PartitionedTopicRecord, {"partitions": 4, "properties": {"k": "v"}}),
+    ("dynamic-configuration.json", DynamicSettingsRecord, {"values": {"message_ttl_s": "90"}}),
+    ("resource-group.json", ResourceGroupRecord, {"data": {"publishRateInMsgs": 5}}),
+    ("resource-quota.json", ResourceQuotaRecord, {"data": {"msgRateIn": 40.0}}),
+    (
+        "bookie-racks.json",
+        BookieRacksRecord,
+        {"groups": {"default": {"b1:3181": {"rack": "/r1", "hostname": "h"}}}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "fields"), RECORDS, ids=lambda each: str(each)[:30])
+def test_a_record_says_what_it_said(name: str, kind: type[Any], fields: dict[str, Any]) -> None:
+    assert decode(kind, "/where", first(name)) == kind(**fields)
+
+
+# What lies in object stores
+
+
+def test_the_object_of_a_ledger_has_its_entries() -> None:
+    data = (TIERED / "ledger.object").read_bytes()
+    name = ObjectName(7, bytes(range(16)))
+    check_header(data[:HEADER_BYTES], name)
+    footer = decode_footer(data, name, len(data))
+    assert isinstance(footer, ObjectFooter)
+    codec = packet_codec(7, DigestType.CRC32C, b"a password")
+    entries = [
+        payload
+        for number, run in enumerate(footer.runs)
+        for payload in run_payloads(
+            data[run.offset : run.offset + run.size_bytes], footer, number, codec
+        )
+    ]
+    assert entries == [b"entry %d" % number for number in range(9)]
+    described = footer.description
+    assert (described.instance_id, described.log, described.made_by) == ("5f0c", LOG, "5d891d5e")
+    assert (described.first_publish_ms, described.last_publish_ms) == (BEGUN_MS, BEGUN_MS + 8)
+    assert described.schema_versions == (0,)
+
+
+def check_manifest(manifest: LogManifest) -> None:
+    assert (manifest.instance_id, manifest.log, manifest.version) == ("5f0c", LOG, 17)
+    assert manifest.written_ms == 1_767_225_700_000
+    offloaded, other = manifest.node.ledgers
+    assert (offloaded.ledger_id, offloaded.entries, other.ledger_id) == (7, 9, 8)
+    assert offloaded.object is not None
+    assert offloaded.object.attempt == bytes(range(16)).hex()
+    assert other.object is None
+    assert manifest.schemas == (ManifestSchema(2, 1, "AVRO", b'{"type": "string"}', {"p": "1"}),)
+
+
+def test_a_manifest_says_what_its_log_had() -> None:
+    check_manifest(LogManifest.from_json((TIERED / "manifest.json").read_bytes(), key="k"))
+
+
+def test_a_backup_has_what_a_restore_needs() -> None:
+    log = LogBackup.from_bytes((TIERED / "backup-log.json").read_bytes(), key="k")
+    check_manifest(log.manifest)
+    cursor = log.cursors["s 1"]
+    assert (cursor.epoch, cursor.mark_delete) == (3, (7, 1))
+    assert cursor.batches == ((7, 3, (-1, 5)),)
+    assert log.topic_policies is not None
+    assert log.topic_policies.policies.max_producers == 3
+    assert log.schemas_next == 3
+    cluster = ClusterBackup.from_bytes((TIERED / "backup-cluster.json").read_bytes(), key="k")
+    assert (cluster.name, cluster.scope, cluster.instance_id) == ("daily", "public", "5f0c")
+    assert cluster.tenants["public"].admin_roles == ("boss",)
+    assert cluster.namespaces["public/default"].permissions == {"reader": ("consume",)}
+    assert cluster.partitioned["public/default/persistent/y"].partitions == 4
+    assert [each.key for each in cluster.logs] == ["k"]
+    assert cluster.uncovered == log.uncovered
+    assert (log.uncovered.entries, log.uncovered.is_compacted) == (2, True)

@@ -270,14 +270,7 @@ class Broker:
             budget=PublishBudget(settings.publish_bytes_max),
             shares=TurnShares(settings.turn_bytes_max, request_cost_bytes=COMMAND_COST_BYTES),
             keeping=Keeping(clock),
-            coordinators=Coordinators(
-                settings,
-                topics,
-                policies,
-                self._make_owner_links(),
-                clock,
-                is_leader=lambda: self.cluster is None or self.cluster.is_leader,
-            ),
+            coordinators=self._make_coordinators(topics, policies),
             authenticator=self.security.authenticator,
             authorizer=self.security.authorizer,
             clock=clock,
@@ -285,6 +278,16 @@ class Broker:
             server_version=f"Magnetar-{VERSION}",
             next_producer_name=self._next_producer_name,
             is_serving=lambda: self.cluster is None or self.cluster.guard.is_valid,
+        )
+
+    def _make_coordinators(self, topics: Topics, policies: PolicyRegistry) -> Coordinators:
+        return Coordinators(
+            self._settings,
+            topics,
+            policies,
+            self._make_owner_links(),
+            self._clock,
+            is_leader=lambda: self.cluster is None or self.cluster.is_leader,
         )
 
     def _make_owner_links(self) -> OwnerLinks:

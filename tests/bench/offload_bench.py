@@ -215,7 +215,7 @@ class _Copies:
 
 
 def _ledgers(cluster: ProcessCluster, topic: str) -> list[dict[str, Any]]:
-    """Those that have entries."""
+    """Return the ledgers of a topic that have entries."""
     found = admin(cluster, "GET", f"{topic_path(topic)}/internalStats")["ledgers"]
     return [each for each in found if each["entries"]]
 

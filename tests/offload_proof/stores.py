@@ -1,5 +1,6 @@
 """The object stores of the proof: a process that speaks S3, and a directory."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -64,7 +65,9 @@ class DirectoryStore:
         return {"name": "main", "url": self._directory.resolve().as_uri()}
 
     def keys(self) -> list[str]:
-        return [str(each) for each in self._directory.rglob("*.mgo")]
+        # Not rglob: a sweep deletes directories meanwhile, which it takes for an error.
+        found = (name for _, _, names in os.walk(self._directory) for name in names)
+        return [name for name in found if name.endswith(".mgo")]
 
     def stop(self) -> None: ...
 

@@ -27,7 +27,7 @@ INSTALL := sh deploy/bootstrap/packages.sh $(VENV)
 LOCKED := --quiet --universal --generate-hashes --no-header --python-version 3.11 --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak spark-matrix bench bench-peers fmt proto lock clean
+.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak offload-proof spark-matrix bench bench-peers fmt proto lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -138,6 +138,10 @@ chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (A
 	$(if $(CLUSTER)$(PIPELINE),@sh deploy/bootstrap/java.sh && sh deploy/bootstrap/iproute2.sh)
 	$(if $(TXN),@sh deploy/bootstrap/java.sh)
 	$(BIN)/python -m tests.chaos$(if $(PIPELINE),.pipeline,$(if $(CLUSTER),.cluster --times $(or $(FAULTS),20),$(if $(TXN),.transactions)$(if $(OFFLOAD),.offloading) --kills $(or $(KILLS),200))) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+offload-proof: $(VENV)/.stamp-test ## move BYTES=1000000000 to an object store (STORE=s3, directory), forget them on bookies, read them in every way, delete them
+	@sh deploy/bootstrap/java.sh
+	$(BIN)/python -m tests.offload_proof $(if $(BYTES),--bytes $(BYTES)) $(if $(STORE),--store $(STORE)) $(ARGS)
 
 spark-matrix: $(VENV)/.stamp-test ## read topics by Spark in all 288 ways of choosing, beginning, running and storing
 	@sh deploy/bootstrap/java.sh

@@ -7,6 +7,7 @@ goes to a log file as well, which the tests read for tracebacks.
 import fcntl
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ HOST = "127.0.0.1"
 _GONE_WITHIN_S = 120.0
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
 class ServerFailedError(Exception):
@@ -137,6 +139,12 @@ def fork_servers(start: Start) -> None:
 def resident_bytes_of(pid: int) -> int:
     """Memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+def pss_bytes_of(pid: int) -> int:
+    """Proportional set size of a process: memory that it shares counts in parts."""
+    found = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_text())
+    return int(found[1]) * 1024 if found else 0
 
 
 def descendants_of(pid: int) -> list[int]:

@@ -28,6 +28,7 @@ from tests.bench.fanout_bench import FanoutBench
 from tests.bench.figures import describe_machine
 from tests.bench.gaps_bench import GapsBench
 from tests.bench.ledger_bench import LedgerBench
+from tests.bench.offload_bench import OffloadBench
 from tests.bench.patience import wait_for_the_disk
 from tests.bench.rates_bench import RatesBench
 from tests.bench.recovery_bench import RecoveryBench
@@ -251,6 +252,7 @@ def main() -> None:
             WebSocketBench(report, effort).websocket,
             SdkBench(report, effort).sdk,
             SparkBench(report, effort).spark,
+            OffloadBench(report, effort).offload,
         ):
             # Of the loop is told whatever loaded it.
             is_wanted = arguments.only is None or arguments.only in measurement.__name__

@@ -27,6 +27,7 @@ def produce(
     size: int,
     in_flight: int = 0,
     batch: int = 0,
+    rate: float = 0,
     seconds_max: float = 0,
 ) -> Rate:
     """Publish; latencies are from the call to the receipt. 0 leaves a limit to the tool."""
@@ -38,6 +39,7 @@ def produce(
         *("--size", str(size)),
         *("--in-flight", str(in_flight)),
         *("--batch", str(batch)),
+        *("--rate", str(rate)),
         *("--seconds", str(seconds_max)),
     )
 
@@ -49,6 +51,7 @@ def consume(
     messages: int,
     receiver_queue: int = 20_000,
     ack: str = "individual",
+    subscription: str = "perf",
 ) -> Rate:
     """Catch up from the first message. The latencies are the age of the backlog, so dropped."""
     rate = _perf(
@@ -58,6 +61,7 @@ def consume(
         *("--messages", str(messages)),
         *("--receiver-queue", str(receiver_queue)),
         *("--ack", ack),
+        *("--subscription", subscription),
     )
     return Rate(rate.messages, rate.seconds, rate.msgs_per_s, rate.mb_per_s, None)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from tests.processes import HOST
 
 _FAULTS = ("refused", "unavailable", "reply lost", "cut", "slow")
-_SLOW_S = 0.5
 _BUSY = (
     b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nConnection: close\r\n"
     b"Content-Length: 39\r\n\r\n<Error><Code>SlowDown</Code></Error>   "
@@ -29,6 +28,9 @@ class BadStore:
     """How likely a request meets a fault."""
     port: int = 0
     faults: int = 0
+    slow_s: float = 0.5
+    busy: bytes = _BUSY
+    """The answer if the store is unavailable."""
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     _thread: threading.Thread | None = None
     _random: random.Random = field(init=False)
@@ -69,11 +71,11 @@ class BadStore:
             if fault == "refused":
                 return
             if fault == "unavailable":
-                writer.write(_BUSY)
+                writer.write(self.busy)
                 await writer.drain()
                 return
             if fault == "slow":
-                await asyncio.sleep(_SLOW_S)
+                await asyncio.sleep(self.slow_s)
             answer = await self._ask(_closing(head), reader, head)
             if fault == "reply lost":
                 return

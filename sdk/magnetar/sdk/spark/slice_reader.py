@@ -407,7 +407,10 @@ class FallbackReads:
             # Here, not above: most tasks read no object, and it has to load much.
             from magnetar.sdk.spark.object_reads import ObjectLedgerReads
 
-            self._objects = ObjectLedgerReads(request_bytes=self._slice.settings.request_bytes)
+            settings = self._slice.settings
+            self._objects = ObjectLedgerReads(
+                request_bytes=settings.request_bytes, key_file=settings.object_key_file
+            )
         return self._objects
 
     def _opened(self) -> BrokerReads:

@@ -7,7 +7,6 @@ Source: tiered storage, section 15.
 """
 
 import json
-import os
 from collections.abc import Sequence
 
 from magnetar.ledger.digest import PacketCodec
@@ -21,7 +20,6 @@ from magnetar.ledger.offloading.object_encryption import (
     NO_KEYS,
     ObjectIdentity,
     ObjectKeyRing,
-    RandomBytes,
     RunCipher,
     WrappedKey,
 )
@@ -55,12 +53,10 @@ class ObjectBuilder:
         log: str,
         made_by: str,
         keys: ObjectKeyRing = NO_KEYS,
-        random_bytes: RandomBytes = os.urandom,
     ) -> None:
         """
         Args:
             keys: with a key for new objects, the object is encrypted.
-            random_bytes: makes its data key.
 
         Raises:
             InvalidLedgerMetadataError: the ledger is not closed (rule O6).
@@ -85,7 +81,7 @@ class ObjectBuilder:
         self._next_entry_id = 0
         self._length = 0
         # Of this builder alone: another try for the same attempt must not use a nonce again.
-        sealing = keys.new_cipher(ObjectIdentity(instance_id, log, *self.name), random_bytes)
+        sealing = keys.new_cipher(ObjectIdentity(instance_id, log, *self.name))
         self._wrapped_key: WrappedKey | None = None
         self._cipher: RunCipher | None = None
         if sealing is not None:

@@ -69,14 +69,15 @@ class ObjectKeyRing:
     """The key for new objects; empty: they are not encrypted."""
     source: str = "object_key_file"
     """What names the file of the keys: a setting or an option, for errors."""
+    random_bytes: RandomBytes | None = None
+    """Makes data keys; None: the keys are for reading only."""
 
-    def new_cipher(
-        self, identity: ObjectIdentity, random_bytes: RandomBytes
-    ) -> "tuple[WrappedKey, RunCipher] | None":
+    def new_cipher(self, identity: ObjectIdentity) -> "tuple[WrappedKey, RunCipher] | None":
         """Return a new data key for an object that is to be written; None: it stays plain."""
         if not self.new_key_id:
             return None
-        data_key, nonce = random_bytes(KEY_BYTES), random_bytes(_WRAP_NONCE_BYTES)
+        assert self.random_bytes is not None
+        data_key, nonce = self.random_bytes(KEY_BYTES), self.random_bytes(_WRAP_NONCE_BYTES)
         key = _aes_gcm(self.keys[self.new_key_id])
         wrapped = nonce + key.encrypt(nonce, data_key, _bound(self.new_key_id, identity))
         return WrappedKey(self.new_key_id, wrapped), RunCipher(data_key, identity)

@@ -49,7 +49,7 @@ def read_object_keys(
             f"{source} {path} has no key {new_key_id!r} for new objects (it has "
             f"{', '.join(map(repr, keys))}): add it, or name one of these as object_key_id"
         )
-    return ObjectKeyRing(keys, new_key_id, source)
+    return ObjectKeyRing(keys, new_key_id, source, os.urandom)
 
 
 def parse_object_keys(text: str, *, where: str) -> dict[str, bytes]:

@@ -23,7 +23,6 @@ Source: tiered storage, sections 15, 16 and 18.
 """
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -46,7 +45,7 @@ from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_object_changes import LogObjectChanges
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase, ObjectState
 from magnetar.ledger.offloading.object_builder import ObjectBuilder
-from magnetar.ledger.offloading.object_encryption import NO_KEYS, ObjectKeyRing, RandomBytes
+from magnetar.ledger.offloading.object_encryption import NO_KEYS, ObjectKeyRing
 from magnetar.ledger.offloading.object_format import (
     ATTEMPT_BYTES,
     TAIL_BYTES,
@@ -149,7 +148,6 @@ class Offloader:
         password: bytes | None = None,
         describe: Describe = no_facts,
         keys: ObjectKeyRing = NO_KEYS,
-        random_bytes: RandomBytes = os.urandom,
     ) -> None:
         """
         Args:
@@ -157,7 +155,6 @@ class Offloader:
             made_by: release and host, likewise.
             password: of the logs' ledgers; None asks with the one from their metadata.
             keys: with a key for new objects, these are encrypted.
-            random_bytes: makes the data keys of objects.
         """
         self._client = client
         self._stores = stores
@@ -170,7 +167,6 @@ class Offloader:
         self._password = password
         self._describe = describe
         self._keys = keys
-        self._random_bytes = random_bytes
         self._at_once = asyncio.Semaphore(settings.copies_at_once)
         self._pace = Pace(settings.copy_bytes_per_s_max)
         self.counts = OffloadCounts()
@@ -317,7 +313,6 @@ class Offloader:
             log=owned.path,
             made_by=self._made_by,
             keys=self._keys,
-            random_bytes=self._random_bytes,
         )
         store = self._stores.store(owned.objects.base(found).store)
         key = owned.objects.key(metadata.ledger_id, found, attempt)

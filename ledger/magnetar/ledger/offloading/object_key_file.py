@@ -20,13 +20,15 @@ from magnetar.ledger.offloading.object_encryption import KEY_BYTES, ObjectKeyRin
 FILE_BYTES_MAX = 256 << 10
 """A thousand keys and more."""
 
-KEY_ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_KEY_DIGITS = f"[0-9A-Fa-f]{{{2 * KEY_BYTES}}}"
+KEY_ID_PATTERN = rf"(?!{_KEY_DIGITS}\Z)[A-Za-z0-9][A-Za-z0-9._-]{{0,63}}"
+"""Of ids, which are shown. What looks like a key is none: somebody has put one in its place."""
 
 _TOO_OPEN = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
 """What others may not do: a group may read, for Kubernetes gives mounted secrets to one."""
 
 _KEY_ID = re.compile(KEY_ID_PATTERN)
-_KEY = re.compile(f"[0-9A-Fa-f]{{{2 * KEY_BYTES}}}")
+_KEY = re.compile(_KEY_DIGITS)
 
 
 def read_object_keys(

@@ -26,6 +26,7 @@ from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.features.offloading import (
     Offload,
     Scrubbing,
+    object_keys,
     object_ledgers,
     offload_surroundings,
 )
@@ -126,7 +127,10 @@ class Broker:
         self.security = self._make_security(policies, read_file)
         ownership = self._make_ownership()
         self._stores = StoreSet(settings.object_stores)
-        self._objects = client.objects = object_ledgers(settings, self._stores, clock)
+        self._object_keys = object_keys(settings)
+        self._objects = client.objects = object_ledgers(
+            settings, self._stores, clock, keys=self._object_keys
+        )
         self.services: Services = self._make_services(client, policies, ownership, spans)
         self.sweeping: Sweeping = self._make_sweeping(client)
         if self.cluster is not None:
@@ -251,6 +255,7 @@ class Broker:
                 settings,
                 self._stores,
                 client,
+                keys=self._object_keys,
                 clock=clock,
                 random=self._random,
                 made_by=f"magnetar {VERSION}",

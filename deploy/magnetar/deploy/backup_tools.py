@@ -20,6 +20,7 @@ from magnetar.broker.features.backup import (
     Uncovered,
     topic_of_log,
 )
+from magnetar.broker.features.offloading import object_keys
 from magnetar.cursors import CursorError
 from magnetar.deploy.copy_open import OpenLedgers
 from magnetar.deploy.errors import DeployError, SettingsError
@@ -208,7 +209,9 @@ class BackupTools:
             DeployError, LedgerError, CursorError, RequestError
         """
         quorum = default_quorum(max(1, len(self._client.registry.writable())))
-        objects = StoredLedgers(self._stores, ObjectReads(self._settings, self._clock))
+        keys = object_keys(self._settings)
+        reads = ObjectReads(self._settings, self._clock, keys=keys)
+        objects = StoredLedgers(self._stores, reads)
         restore = Restore(
             self._backups(instance_id),
             name,

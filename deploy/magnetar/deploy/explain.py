@@ -50,6 +50,8 @@ from magnetar.ledger.errors import (
     NoSuchLedgerError,
     ObjectDamagedError,
     ObjectError,
+    ObjectKeyConfigError,
+    ObjectKeyError,
     ObjectMissingError,
     ObjectStoreConfigError,
     ObjectStoreRefusedError,
@@ -122,6 +124,8 @@ def explain(
         case ObjectDamagedError() | ObjectMissingError():
             return DamageFoundError(text)
         case ObjectStoreConfigError() | ObjectStoreRefusedError():
+            return SettingsError(text)
+        case ObjectKeyConfigError() | ObjectKeyError():
             return SettingsError(text)
         case ObjectError():
             return DeployError(f"the object store does not answer as it should: {text}")

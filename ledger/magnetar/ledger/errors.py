@@ -34,6 +34,8 @@ LedgerError                        root; `retryable` says whether the same call 
 │   ├── LedgersLeftError           some ledgers of a log were not copied, or not forgotten
 │   ├── FutureObjectVersionError   a newer release wrote it
 │   ├── ObjectMissingError         the store is certain that there is no such object
+│   ├── ObjectKeyConfigError       a file of keys for objects that cannot be used
+│   ├── ObjectKeyError             an encrypted object whose key is not here, or is another one
 │   ├── ObjectStoreConfigError     settings or an installation with which no store can be opened
 │   ├── ObjectStoreUnavailableError  no answer, or one that proves nothing (outcome unknown)
 │   └── ObjectStoreRefusedError    credentials, permissions, a bucket that is not there
@@ -238,6 +240,20 @@ class FutureObjectVersionError(ObjectError):
 
 class ObjectMissingError(ObjectError):
     """The store is certain that there is no such object."""
+
+
+class ObjectKeyConfigError(ObjectError):
+    """A file of keys for objects cannot be used: the error says which file, and what is wrong, and
+    shows no key. An operator has to mend that."""
+
+
+class ObjectKeyError(ObjectError):
+    """An object is encrypted with a key that this process does not have, or has otherwise. Other
+    objects can be read. An operator has to add the key, and start the process again."""
+
+    def __init__(self, text: str, *, key_id: str = "") -> None:
+        super().__init__(text)
+        self.key_id = key_id
 
 
 class ObjectStoreConfigError(ObjectError):

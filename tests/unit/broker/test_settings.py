@@ -40,3 +40,11 @@ def test_what_does_not_fit_is_refused(values: dict[str, Any]) -> None:
 def test_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAGNETAR_BROKER_FAILOVER_DELAY_MS", "7")
     assert BrokerSettings().failover_delay_ms == 7
+
+
+def test_a_key_in_the_place_of_its_id_is_refused_and_not_shown() -> None:
+    secret = bytes(range(32)).hex()
+    with pytest.raises(ValidationError, match="object_key_id is the id of a key") as caught:
+        BrokerSettings(object_key_file="/keys", object_key_id=secret)
+    assert secret not in caught.value.errors()[0]["msg"]
+    assert BrokerSettings(object_key_file="/keys", object_key_id=secret[1:]).object_key_id

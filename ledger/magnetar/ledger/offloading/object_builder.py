@@ -16,10 +16,19 @@ from magnetar.ledger.errors import (
     ObjectIncompleteError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.offloading.object_encryption import (
+    NO_KEYS,
+    ObjectIdentity,
+    ObjectKeyRing,
+    RunCipher,
+    WrappedKey,
+)
 from magnetar.ledger.offloading.object_format import (
+    ENCRYPTED_VERSION,
     RUN_BYTES,
     RUN_ENTRIES_MAX,
     U32,
+    VERSION,
     ObjectDescription,
     ObjectName,
     RunPlace,
@@ -43,8 +52,12 @@ class ObjectBuilder:
         instance_id: str,
         log: str,
         made_by: str,
+        keys: ObjectKeyRing = NO_KEYS,
     ) -> None:
         """
+        Args:
+            keys: with a key for new objects, the object is encrypted.
+
         Raises:
             InvalidLedgerMetadataError: the ledger is not closed (rule O6).
         """
@@ -67,7 +80,13 @@ class ObjectBuilder:
         self._schema_versions: set[int] = set()
         self._next_entry_id = 0
         self._length = 0
-        self._header = encode_header(self.name)
+        # Of this builder alone: another try for the same attempt must not use a nonce again.
+        sealing = keys.new_cipher(ObjectIdentity(instance_id, log, *self.name))
+        self._wrapped_key: WrappedKey | None = None
+        self._cipher: RunCipher | None = None
+        if sealing is not None:
+            self._wrapped_key, self._cipher = sealing
+        self._header = encode_header(self.name, VERSION if sealing is None else ENCRYPTED_VERSION)
         self._end = len(self._header)
 
     @property
@@ -147,20 +166,17 @@ class ObjectBuilder:
             pieces.append(self._end_run())
         described = json.loads(metadata.to_json())
         described.pop("password", None)  # a secret: not for the object store
-        footer = encode_footer(
-            self.name,
-            self._runs,
-            ObjectDescription(
-                instance_id=self._instance_id,
-                log=self._log,
-                ledger=described,
-                first_publish_ms=self._publish_ms_first,
-                last_publish_ms=self._publish_ms_last,
-                schema_versions=tuple(sorted(self._schema_versions)),
-                made_by=self._made_by,
-            ),
-            self._end,
+        description = ObjectDescription(
+            instance_id=self._instance_id,
+            log=self._log,
+            ledger=described,
+            first_publish_ms=self._publish_ms_first,
+            last_publish_ms=self._publish_ms_last,
+            schema_versions=tuple(sorted(self._schema_versions)),
+            made_by=self._made_by,
+            encryption=self._wrapped_key,
         )
+        footer = encode_footer(self.name, self._runs, description, self._end)
         self._end += len(footer)
         pieces.append(footer)
         return pieces
@@ -173,7 +189,8 @@ class ObjectBuilder:
         packets, self._packets = self._packets, []
         self._packets_bytes = 0
         first_entry_id = self._next_entry_id - len(packets)
-        run = encode_run(self.name, len(self._runs), first_entry_id, encode_block(packets))
+        block = encode_block(packets)
+        run = encode_run(self.name, len(self._runs), first_entry_id, block, self._cipher)
         # A run with one unknown time has none: a search by time must not pass over it.
         publish_ms_max = -1 if -1 in self._publish_ms else max(self._publish_ms)
         # The last block may go on in the next run, and its times with it.

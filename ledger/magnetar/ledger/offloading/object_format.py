@@ -6,6 +6,7 @@ was computed: the footer's own, that of each run, and then the digest of each pa
 Source: tiered storage, section 15.
 """
 
+import base64
 import json
 import struct
 from bisect import bisect_right
@@ -22,12 +23,29 @@ from magnetar.ledger.errors import (
     FutureObjectVersionError,
     InvalidLedgerMetadataError,
     ObjectDamagedError,
+    ObjectKeyError,
 )
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.offloading.object_encryption import (
+    TAG_BYTES,
+    WRAPPED_BYTES,
+    ObjectIdentity,
+    ObjectKeyRing,
+    RunCipher,
+    WrappedKey,
+)
 from magnetar.ledger.wire import EntryBlock, decode_block
 
 MAGIC = b"MGNTOBJT"
 VERSION = 1
+"""Of plain objects. Stored on disk, never renumber."""
+ENCRYPTED_VERSION = 2
+"""Releases that know only plain objects refuse it by the number: they do not look at flags."""
+ENCRYPTED = 1
+"""Flag of encrypted objects. Stored on disk, never renumber."""
+_FLAGS = {VERSION: 0, ENCRYPTED_VERSION: ENCRYPTED}
+"""Of each version that this release reads."""
+
 ATTEMPT_BYTES = 16
 
 RUN_ENTRIES_MAX = 4_096
@@ -48,7 +66,7 @@ RUN_HEAD = struct.Struct(">IIq")
 
 INDEX_ITEM = struct.Struct(">qIQIIq")
 
-TRAILER = struct.Struct(">QIIIIIIqHH8x")
+TRAILER = struct.Struct(">QIIIIIIqHHI4x")
 TRAILER_BYTES = TRAILER.size + 4 + len(MAGIC)
 
 U32 = struct.Struct(">I")
@@ -106,10 +124,17 @@ class ObjectDescription:
     last_publish_ms: int = -1
     schema_versions: tuple[int, ...] = ()
     made_by: str = ""
+    encryption: WrappedKey | None = None
+    """The data key, wrapped; None: the object is plain."""
+
+    @property
+    def version(self) -> int:
+        """Of the object that is described."""
+        return VERSION if self.encryption is None else ENCRYPTED_VERSION
 
     def encode(self) -> bytes:
-        value = {
-            "format": VERSION,
+        value: dict[str, Any] = {
+            "format": self.version,
             "instance_id": self.instance_id,
             "log": self.log,
             "ledger": dict(self.ledger),
@@ -118,6 +143,9 @@ class ObjectDescription:
             "schema_versions": list(self.schema_versions),
             "made_by": self.made_by,
         }
+        if self.encryption is not None:
+            wrapped = base64.b64encode(self.encryption.wrapped).decode()
+            value["encryption"] = {"key_id": self.encryption.key_id, "wrapped_key": wrapped}
         return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
@@ -136,6 +164,18 @@ class ObjectFooter:
     @property
     def entries(self) -> int:
         return self.runs[-1].last_entry_id + 1 if self.runs else 0
+
+    def cipher(self, keys: ObjectKeyRing) -> RunCipher | None:
+        """Return what decrypts the runs; None: they are plain.
+
+        Raises:
+            ObjectKeyError: the key is not among these.
+        """
+        described = self.description
+        if described.encryption is None:
+            return None
+        identity = ObjectIdentity(described.instance_id, described.log, *self.name)
+        return keys.cipher(described.encryption, identity)
 
     def run_of(self, entry_id: int) -> int:
         """The number of the run that holds an entry.
@@ -163,9 +203,9 @@ class MoreOfTail(NamedTuple):
     """That much is needed."""
 
 
-def encode_header(name: ObjectName) -> bytes:
+def encode_header(name: ObjectName, version: int = VERSION) -> bytes:
     """The first 64 bytes of an object."""
-    head = HEADER.pack(MAGIC, VERSION, HEADER_BYTES, 0, *name)
+    head = HEADER.pack(MAGIC, version, HEADER_BYTES, _FLAGS[version], *name)
     return head + U32.pack(crc32c_of(head))
 
 
@@ -181,11 +221,18 @@ def check_header(data: bytes, name: ObjectName) -> None:
     if crc32c_of(head) != U32.unpack_from(data, HEADER.size)[0]:
         raise ObjectDamagedError(f"{name}: the checksum of its header is wrong")
     _, version, size, flags, ledger_id, attempt = HEADER.unpack(head)
-    if version != VERSION or flags:
-        raise FutureObjectVersionError(f"{name}: version {version} with flags {flags:#x}")
+    _check_version(name, version, flags)
     if size != HEADER_BYTES or (ledger_id, attempt) != name:
         found = ObjectName(ledger_id, attempt)
         raise ObjectDamagedError(f"{name}: its header is that of {found}")
+
+
+def _check_version(name: ObjectName, version: int, flags: int) -> None:
+    if _FLAGS.get(version) != flags:
+        raise FutureObjectVersionError(
+            f"{name} is version {version} with flags {flags:#x}; this release reads versions "
+            f"{VERSION} (plain) and {ENCRYPTED_VERSION} (encrypted): use a newer one"
+        )
 
 
 def encode_footer(
@@ -203,8 +250,9 @@ def encode_footer(
         check_of(runs),
         len(runs),
         sum(run.entries for run in runs),
-        VERSION,
+        description.version,
         TRAILER_BYTES,
+        _FLAGS[description.version],
     )
     checksum = extend_crc32c(name.checksum, trailer)
     return b"".join((index, text, trailer, U32.pack(checksum), MAGIC))
@@ -238,12 +286,12 @@ def decode_footer(tail: bytes, name: ObjectName, size_bytes: int) -> ObjectFoote
         entries,
         version,
         trailer_bytes,
+        flags,
     ) = TRAILER.unpack(trailer)
     # The checksum first, as in the header: a changed bit of the version is no newer release.
     if extend_crc32c(name.checksum, trailer) != U32.unpack_from(tail, at + TRAILER.size)[0]:
         raise ObjectDamagedError(f"{name}: the checksum of its trailer is wrong, or not its own")
-    if version != VERSION:
-        raise FutureObjectVersionError(f"{name}: version {version}")
+    _check_version(name, version, flags)
     footer_bytes = index_bytes + text_bytes + trailer_bytes
     is_consistent = (
         trailer_bytes == TRAILER_BYTES
@@ -260,7 +308,10 @@ def decode_footer(tail: bytes, name: ObjectName, size_bytes: int) -> ObjectFoote
     if crc32c_of(index) != index_crc or crc32c_of(text) != text_crc:
         raise ObjectDamagedError(f"{name}: the checksum of its index or description is wrong")
     runs = tuple(RunPlace(*item) for item in INDEX_ITEM.iter_unpack(index))
-    footer = ObjectFooter(name, runs, _described(text, name), check, size_bytes)
+    description = _described(text, name)
+    if description.version != version:
+        raise ObjectDamagedError(f"{name} is version {version}, and described as another one")
+    footer = ObjectFooter(name, runs, description, check, size_bytes)
     if not _follow_each_other(runs, index_at) or footer.entries != entries:
         raise ObjectDamagedError(f"{name}: its index leaves something out, or names it twice")
     if check_of(runs) != check:
@@ -291,20 +342,41 @@ def _described(text: bytes, name: ObjectName) -> ObjectDescription:
             last_publish_ms=int(value["last_publish_ms"]),
             schema_versions=tuple(map(int, value["schema_versions"])),
             made_by=str(value["made_by"]),
+            encryption=_wrapped_key(value.get("encryption")),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise ObjectDamagedError(f"{name}: its description is none: {error!r}") from error
 
 
-def encode_run(name: ObjectName, number: int, first_entry_id: int, block: EntryBlock) -> bytes:
-    """The bytes of a run; the last four are its checksum."""
+def _wrapped_key(value: Mapping[str, Any] | None) -> WrappedKey | None:
+    if value is None:
+        return None
+    key_id, wrapped = str(value["key_id"]), base64.b64decode(value["wrapped_key"], validate=True)
+    if len(wrapped) != WRAPPED_BYTES:
+        raise ValueError(f"a wrapped key of {len(wrapped)} bytes")
+    return WrappedKey(key_id, wrapped)
+
+
+def encode_run(
+    name: ObjectName,
+    number: int,
+    first_entry_id: int,
+    block: EntryBlock,
+    cipher: RunCipher | None = None,
+) -> bytes:
+    """The bytes of a run; the last four are its checksum.
+
+    `cipher`: encrypts the block; None: it stays plain.
+    """
     head = RUN_HEAD.pack(number, len(block.data), first_entry_id)
-    checksum = extend_crc32c(extend_crc32c(name.checksum, head), block.data)
-    return b"".join((head, block.data, U32.pack(checksum)))
+    body = block.data if cipher is None else cipher.seal(number, head, block.data)
+    checksum = extend_crc32c(extend_crc32c(name.checksum, head), body)
+    return b"".join((head, body, U32.pack(checksum)))
 
 
 def check_run(data: bytes, footer: ObjectFooter, number: int) -> None:
-    """Check that the bytes of a run are those that were written. Looks at no packet.
+    """Check that the bytes of a run are those that were written. Looks at no packet, and needs no
+    key.
 
     Raises:
         ObjectDamagedError
@@ -324,11 +396,16 @@ def _where(footer: ObjectFooter, number: int) -> str:
     return f"{footer.name}, run {number} (entries {place.first_entry_id} to {place.last_entry_id})"
 
 
-def open_run(data: bytes, footer: ObjectFooter, number: int) -> EntryBlock:
+def open_run(
+    data: bytes, footer: ObjectFooter, number: int, cipher: RunCipher | None = None
+) -> EntryBlock:
     """The packets of a run, which is the right one and as it was written.
+
+    `cipher`: that of the footer, if the object is encrypted.
 
     Raises:
         ObjectDamagedError
+        ObjectKeyError: the object is encrypted, and nothing was given that decrypts it.
     """
     check_run(data, footer, number)
     place, where = footer.runs[number], _where(footer, number)
@@ -336,8 +413,11 @@ def open_run(data: bytes, footer: ObjectFooter, number: int) -> EntryBlock:
     found, block_bytes, first_entry_id = RUN_HEAD.unpack_from(data)
     if (found, first_entry_id) != (number, place.first_entry_id):
         raise ObjectDamagedError(f"{where}: it is run {found}, from entry {first_entry_id} on")
+    body = data[RUN_HEAD.size : end]
+    if footer.description.encryption is not None:
+        body = _decrypted(data[: RUN_HEAD.size], body, footer, number, cipher)
     try:
-        block = decode_block(data[RUN_HEAD.size : end])
+        block = decode_block(body)
     except BookieProtocolError as error:
         raise ObjectDamagedError(f"{where}: {error}") from error
     if len(block.data) != block_bytes or len(block.lengths) != place.entries:
@@ -345,14 +425,42 @@ def open_run(data: bytes, footer: ObjectFooter, number: int) -> EntryBlock:
     return block
 
 
-def run_payloads(data: bytes, footer: ObjectFooter, number: int, codec: PacketCodec) -> list[bytes]:
-    """The payloads of a run, after all checks: the run's own, and each packet's digest and ids.
+def _decrypted(
+    head: bytes, sealed: bytes, footer: ObjectFooter, number: int, cipher: RunCipher | None
+) -> bytes:
+    if cipher is None:
+        assert footer.description.encryption is not None
+        key_id = footer.description.encryption.key_id
+        raise ObjectKeyError(
+            f"{footer.name} is encrypted with the key {key_id!r}, and is read without keys",
+            key_id=key_id,
+        )
+    opened = cipher.open(number, head, sealed)
+    if opened is None:
+        raise ObjectDamagedError(
+            f"{_where(footer, number)}: its checksum is right, but its {len(sealed)} bytes are not "
+            f"what was encrypted (with {TAG_BYTES} bytes of tag): somebody changed the run, or the "
+            "description of its object"
+        )
+    return opened
+
+
+def run_payloads(
+    data: bytes,
+    footer: ObjectFooter,
+    number: int,
+    codec: PacketCodec,
+    cipher: RunCipher | None = None,
+) -> list[bytes]:
+    """The payloads of a run, after all checks: the run's own, its encryption if it has one, and
+    each packet's digest and ids.
 
     Raises:
         ObjectDamagedError
+        ObjectKeyError: the object is encrypted, and nothing was given that decrypts it.
     """
     place = footer.runs[number]
-    block = open_run(data, footer, number)
+    block = open_run(data, footer, number, cipher)
     payloads, error = codec.open_payloads(block, place.first_entry_id, place.entries)
     if error is not None:
         raise ObjectDamagedError(f"{footer.name}, run {number}: {error}") from error
@@ -366,9 +474,15 @@ class ObjectVerifier:
     """
 
     def __init__(
-        self, footer: ObjectFooter, metadata: LedgerMetadata, codec: PacketCodec, check: int
+        self,
+        footer: ObjectFooter,
+        metadata: LedgerMetadata,
+        codec: PacketCodec,
+        check: int,
+        cipher: RunCipher | None = None,
     ) -> None:
-        """`check`: what was computed from the packets when they were copied.
+        """`check`: what was computed from the packets when they were copied. `cipher`: that of the
+        footer, if the object is encrypted.
 
         Raises:
             ObjectDamagedError: the footer is not that of the whole ledger.
@@ -377,6 +491,7 @@ class ObjectVerifier:
         self._footer = footer
         self._metadata = metadata
         self._codec = codec
+        self._cipher = cipher
         self._next = 0
         self._length = 0
         check_footer(footer, metadata, check)
@@ -393,7 +508,7 @@ class ObjectVerifier:
         Raises:
             ObjectDamagedError: a checksum, or the digest of a packet, is wrong.
         """
-        payloads = run_payloads(data, self._footer, self._next, self._codec)
+        payloads = run_payloads(data, self._footer, self._next, self._codec, self._cipher)
         self._length += sum(map(len, payloads))
         self._next += 1
 

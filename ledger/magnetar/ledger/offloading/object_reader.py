@@ -28,6 +28,7 @@ from magnetar.ledger.errors import (
     ObjectDamagedError,
 )
 from magnetar.ledger.ledger_metadata import DigestType
+from magnetar.ledger.offloading.object_encryption import NO_KEYS, ObjectKeyRing
 from magnetar.ledger.offloading.object_format import (
     HEADER_BYTES,
     TAIL_BYTES,
@@ -73,7 +74,11 @@ class ObjectReads:
     """Readers of objects of one process, and what they share. Not thread safe: everything happens
     on one event loop."""
 
-    def __init__(self, settings: ObjectReadSettings, clock: Clock) -> None:
+    def __init__(
+        self, settings: ObjectReadSettings, clock: Clock, *, keys: ObjectKeyRing = NO_KEYS
+    ) -> None:
+        """`keys`: open encrypted objects."""
+        self._keys = keys
         self.settings = settings
         self.counts = ObjectReadCounts()
         self._clock = clock
@@ -119,6 +124,7 @@ class ObjectReads:
             ObjectMissingError: the store said twice that there is no such object.
             ObjectDamagedError: the footer is not as it was written, or of another object.
             FutureObjectVersionError: a newer release wrote the object.
+            ObjectKeyError: the object is encrypted, and its key is not here.
             ObjectStoreUnavailableError, ObjectStoreRefusedError
             LedgerClosedError: `close` was called.
         """
@@ -138,6 +144,7 @@ class ObjectReads:
                 key,
                 footer,
                 _codec_of(footer, password),
+                footer.cipher(self._keys),
                 memory=self._memory,
                 checking=self._checking,
                 counts=self.counts,

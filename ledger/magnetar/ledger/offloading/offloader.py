@@ -45,6 +45,7 @@ from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.managed_log.log_object_changes import LogObjectChanges
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase, ObjectState
 from magnetar.ledger.offloading.object_builder import ObjectBuilder
+from magnetar.ledger.offloading.object_encryption import NO_KEYS, ObjectKeyRing
 from magnetar.ledger.offloading.object_format import (
     ATTEMPT_BYTES,
     TAIL_BYTES,
@@ -146,12 +147,14 @@ class Offloader:
         random: random.Random,
         password: bytes | None = None,
         describe: Describe = no_facts,
+        keys: ObjectKeyRing = NO_KEYS,
     ) -> None:
         """
         Args:
             find_instance_id: finds that of the cluster, which is in each object and its key.
             made_by: release and host, likewise.
             password: of the logs' ledgers; None asks with the one from their metadata.
+            keys: with a key for new objects, these are encrypted.
         """
         self._client = client
         self._stores = stores
@@ -163,6 +166,7 @@ class Offloader:
         self._random = random
         self._password = password
         self._describe = describe
+        self._keys = keys
         self._at_once = asyncio.Semaphore(settings.copies_at_once)
         self._pace = Pace(settings.copy_bytes_per_s_max)
         self.counts = OffloadCounts()
@@ -308,6 +312,7 @@ class Offloader:
             instance_id=await self.instance_id(),
             log=owned.path,
             made_by=self._made_by,
+            keys=self._keys,
         )
         store = self._stores.store(owned.objects.base(found).store)
         key = owned.objects.key(metadata.ledger_id, found, attempt)
@@ -410,7 +415,8 @@ class Offloader:
         check: int,
     ) -> ObjectFooter:
         footer = await read_footer(store, key, name)
-        verifier = ObjectVerifier(footer, metadata, codec_for(metadata), check)
+        cipher = footer.cipher(self._keys)
+        verifier = ObjectVerifier(footer, metadata, codec_for(metadata), check, cipher)
         for start, end in ranges_of(footer.runs, self._settings.read_back_bytes):
             data = await store.get(key, start, end)
             while (run := verifier.next_run) is not None and run.offset < end:

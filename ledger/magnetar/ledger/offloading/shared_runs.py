@@ -24,6 +24,7 @@ from magnetar.ledger.errors import (
     ObjectMissingError,
     ObjectStoreUnavailableError,
 )
+from magnetar.ledger.offloading.object_encryption import RunCipher
 from magnetar.ledger.offloading.object_format import ObjectFooter, run_payloads
 from magnetar.ledger.offloading.object_store import ObjectStore, ObjectTail
 from magnetar.ledger.offloading.read_window import ReadMemory
@@ -153,6 +154,7 @@ class SharedRuns:
         key: str,
         footer: ObjectFooter,
         codec: PacketCodec,
+        cipher: RunCipher | None = None,
         *,
         memory: ReadMemory,
         checking: asyncio.Lock,
@@ -160,6 +162,7 @@ class SharedRuns:
     ) -> None:
         """
         Args:
+            cipher: decrypts the runs; None: they are plain.
             memory: where the bytes of reserved runs go back to.
             checking: held while a run is checked, and for one turn of the event loop. However many
                 requests are answered at the same time, a turn has the checks of one run.
@@ -170,6 +173,7 @@ class SharedRuns:
         self._checking = checking
         self._counts = counts
         self._codec = codec
+        self._cipher = cipher
         self._runs: dict[int, Run] = {}
         self._under_way: dict[Run, _Request] = {}
         self.footer = footer
@@ -286,7 +290,7 @@ class SharedRuns:
         async with self._checking:
             error: ObjectDamagedError | None = None
             try:
-                payloads = run_payloads(data, self.footer, run.number, self._codec)
+                payloads = run_payloads(data, self.footer, run.number, self._codec, self._cipher)
             except ObjectDamagedError as damage:
                 error = damage
             else:

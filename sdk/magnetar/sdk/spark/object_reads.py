@@ -7,6 +7,8 @@ cannot read, their broker reads for them (`slice_reader.py`).
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from magnetar.ledger.errors import (
@@ -14,7 +16,9 @@ from magnetar.ledger.errors import (
     ObjectDamagedError,
     ObjectMissingError,
 )
+from magnetar.ledger.offloading.object_encryption import NO_KEYS, ObjectKeyRing
 from magnetar.ledger.offloading.object_format import ObjectName
+from magnetar.ledger.offloading.object_key_file import read_object_keys
 from magnetar.ledger.offloading.object_keys import parse_key
 from magnetar.ledger.offloading.object_reader import ObjectReader, ObjectReads
 from magnetar.ledger.offloading.object_store import ObjectStore
@@ -38,11 +42,13 @@ _SETTINGS = ObjectReadSettings(
 class ObjectLedgerReads:
     """Reads of a task's ledgers in object stores. For one thread."""
 
-    def __init__(self, *, request_bytes: int) -> None:
+    def __init__(self, *, request_bytes: int, key_file: str = "") -> None:
+        """`key_file`: path of the keys of encrypted objects, on this machine; empty: none."""
+        self._key_file = key_file
         self._request_bytes = request_bytes
         self._loop = asyncio.new_event_loop()
         self._stores: dict[str, ObjectStore] = {}
-        self._reads = ObjectReads(_SETTINGS, SystemClock())
+        self._reads: ObjectReads | None = None
 
     def close(self) -> None:
         """Close what was opened. Closing twice is fine."""
@@ -51,7 +57,8 @@ class ObjectLedgerReads:
             self._loop.close()
 
     async def _close(self) -> None:
-        await self._reads.close()
+        if self._reads is not None:
+            await self._reads.close()
         for store in self._stores.values():
             await store.close()
 
@@ -61,7 +68,8 @@ class ObjectLedgerReads:
         Raises:
             DataLossError: the store is certain that the object is gone.
             CorruptDataError: the object is not what was written.
-            UnreachableError: the store does not answer, or does not let this executor in.
+            UnreachableError: the store does not answer, or does not let this executor in; or the
+                object is encrypted with a key that this executor does not have.
         """
         reader = self._run(part, self._open(part))
         try:
@@ -90,7 +98,19 @@ class ObjectLedgerReads:
                 raise UnreachableError(f"the store of {key} has unknown settings") from error
             store = self._stores[part.object.store] = open_object_store(settings)
         name = ObjectName(key.ledger_id, bytes.fromhex(key.attempt))
+        if self._reads is None:
+            # Here, so that what is wrong with the file is an error of the read, which brokers mend.
+            self._reads = ObjectReads(_SETTINGS, SystemClock(), keys=self._keys())
         return await self._reads.open(store, part.object.key, name, password=part.password)
+
+    def _keys(self) -> ObjectKeyRing:
+        """
+        Raises:
+            ObjectKeyConfigError
+        """
+        if not self._key_file:
+            return replace(NO_KEYS, source="objectKeyFile")
+        return read_object_keys(Path(self._key_file), source="objectKeyFile")
 
     def _run(self, part: LedgerPart, work: Coroutine[object, object, T]) -> T:
         try:

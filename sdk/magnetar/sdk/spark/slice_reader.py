@@ -325,8 +325,8 @@ class FallbackReads:
         settings = wanted.settings
         self._brokers: BrokerReads | None = None
         self._objects: ObjectLedgerReads | None = None
-        self._avoids_objects = False
-        """Whether the object store could not be read here."""
+        self._object_problem: UnreachableError | DataLossError | None = None
+        """Why objects are not read here any more."""
         self._problem: UnreachableError | None = None
         """Why bookies are not asked any more."""
         self._bookies: LedgerReads
@@ -334,7 +334,7 @@ class FallbackReads:
             self._bookies, self._problem = before._bookies, before._problem
             self._bookies.know(wanted.addresses)
             self._objects, before._objects = before._objects, None
-            self._avoids_objects = before._avoids_objects
+            self._object_problem = before._object_problem
             if before._brokers is not None:
                 before._brokers.close()  # of another topic, as a rule
         else:
@@ -372,7 +372,7 @@ class FallbackReads:
             except DataLossError:
                 if part.object is None:
                     raise  # else it has left the bookies since the query was planned
-        if part.object is not None and not self._avoids_objects:
+        if part.object is not None and self._object_problem is None:
             try:
                 for first, payloads in self._stored().entries(part):
                     yield first, payloads
@@ -382,14 +382,15 @@ class FallbackReads:
                 # What is missing here may be on a disk that only the brokers have.
                 if not self._slice.settings.service_url:
                     raise
-                self._avoids_objects = True
+                self._object_problem = error
                 _log.warning("%s: objects come through brokers: %s", self._slice.topic, error)
         try:
             yield from self._opened().entries(part)
         except UnreachableError as error:
-            if self._problem is None:
+            problem = self._problem if part.object is None else self._object_problem
+            if problem is None:
                 raise
-            raise UnreachableError(f"{self._problem}; nor through brokers: {error}") from error
+            raise UnreachableError(f"{problem}; nor through brokers: {error}") from error
 
     def _turn_to_brokers(self, error: UnreachableError) -> None:
         self._problem = error
@@ -407,7 +408,10 @@ class FallbackReads:
             # Here, not above: most tasks read no object, and it has to load much.
             from magnetar.sdk.spark.object_reads import ObjectLedgerReads
 
-            self._objects = ObjectLedgerReads(request_bytes=self._slice.settings.request_bytes)
+            settings = self._slice.settings
+            self._objects = ObjectLedgerReads(
+                request_bytes=settings.request_bytes, key_file=settings.object_key_file
+            )
         return self._objects
 
     def _opened(self) -> BrokerReads:

@@ -102,6 +102,8 @@ class ReadSettings:
     """Chunks that wait for the rest of their message."""
     worker_niceness: int = 0
     """Added to the niceness of the executor's Python process; 20: idle priority."""
+    object_key_file: str = ""
+    """Path, on the executors, of the keys of encrypted objects; empty: brokers read these."""
     service_url: str = ""
     """Of brokers, for slices that are read through them."""
     client: ClientSettings | None = None

@@ -42,6 +42,7 @@ NAMES = (
     "maxDecompressedBytes",
     "maxChunkedBytes",
     "workerNiceness",
+    "objectKeyFile",
 )
 """Of the source, beside those of the connection."""
 
@@ -137,6 +138,7 @@ class SourceOptions:
                     read, "maxDecompressedBytes", 64 << 20, low=1, high=1 << 31
                 ),
                 chunked_bytes_max=_integer(read, "maxChunkedBytes", 256 << 20, low=1, high=1 << 31),
+                object_key_file=read.text("objectKeyFile", ""),
                 worker_niceness=_integer(read, "workerNiceness", 0, low=0, high=20),
                 service_url=connection.service_url,
                 client=connection.client_settings(),

@@ -160,3 +160,21 @@ def test_a_secret_in_the_place_of_a_url_is_not_repeated() -> None:
     with pytest.raises(SettingsError, match="without credentials") as caught:
         component_settings(BrokerSettings, "broker", tables={"broker": table}, environment={})
     assert "hidden" not in str(caught.value)
+
+
+def test_a_key_for_new_objects_needs_a_file_and_an_id_that_is_none_of_the_keys() -> None:
+    assert ObjectSettings(object_key_file="/keys", object_key_id="2026-01").object_key_id
+    assert not ObjectSettings(object_key_file="/keys").object_key_id, "old objects are read"
+    with pytest.raises(ValidationError, match="needs object_key_file"):
+        ObjectSettings(object_key_id="2026-01")
+    ObjectSettings(object_key_file="/keys", object_key_id="i" * 64)
+    with pytest.raises(ValidationError, match="at most 64 letters"):
+        ObjectSettings(object_key_file="/keys", object_key_id="i" * 65)
+
+
+def test_an_id_of_a_key_that_is_a_key_is_not_shown() -> None:
+    secret = "0123456789abcdef" * 4 + "=="
+    table = {"object_key_file": "/keys", "object_key_id": secret}
+    with pytest.raises(SettingsError) as caught:
+        component_settings(BrokerSettings, "broker", tables={"broker": table}, environment={})
+    assert secret not in str(caught.value)

@@ -1,8 +1,11 @@
 """Settings of tiered storage: which object stores there are, and how ledgers go there."""
 
+import re
+
 from pydantic import Field, model_validator
 
 from magnetar.broker.base.settings.section import Section
+from magnetar.ledger.offloading.object_key_file import KEY_ID_PATTERN
 from magnetar.ledger.offloading.object_store import is_key
 from magnetar.ledger.offloading.settings import ObjectStoreSettings
 from magnetar.ledger.settings import ObjectReadSettings
@@ -30,6 +33,15 @@ class ObjectSettings(ObjectReadSettings, Section):
         max_length=16,
         description="What object_prefix was before, as JSON. Objects under it are read in any "
         "case; named here, those that no topic needs any more are deleted, too.",
+    )
+    object_key_file: str = Field(
+        default="",
+        description="File with keys that encrypt objects, one per line: an id, and 64 hex digits. "
+        "Only its owner, and a group, may read it. All keys open objects. It is read at the start.",
+    )
+    object_key_id: str = Field(
+        default="",
+        description="Id of the key in object_key_file for new objects; empty: they stay plain.",
     )
     object_bytes_min: int = Field(
         default=1 << 20,
@@ -97,6 +109,11 @@ class ObjectSettings(ObjectReadSettings, Section):
                 f"offload_store {self.offload_store!r} is none of object_stores, which has "
                 f"{', '.join(names) or 'none'}"
             )
+        if self.object_key_id and not self.object_key_file:
+            raise ValueError("object_key_id needs object_key_file, which has the keys")
+        if self.object_key_id and not re.fullmatch(KEY_ID_PATTERN, self.object_key_id):
+            # Not shown: it may be the key itself.
+            raise ValueError("object_key_id is the id of a key: at most 64 letters, digits and ._-")
         _check_prefix("object_prefix", self.object_prefix)
         for former in self.object_prefixes_former:
             _check_prefix("object_prefixes_former", former)

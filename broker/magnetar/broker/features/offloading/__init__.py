@@ -1,6 +1,10 @@
 """Tiered storage: a topic's closed ledgers go to an object store, by policy and on demand."""
 
-from magnetar.broker.features.offloading.composition import object_ledgers, offload_surroundings
+from magnetar.broker.features.offloading.composition import (
+    object_keys,
+    object_ledgers,
+    offload_surroundings,
+)
 from magnetar.broker.features.offloading.offload import (
     Offload,
     OffloadStatus,
@@ -14,6 +18,7 @@ __all__ = [
     "OffloadStatus",
     "OffloadSurroundings",
     "Scrubbing",
+    "object_keys",
     "object_ledgers",
     "offload_of",
     "offload_surroundings",

@@ -2,11 +2,14 @@
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 from magnetar.broker.base.entry import publish_time_ms_of
 from magnetar.broker.base.settings.objects import ObjectSettings
 from magnetar.broker.features.offloading.offload import OffloadSurroundings
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.offloading.object_encryption import NO_KEYS, ObjectKeyRing
+from magnetar.ledger.offloading.object_key_file import read_object_keys
 from magnetar.ledger.offloading.object_reader import ObjectReads
 from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
 from magnetar.ledger.offloading.offloader import BlockFacts, Offloader, OffloadSettings
@@ -19,6 +22,7 @@ def offload_surroundings(
     stores: StoreSet,
     client: LedgerClient,
     *,
+    keys: ObjectKeyRing,
     clock: Clock,
     random: random.Random,
     made_by: str,
@@ -38,6 +42,7 @@ def offload_surroundings(
         clock=clock,
         random=random,
         describe=block_facts,
+        keys=keys,
     )
     scrubber = ObjectScrubber(
         stores, bytes_per_s_max=settings.object_scrub_bytes_per_s_max, clock=clock
@@ -46,10 +51,23 @@ def offload_surroundings(
 
 
 def object_ledgers(
-    settings: ObjectSettings, stores: StoreSet, clock: Clock
+    settings: ObjectSettings, stores: StoreSet, clock: Clock, *, keys: ObjectKeyRing
 ) -> StoredLedgers | None:
     """Return what reads ledgers in a broker's object stores; None if it has no object store."""
-    return StoredLedgers(stores, ObjectReads(settings, clock)) if settings.object_stores else None
+    if not settings.object_stores:
+        return None
+    return StoredLedgers(stores, ObjectReads(settings, clock, keys=keys))
+
+
+def object_keys(settings: ObjectSettings) -> ObjectKeyRing:
+    """Read the keys for objects that the settings name; none, if they name no file.
+
+    Raises:
+        ObjectKeyConfigError: the file, or the key for new objects, is not as it should be.
+    """
+    if not settings.object_key_file:
+        return NO_KEYS
+    return read_object_keys(Path(settings.object_key_file), new_key_id=settings.object_key_id)
 
 
 def block_facts(entries: Sequence[bytes]) -> BlockFacts:

@@ -170,6 +170,10 @@ class Feature:
         and cursors are closed. Most topics of a broker have nothing there."""
         return None
 
+    def log_grew(self) -> None:
+        """An entry of the broker's own is durable, such as the end of a transaction: readers may
+        see more now."""
+
     # Publishing
 
     def rows(self) -> PublishRows:

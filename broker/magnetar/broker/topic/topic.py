@@ -154,6 +154,8 @@ class Topic:
         self.line.entries_in += 1
         if self.subscriptions:
             self.tail.add(Run(*position, [entry], messages=[MARKER]))
+        for feature in self.features:
+            feature.log_grew()
 
     def log_ended(self) -> None:
         """The log was terminated: consumers that have seen everything are told."""

@@ -928,9 +928,10 @@ class BrokerSettings(
         default=30_000, ge=1, description="Time for one request to another cluster."
     )
     replication_check_interval_s: float = Field(
-        default=1.0,
+        default=10.0,
         gt=0,
-        description="Time between two looks at what replication of a topic has left to do.",
+        description="Time between two looks at what replication of a topic has left to do, such as "
+        "a cursor that could not be made.",
     )
 
     # Transactions.

@@ -102,11 +102,8 @@ class Replication(Feature):
             self._apply_soon()
 
     def look(self) -> Work | None:
-        """Begin, or end, what could not be done when the policies changed; and send what has become
-        visible by the end of a transaction, of which nobody else tells."""
+        """Begin, or end, what could not be done when the policies changed."""
         self._apply_soon()
-        for each in self._senders.values():
-            each.on_stored()
         return None
 
     def _wanted(self) -> set[str]:
@@ -197,6 +194,10 @@ class Replication(Feature):
             await asyncio.wait([self._applying])
         for each in self._senders.values():
             await each.stopped()
+
+    def log_grew(self) -> None:
+        for each in self._senders.values():
+            each.on_stored()
 
     # Publishing
 

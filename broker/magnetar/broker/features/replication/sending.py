@@ -261,7 +261,7 @@ class Sending:
             if not entries:
                 await self._news.wait()
                 continue
-            last = first
+            last: Position | None = None
             for at, entry in enumerate(entries):
                 position = Position(first.ledger_id, first.entry_id + at)
                 if position > self._topic.visibility.last:
@@ -273,8 +273,9 @@ class Sending:
                         await self._news.wait()
                 await self._offer(session, position, entry)
                 last = position
-            position = log.next_position(last)
-            self._save(window)
+            if last is not None:
+                position = log.next_position(last)
+                self._save(window)
 
     async def _offer(self, session: "_Session", position: Position, entry: bytes) -> None:
         """Send the entry that comes next, or skip it."""
@@ -310,6 +311,8 @@ class Sending:
 
     def progressed(self, window: SendWindow) -> None:
         """Receipts have come."""
+        if self._is_closed:
+            return  # the cursor may be somebody else's by now
         self._save(window)
         self._news.set()
 

@@ -147,10 +147,11 @@ def test_acknowledgements_of_what_exists_stay() -> None:
     assert found.epoch == 1
 
 
-def test_deduplication_forgets_what_it_knew_of_lost_messages() -> None:
+@pytest.mark.parametrize("name", ["pulsar.dedup", "magnetar.geo.marks"])
+def test_what_was_known_of_lost_messages_is_forgotten(name: str) -> None:
     """Sent again, they would be taken for duplicates."""
-    cursors = {"pulsar.dedup": at(8, 1, position_properties={"p": 4})}
-    found = restored(cursors=cursors).cursors["pulsar.dedup"]
+    cursors = {name: at(8, 1, position_properties={"p": 4})}
+    found = restored(cursors=cursors).cursors[name]
     assert (found.mark_delete, found.position_properties) == (EARLIEST, {})
 
 
@@ -158,6 +159,14 @@ def test_deduplication_goes_on_from_a_snapshot_of_what_exists() -> None:
     cursors = {"pulsar.dedup": at(5, 1, position_properties={"p": 4})}
     found = restored(cursors=cursors).cursors["pulsar.dedup"]
     assert (found.mark_delete, found.position_properties) == ((5, 1), {"p": 4})
+
+
+def test_copies_to_other_clusters_go_on_as_those_of_another_life_of_the_log() -> None:
+    """It has another incarnation, of which the other cluster has nothing yet."""
+    sent = {"geo.sent.ledger": 5, "geo.sent.entry": 1}
+    cursors = {"pulsar.repl.west": at(5, 1, position_properties=sent)}
+    found = restored(cursors=cursors).cursors["pulsar.repl.west"]
+    assert (found.mark_delete, found.position_properties) == ((5, 1), {})
 
 
 def test_the_compacted_view_is_made_anew() -> None:

@@ -11,10 +11,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from magnetar.broker.base.naming import is_replicator
 from magnetar.broker.features.backup.documents import LogBackup, Uncovered
 from magnetar.broker.features.compaction.compacted_ledger import CURSOR as COMPACTION_CURSOR
 from magnetar.broker.features.deduplication.deduplication import CURSOR as DEDUPLICATION_CURSOR
 from magnetar.broker.features.delayed.bucket_ledgers import PROPERTY as DELAYED_PROPERTY
+from magnetar.broker.features.replication.receiving import MARKS_CURSOR
 from magnetar.broker.features.replication.replication import INCARNATION_PROPERTY
 from magnetar.broker.features.transactions.topic_log import PROPERTY as TRANSACTIONS_PROPERTY
 from magnetar.broker.topic.access import EPOCH_PROPERTY
@@ -155,9 +157,12 @@ def _cursor(name: str, state: CursorNode, old: LogMetadata, new: LogMetadata) ->
     snapshot = state.snapshot()
     mark = shape.clamped(snapshot.mark_delete)
     properties = state.position_properties
-    if name == DEDUPLICATION_CURSOR and shape.has_lost_before(snapshot.mark_delete):
+    knows_messages = name in (DEDUPLICATION_CURSOR, MARKS_CURSOR)
+    if knows_messages and shape.has_lost_before(snapshot.mark_delete):
         # It knows of messages that are lost: sent again, they would be taken for duplicates.
         mark, properties = EARLIEST, {}
+    elif is_replicator(name):
+        properties = {}  # this life of the log has sent nothing: its copies name none before
     clamped = AckSnapshot(
         mark,
         tuple(

@@ -23,6 +23,7 @@ def test_a_difference_is_told_by_its_first_message() -> None:
     assert "2 messages were published, 1 were read" in difference(published, published[:1])
 
 
+@pytest.mark.nightly  # a whole run of it has not been seen to pass yet
 @pytest.mark.timeout(1200)  # on a machine that does other things
 @pytest.mark.parametrize("store", sorted(STORES))
 def test_what_lies_in_a_store_only_is_read_byte_for_byte_in_every_way(

@@ -3,6 +3,7 @@
 from magnetar.broker.features.deduplication import deduplication as deduplication_module
 from magnetar.broker.features.deduplication.deduplication import Deduplication
 from magnetar.broker.features.deduplication.sequence_ids import SequenceIds
+from magnetar.broker.features.log_snapshots import LogSnapshots
 from magnetar.cursors import cursor as cursor_module
 from magnetar.cursors.ack_state import AckState
 from magnetar.cursors.cursor import Cursor
@@ -20,7 +21,7 @@ MUTATIONS: list[Mutation] = [
         invariants=("C14", "C15"),
         description="of what lies behind the last snapshot one read is made, and no more",
         apply=lambda: edited(
-            deduplication_module,
+            LogSnapshots,
             "replay",
             ("        position = log.next_position(last)\n", "        break\n"),
         ),
@@ -37,11 +38,11 @@ MUTATIONS: list[Mutation] = [
             "tests/unit/broker/test_deduplication.py::test_closing_takes_a_last_snapshot",
         ),
         apply=lambda: edited(
-            Deduplication,
-            "_snapshot",
+            LogSnapshots,
+            "_take",
             (
-                "self.cursor.ack_cumulative(self._last)",
-                "self.cursor.ack_cumulative("
+                "self._cursor.ack_cumulative(self._last)",
+                "self._cursor.ack_cumulative("
                 "Position(self._last.ledger_id, self._last.entry_id + 1))",
             ),
         ),

@@ -239,7 +239,7 @@ MUTATIONS: list[Mutation] = [
         apply=lambda: edited(
             Deduplication,
             "restore",
-            ("read = await replay(\n", "read = 0 and await replay(\n"),
+            ("read = await snapshots.replay(\n", "read = 0 and await snapshots.replay(\n"),
         ),
     ),
     Mutation(

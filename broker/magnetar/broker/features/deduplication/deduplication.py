@@ -11,7 +11,7 @@ Source: protocol sheet, section 7; managed ledger, rule 3.2.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -24,60 +24,16 @@ from magnetar.broker.features.deduplication.sequence_ids import (
     SequenceIds,
     Verdict,
 )
+from magnetar.broker.features.log_snapshots import LogSnapshots, OpenSnapshotCursor
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import EntryNotes, Feature, PublishBatch, PublishRows, TopicPort, Work
 from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.position import EARLIEST, Position
+from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, Send, split_payload
 
 _log = structlog.get_logger()
-
-
-class ReplayedLog(Protocol):
-    """What a replay needs of a log; `ManagedLog` is one."""
-
-    @property
-    def last_confirmed(self) -> Position: ...
-
-    def next_position(self, position: Position, /) -> Position: ...
-
-    async def read_range(
-        self, start: Position, /, *, entries_max: int, bytes_max: int
-    ) -> tuple[Position, list[bytes]]: ...
-
-
-async def replay(
-    log: ReplayedLog,
-    after: Position,
-    ids: SequenceIds,
-    *,
-    now_s: float,
-    entries_max: int,
-    bytes_max: int,
-) -> int:
-    """Note all entries behind `after`; returns how many there were. The limits are of one read.
-
-    Raises:
-        LedgerError: not all of them can be read now.
-    """
-    count = 0
-    position = log.next_position(after)
-    while position <= log.last_confirmed:
-        first, entries = await log.read_range(
-            position, entries_max=entries_max, bytes_max=bytes_max
-        )
-        if not entries:
-            break
-        for entry in entries:
-            known = sequence_id_of(entry)
-            if known is not None:
-                ids.replayed(*known, now_s)
-        count += len(entries)
-        last = Position(first.ledger_id, first.entry_id + len(entries) - 1)
-        position = log.next_position(last)
-    return count
 
 
 def sequence_id_of(entry: bytes) -> tuple[str, int] | None:
@@ -111,30 +67,13 @@ stored in one go (decision 23): the topic is opened anew."""
 _OPEN_CHUNK: Final = EntryNotes[None]("a chunk before the last of its message")
 
 
-class SnapshotCursor(Protocol):
-    """What a deduplication needs of its cursor; `Cursor` is one."""
-
-    @property
-    def mark_delete(self) -> Position: ...
-
-    @property
-    def persisted_mark_delete(self) -> Position: ...
-
-    @property
-    def position_properties(self) -> Mapping[str, int]: ...
-
-    def ack_cumulative(self, position: Position, /) -> bool: ...
-
-    def set_position_properties(self, properties: Mapping[str, int], /) -> None: ...
-
-
 class Deduplication(Feature):
     """The sequence ids of one topic that this broker owns. Everything happens on the event loop."""
 
     def __init__(
         self,
         topic: TopicPort,
-        open_cursor: Callable[[], Awaitable[SnapshotCursor]],
+        open_cursor: OpenSnapshotCursor,
         settings: BrokerSettings,
         *,
         connected: Container[str],
@@ -151,14 +90,10 @@ class Deduplication(Feature):
         self._topic = topic
         self._label = str(topic.name)
         self._open_cursor = open_cursor
-        self._cursor: SnapshotCursor | None = None
+        self._snapshots: LogSnapshots | None = None
         self._ids = SequenceIds()
         self._connected = connected
         self._clock = clock
-        self._last = EARLIEST
-        """The last entry of the log that the ids know."""
-        self._entries_behind = 0
-        self._snapshot_s = clock.monotonic_s()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         """Producers that wait until the writes under their name are answered."""
         self._is_closed = False
@@ -173,20 +108,24 @@ class Deduplication(Feature):
         Raises:
             LedgerError, CursorError: not everything can be read now.
         """
-        cursor = self._cursor = await self._open_cursor()
-        log, now_s = self._topic.log, self._clock.monotonic_s()
-        ids = SequenceIds(cursor.position_properties, now_s=now_s)
-        read = await replay(
-            log,
-            cursor.mark_delete,
-            ids,
-            now_s=now_s,
+        snapshots = LogSnapshots(
+            await self._open_cursor(), self._topic.log, self._encode, clock=self._clock
+        )
+        now_s = self._clock.monotonic_s()
+        ids = SequenceIds(snapshots.stored, now_s=now_s)
+
+        def note(entry: bytes) -> None:
+            known = sequence_id_of(entry)
+            if known is not None:
+                ids.replayed(*known, now_s)
+
+        read = await snapshots.replay(
+            note,
             entries_max=self._settings.read_ahead_entries,
             bytes_max=self._settings.read_ahead_bytes,
         )
-        self._ids, self._last, self._entries_behind = ids, log.last_confirmed, read
-        if read >= self.snapshot_entries:
-            self.take_snapshot()
+        self._ids, self._snapshots = ids, snapshots
+        snapshots.take_after_entries(self.snapshot_entries)
         _log.info("deduplication_restored", topic=self._label, names=len(ids), entries_read=read)
 
     def policies_changed(self, before: Policies) -> None:
@@ -196,20 +135,20 @@ class Deduplication(Feature):
             self._topic.reopen(_SWITCHED)
 
     def look(self) -> Work | None:
-        self.take_snapshot_after(self._topic.policies.deduplication_snapshot_s)
+        self.snapshots.take_after_s(self._topic.policies.deduplication_snapshot_s)
         return None
 
     def shown(self) -> Mapping[str, Any]:
         return {"deduplicates": True, "duplicates": self.duplicates}
 
     def cursors(self) -> Iterable[Cursor]:
-        return [self._cursor] if isinstance(self._cursor, Cursor) else ()
+        return self._snapshots.cursors() if self._snapshots is not None else ()
 
     @property
-    def cursor(self) -> SnapshotCursor:
-        """The cursor that keeps snapshots."""
-        assert self._cursor is not None, "it is restored"
-        return self._cursor
+    def snapshots(self) -> LogSnapshots:
+        """The snapshots of the ids."""
+        assert self._snapshots is not None, "they are restored"
+        return self._snapshots
 
     def rows(self) -> PublishRows:
         return PublishRows(
@@ -219,7 +158,7 @@ class Deduplication(Feature):
     @property
     def entries_behind(self) -> int:
         """Entries that the newest snapshot does not cover: a load would have to read them."""
-        return self._entries_behind
+        return self.snapshots.entries_behind
 
     @property
     def names(self) -> int:
@@ -334,10 +273,8 @@ class Deduplication(Feature):
             self._ids.on_stored(name, batch.highest)
             if self._waiting and name in self._waiting and self._ids.is_settled(name):
                 self._wake(name)
-        self._last = Position(ledger_id, first_entry_id + entries - 1)
-        self._entries_behind += entries
-        if self._entries_behind >= self.snapshot_entries:
-            self.take_snapshot()
+        self.snapshots.on_stored(Position(ledger_id, first_entry_id + entries - 1), entries)
+        self.snapshots.take_after_entries(self.snapshot_entries)
 
     def failed(self, batch: PublishBatch, error: LedgerError) -> None:
         """Messages may turn up in the log: only its recovery tells."""
@@ -349,19 +286,8 @@ class Deduplication(Feature):
 
     # Snapshots
 
-    def take_snapshot(self) -> None:
-        """Have the cursor save what is known, unless nothing is new or it is still saving."""
-        cursor = self.cursor
-        if not self._entries_behind or cursor.persisted_mark_delete < cursor.mark_delete:
-            return
-        self._snapshot()
-
-    def take_snapshot_after(self, interval_s: float) -> None:
-        """Take a snapshot, if the last one was that long ago."""
-        if self._clock.monotonic_s() - self._snapshot_s >= interval_s:
-            self.take_snapshot()
-
-    def _snapshot(self) -> None:
+    def _encode(self) -> Mapping[str, int]:
+        """The ids that a snapshot holds; names beyond the bounds are forgotten, or left out."""
         settings = self._settings
         self._ids.forget(
             unused_since_s=self._clock.monotonic_s() - settings.dedup_names_unused_s,
@@ -378,11 +304,7 @@ class Deduplication(Feature):
                 names=len(self._ids),
                 names_kept=len(snapshot),
             )
-        # Both at once: what a save takes is of one moment.
-        self.cursor.set_position_properties(snapshot)
-        self.cursor.ack_cumulative(self._last)
-        self._entries_behind = 0
-        self._snapshot_s = self._clock.monotonic_s()
+        return snapshot
 
     # The end
 
@@ -391,8 +313,8 @@ class Deduplication(Feature):
         if self._is_closed:
             return
         self._is_closed = True
-        if self._entries_behind:
-            self._snapshot()
+        if self._snapshots is not None:
+            self._snapshots.close()
         for name in list(self._waiting):
             self._wake(name)
 

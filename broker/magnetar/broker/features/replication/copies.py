@@ -1,9 +1,9 @@
-"""What the metadata of a copy say: which cluster it is of, and its place in the log there. Pure.
+"""Copies and their metadata: which entries are copied, and where a copy has its place. Pure.
 
 `replicated_from` names the cluster. The place is in a field of our own (`magnetar_source`), which
 consumers do not see; Apache Pulsar writes it as a property, `ledger:entry`, which they do see.
 
-Source: geo-replication sheet, sections 5 and 18.2.
+Source: geo-replication sheet, sections 5, 6 and 18.2.
 """
 
 from typing import Final, NamedTuple
@@ -88,6 +88,16 @@ def _position(ledger_id: int, entry_id: int) -> Position:
     if ledger_id > _INT64_MAX or entry_id > _INT64_MAX:
         raise BrokerMetadataError(f"{ledger_id}:{entry_id} is no place in a log")
     return Position(ledger_id, entry_id)
+
+
+def goes_to(remote: str, metadata: MessageMetadata) -> bool:
+    """Return whether an entry with this metadata is copied to a cluster.
+
+    Copies never travel on, whatever lists say: there are no loops. Markers are the broker's own.
+    """
+    if metadata.HasField("replicated_from") or metadata.HasField("marker_type"):
+        return False
+    return not metadata.replicate_to or remote in metadata.replicate_to
 
 
 def as_copy(

@@ -28,7 +28,7 @@ from magnetar.broker.base.errors import (
     ServiceNotReadyError,
 )
 from magnetar.broker.base.naming import is_replicator
-from magnetar.broker.features.log_snapshots import LogSnapshots, SnapshotCursor
+from magnetar.broker.features.log_snapshots import LogSnapshots, OpenSnapshotCursor
 from magnetar.broker.features.replication.copies import Copy, copy_in, copy_in_entry
 from magnetar.broker.features.replication.names import parse_replicator
 from magnetar.broker.features.replication.source_marks import SOURCES_MAX, SourceMarks, Verdict
@@ -82,7 +82,7 @@ class Receiving(Feature):
         around: ReceivingSurroundings,
         *,
         is_stored: Callable[[], Awaitable[bool]],
-        open_cursor: Callable[[], Awaitable[SnapshotCursor]],
+        open_cursor: OpenSnapshotCursor,
         begun: Callable[[], None],
     ) -> None:
         """

@@ -12,7 +12,7 @@ Source: geo-replication sheet, sections 4, 6, 17 and 18.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,8 +20,8 @@ import structlog
 
 from magnetar.broker.base.errors import NotAllowedError, RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
-from magnetar.broker.features.replication.choosing import goes_to
-from magnetar.broker.features.replication.copies import as_copy
+from magnetar.broker.features.log_snapshots import ReplayedLog, SnapshotCursor
+from magnetar.broker.features.replication.copies import as_copy, goes_to
 from magnetar.broker.features.replication.names import replicator_name
 from magnetar.broker.features.replication.remotes import RemoteCluster
 from magnetar.broker.features.replication.source_marks import NO_INCARNATION, CopyPlace, Source
@@ -53,34 +53,11 @@ MAGNETAR_VERSION = "Magnetar"
 """What servers of ours say first of themselves: they see gaps, so much may be under way."""
 
 
-class ReplicatedLog(Protocol):
-    """What is needed of a topic's log; `ManagedLog` is one."""
-
-    @property
-    def last_confirmed(self) -> Position: ...
-
-    def next_position(self, position: Position, /) -> Position: ...
-
-    async def read_range(
-        self, start: Position, /, *, entries_max: int, bytes_max: int
-    ) -> tuple[Position, list[bytes]]: ...
-
-
-class ReplicationCursor(Protocol):
+class ReplicationCursor(SnapshotCursor, Protocol):
     """What is needed of the cursor; `Cursor` is one."""
 
     @property
-    def mark_delete(self) -> Position: ...
-
-    @property
     def backlog_entries(self) -> int: ...
-
-    @property
-    def position_properties(self) -> Mapping[str, int]: ...
-
-    def ack_cumulative(self, position: Position, /) -> bool: ...
-
-    def set_position_properties(self, properties: Mapping[str, int], /) -> None: ...
 
 
 SchemaOf = Callable[[TopicName, bytes], Awaitable[pb.Schema]]
@@ -106,7 +83,7 @@ class Sending:
     def __init__(
         self,
         topic: TopicPort,
-        log: ReplicatedLog,
+        log: ReplayedLog,
         cursor: ReplicationCursor,
         remote: RemoteCluster,
         around: SendingSurroundings,

@@ -162,7 +162,7 @@ def test_deduplication_goes_on_from_a_snapshot_of_what_exists() -> None:
 
 
 def test_copies_to_other_clusters_go_on_as_those_of_another_life_of_the_log() -> None:
-    """It has another incarnation, of which the other cluster has nothing yet."""
+    """The log has another incarnation, of which the other cluster has nothing yet."""
     sent = {"geo.sent.ledger": 5, "geo.sent.entry": 1}
     cursors = {"pulsar.repl.west": at(5, 1, position_properties=sent)}
     found = restored(cursors=cursors).cursors["pulsar.repl.west"]

@@ -82,7 +82,7 @@ class LoadReport(BaseModel):
 
 
 class BundleCosts:
-    """What bundles cost, measured by the limits above which one is split."""
+    """The cost of bundles, as shares of the limits above which a bundle is split."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings

@@ -55,7 +55,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """A log in a backup, for whoever is to be told."""
+    """A log of a backup, as the command prints it."""
 
     file: LogFile
     uncovered: Uncovered

@@ -57,7 +57,7 @@ class Uncovered(_Part):
 
 
 def sum_of(parts: Iterable[Uncovered]) -> Uncovered:
-    """What is uncovered of several logs together."""
+    """The sum of what several logs leave uncovered."""
     total = Uncovered()
     for each in parts:
         total = total.plus(each)
@@ -141,7 +141,7 @@ class ClusterBackup(_Part):
     finished_ms: int = Field(ge=0)
     """Wall clock, ms since 1970."""
     scope: str
-    """What was backed up: empty, a tenant, a namespace or a topic."""
+    """The scope of the backup: empty for the cluster, else a tenant, a namespace or a topic."""
     tenants: dict[str, TenantRecord]
     namespaces: dict[str, NamespaceRecord]
     """By tenant/namespace."""

@@ -1,4 +1,4 @@
-"""What a restored log is like: its list of ledgers, and where its cursors stand. Pure.
+"""A restored log: its list of ledgers, and the positions of its cursors. Pure.
 
 A restored log is a beginning of the one that was backed up: it ends before the first ledger that
 lies in no object, so what consumers get has no hole. Its ledgers lie in objects only, at the keys
@@ -64,14 +64,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RestoredLog:
-    """What is to be made of the file of a log."""
+    """The log that a restore makes of a file of the backup."""
 
     path: str
     backup: LogBackup
     node: LogMetadata
     cursors: Mapping[str, CursorNode]
     behind_gap: Uncovered
-    """What lies in objects, and is not restored: it is behind a ledger that lies in none."""
+    """Ledgers in objects that are not restored, because a ledger before them lies in none."""
 
     @property
     def has_transactions(self) -> bool:
@@ -88,7 +88,7 @@ class RestoredLog:
 
 
 def plan(backup: LogBackup, name: str, *, token: int, keeps_gaps: bool = False) -> RestoredLog:
-    """What is restored of a log.
+    """Return the log and the cursors that a restore makes.
 
     Args:
         name: of the backup.

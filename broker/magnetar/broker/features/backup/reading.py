@@ -48,7 +48,7 @@ class LogReading:
         self._schemas = SchemaLedgers(client, cache_bytes_max=_SCHEMA_CACHE_BYTES)
 
     async def node(self, path: str) -> tuple[LogMetadata, int] | None:
-        """What a log's node says, and its version; None: there is no such log, or no more.
+        """Return the value of a log's node, and its version; None: the log does not exist.
 
         Raises:
             LedgerError

@@ -58,7 +58,7 @@ _TOKEN_MAX = (1 << 63) - 1
 
 @dataclass(slots=True)
 class RestorePlan:
-    """What a restore does, or has done."""
+    """The work of a restore, counted while it looks and while it writes."""
 
     cluster: ClusterBackup
     logs: list[LogFile] = field(default_factory=list)

@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.features.compaction import Compaction, compaction_of
-from magnetar.broker.features.deduplication import deduplication
+from magnetar.broker.features.deduplication.deduplication import Deduplication
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.features.transactions.acknowledging import TransactionalAcks
 from magnetar.broker.features.transactions.coordinator import Coordinator
@@ -28,7 +28,7 @@ _STEPS: list[tuple[object, str, str]] = [
     (TransactionalAcks, "drop_all_but", "acknowledgements of subscriptions that are gone"),
     (Compaction, "_adopt", "compaction"),
     (TopicSubscriptions, "ensure", "subscription"),
-    (deduplication, "replay", "deduplication"),
+    (Deduplication, "restore", "deduplication"),
     (Coordinator, "restore", "coordinator"),
 ]
 

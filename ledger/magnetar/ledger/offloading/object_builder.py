@@ -75,7 +75,7 @@ class ObjectBuilder:
         self._packets: list[bytes] = []
         self._packets_bytes = 0
         self._publish_ms: list[int] = []
-        """The largest of each block in the run that is being filled; -1: not known."""
+        """Of each packet in the run that is being filled; -1: not known."""
         self._publish_ms_first = self._publish_ms_last = -1
         self._schema_versions: set[int] = set()
         self._next_entry_id = 0
@@ -113,7 +113,7 @@ class ObjectBuilder:
     ) -> list[bytes]:
         """Take the next packets; returns the pieces of the object that are ready.
 
-        `publish_ms`: publish times of the messages in the block, none if they are not known;
+        `publish_ms`: the publish time of each entry in the block, none if they are not known;
         `schema_versions`: the versions that its messages name.
 
         Raises:
@@ -129,7 +129,8 @@ class ObjectBuilder:
                 f"ledger {self.name.ledger_id} ends with entry {self._metadata.last_entry_id}; "
                 f"entry {self._next_entry_id + count - 1} was given"
             )
-        self._publish_ms.append(max(publish_ms, default=-1))
+        if publish_ms and len(publish_ms) != count:
+            raise ValueError(f"{len(publish_ms)} publish times are given for {count} entries")
         if publish_ms:
             first = min(publish_ms)
             known = self._publish_ms_first >= 0
@@ -137,8 +138,9 @@ class ObjectBuilder:
             self._publish_ms_last = max(*publish_ms, self._publish_ms_last)
         self._schema_versions.update(schema_versions)
         pieces = self._begun()
-        for packet in block.packets():
+        for packet, time_ms in zip(block.packets(), publish_ms or [-1] * count, strict=True):
             self._packets.append(packet)
+            self._publish_ms.append(time_ms)
             self._packets_bytes += len(packet)
             self._next_entry_id += 1
             is_full = self._packets_bytes >= RUN_BYTES or len(self._packets) >= RUN_ENTRIES_MAX
@@ -187,14 +189,13 @@ class ObjectBuilder:
 
     def _end_run(self) -> bytes:
         packets, self._packets = self._packets, []
+        times, self._publish_ms = self._publish_ms, []
         self._packets_bytes = 0
         first_entry_id = self._next_entry_id - len(packets)
         block = encode_block(packets)
         run = encode_run(self.name, len(self._runs), first_entry_id, block, self._cipher)
         # A run with one unknown time has none: a search by time must not pass over it.
-        publish_ms_max = -1 if -1 in self._publish_ms else max(self._publish_ms)
-        # The last block may go on in the next run, and its times with it.
-        self._publish_ms = self._publish_ms[-1:]
+        publish_ms_max = -1 if -1 in times else max(times)
         (checksum,) = U32.unpack_from(run, len(run) - U32.size)
         self._runs.append(
             RunPlace(first_entry_id, len(packets), self._end, len(run), checksum, publish_ms_max)

@@ -97,7 +97,7 @@ class BlockFacts(NamedTuple):
     """What is noted of the messages in some entries."""
 
     publish_ms: Sequence[int] = ()
-    """Publish times of the messages, ms since 1970; none if one of them is not known."""
+    """The publish time of each entry, ms since 1970; none if one of them is not known."""
     schema_versions: Sequence[int] = ()
     """Versions of schemas that the messages name."""
 

@@ -87,7 +87,9 @@ def built(
     at = 0
     while at < len(packets):
         size = next(sizes, 5)
-        pieces += making.add(encode_block(packets[at : at + size]), publish_ms=[at + 1])
+        block = packets[at : at + size]
+        times = range(at + 1, at + 1 + len(block))
+        pieces += making.add(encode_block(block), publish_ms=times)
         at += size
     pieces += making.finish()
     data = b"".join(pieces)
@@ -192,6 +194,20 @@ def test_the_first_run_that_may_hold_a_time_is_found() -> None:
     footer = footer_of(built([bytes(RUN_BYTES)] * 3, [1, 1, 1])[0])
     assert [run.publish_ms_max for run in footer.runs] == [1, 2, 3]
     assert [footer.run_after(time_ms) for time_ms in (0, 1, 2, 3, 4)] == [0, 0, 1, 2, 3]
+
+
+def test_a_run_does_not_claim_a_time_of_the_next_one() -> None:
+    """What comes in one block may lie in two runs; a seek to its last time begins in the second."""
+    footer = footer_of(built([bytes(RUN_BYTES // 2)] * 4, [3, 1])[0])
+    assert [run.publish_ms_max for run in footer.runs] == [2, 4]
+    assert [footer.run_after(time_ms) for time_ms in (2, 3)] == [0, 1]
+
+
+def test_there_is_a_publish_time_for_each_entry_or_none() -> None:
+    values = [b"a", b"b"]
+    block = encode_block(codec_for(closed(values)).seal(0, -1, 0, values))
+    with pytest.raises(ValueError, match="1 publish times are given for 2 entries"):
+        builder(closed(values)).add(block, publish_ms=[5])
 
 
 def test_a_run_with_one_unknown_time_is_never_passed_over() -> None:

@@ -76,7 +76,8 @@ def encrypted(ring: ObjectKeyRing = RING, values: list[bytes] | None = None) -> 
         made_by="test",
         keys=ring,
     )
-    pieces = building.add(encode_block(codec.seal(0, -1, 0, values)), publish_ms=[1, 3])
+    times = [1, *[3] * (len(values) - 1)]
+    pieces = building.add(encode_block(codec.seal(0, -1, 0, values)), publish_ms=times)
     return b"".join([*pieces, *building.finish()])
 
 

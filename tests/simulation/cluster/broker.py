@@ -81,10 +81,10 @@ class SimBrokerProcess(Broker):
         """Have the history tell how topics end here."""
         fence, start_closing = ends.fence, ends._start_closing
 
-        def recorded_fence(topic: Topic) -> None:
+        def recorded_fence(topic: Topic, reason: str = "it is lost") -> None:
             if ends._table.is_served(topic):
                 self._machine.record(Dropped(str(topic.name)))
-            fence(topic)
+            fence(topic, reason)
 
         def recorded_closing(topic: Topic, destination: Destination | None = None) -> None:
             self._machine.record(Closing(str(topic.name), _acknowledged_in(topic)))

@@ -137,21 +137,18 @@ class TopicEnds:
             if topic is not None:
                 if is_ours:
                     self._given_up.add(topic)
-                table.logs[topic].abandon(reason)  # which comes back as `fence`
-                if table.is_served(topic):  # but for a terminated one
-                    self.fence(topic)
+                self.fence(topic, reason)
                 self._given_up.discard(topic)
 
     def _reload(self, topic: Topic, reason: str) -> None:
         """Drop a topic that is ours, so that it is recovered when somebody asks for it."""
         _log.warning("topic_reloaded", topic=str(topic.name), reason=reason)
-        log = self._table.logs.get(topic)
-        if log is not None:
-            log.abandon(reason)  # which comes back as `fence`
+        if topic in self._table.logs:
+            self.fence(topic, reason)
 
-    def fence(self, topic: Topic) -> None:
+    def fence(self, topic: Topic, reason: str = "another owner has it, or may have") -> None:
         """Drop a topic that has another owner, or may have: write nothing, and let clients look it
-        up."""
+        up. That a cursor was taken over says it too, though the log knows nothing of it yet."""
         if not self._table.is_served(topic):
             topic.is_closed = True  # still loading: whoever does that looks at it in the end
             return
@@ -162,6 +159,7 @@ class TopicEnds:
             _log.warning("topic_fenced", topic=str(topic.name))
         topic.abandon_cursors()
         self._start_closing(topic)
+        self._table.closing[topic.name].log.abandon(reason)
 
     # Closed
 

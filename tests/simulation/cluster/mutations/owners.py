@@ -310,7 +310,9 @@ MUTATIONS: list[Mutation] = [
         invariants=("C18",),
         description="the log of a topic that is dropped is closed as if it were ours",
         apply=lambda: edited(
-            ending.TopicEnds, "drop", ("table.logs[topic].abandon(reason)", "pass")
+            ending.TopicEnds,
+            "fence",
+            ("self._table.closing[topic.name].log.abandon(reason)", "pass"),
         ),
     ),
 ]

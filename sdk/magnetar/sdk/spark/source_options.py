@@ -96,14 +96,8 @@ class SourceOptions:
         read.check_names((*CONNECTION_NAMES, *NAMES))
         objects = read_object_options(read)
         if objects is not None and is_stream:
-            raise OptionError(
-                "objects",
-                "it is for batch queries only: objects alone do not tell of what comes later. Read "
-                "them in batches, or stream from the brokers (service.url, admin.url)",
-            )
-        connection = ConnectionOptions.none() if objects else ConnectionOptions.read(read)
-        if objects is None and not connection.admin_url:
-            raise OptionError("admin.url", "it is required, of the form http://host:port")
+            raise OptionError("objects", _NO_STREAM)
+        connection = ConnectionOptions.none() if objects else _connection(read)
         selection = _selection(read)
         metadata_url = read.text("metadata.url", "")
         reads_bookies = _reads_bookies(read, metadata_url)
@@ -157,6 +151,19 @@ class SourceOptions:
             ),
             objects=objects,
         )
+
+
+_NO_STREAM = (
+    "it is for batch queries only: objects alone do not tell of what comes later. Read them in "
+    "batches, or stream from the brokers (service.url, admin.url)"
+)
+
+
+def _connection(read: OptionReader) -> ConnectionOptions:
+    connection = ConnectionOptions.read(read)
+    if not connection.admin_url:
+        raise OptionError("admin.url", "it is required, of the form http://host:port")
+    return connection
 
 
 def _reads_bookies(read: OptionReader, metadata_url: str) -> bool:

@@ -24,6 +24,7 @@ from magnetar.broker.features.compaction import Compaction
 from magnetar.broker.features.deduplication import Deduplication
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.features.offloading import (
+    Manifests,
     Offload,
     Scrubbing,
     object_keys,
@@ -255,6 +256,7 @@ class Broker:
                 settings,
                 self._stores,
                 client,
+                schemas=schemas,
                 keys=self._object_keys,
                 clock=clock,
                 random=self._random,
@@ -326,6 +328,11 @@ class Broker:
                 "offloading",
                 settings.offload_check_interval_s if settings.object_stores else 0,
                 looking_at(Offload),
+            ),
+            (
+                "manifests",
+                settings.offload_check_interval_s if settings.object_stores else 0,
+                looking_at(Manifests),
             ),
             ("replication", settings.replication_check_interval_s, looking_at(Replication)),
             ("transactions", settings.transaction_check_interval_s, looking_at(TopicTransactions)),

@@ -257,3 +257,22 @@ async def test_who_heard_that_a_topic_exists_waits_for_its_deletion_and_hears_th
             await deleting
             with pytest.raises(TopicNotFoundError):
                 await late
+
+
+async def test_a_topic_with_transactions_is_dropped_once_and_served_again(tmp_path: Path) -> None:
+    """What it abandons asks that it be reloaded: by then it is closing."""
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(cluster, transaction_coordinators=1) as broker,
+    ):
+        client = await WireClient.open(broker.port)
+        txn = await client.begin(TOPIC)
+        await client.produce(TOPIC, txn_enabled=True)
+        await client.publish_ok(0, b"in it", txn=txn)
+        topics = broker.services.topics
+        topics.ends.drop([parse_topic_name(TOPIC)], "a test says so")
+        await client.next(BaseCommand.CLOSE_PRODUCER)
+        await client.produce(TOPIC, txn_enabled=True)
+        await client.publish_ok(1, b"behind")
+        assert topics.fenced == 1
+        await client.close()

@@ -86,9 +86,11 @@ class SimBrokerProcess(Broker):
                 self._machine.record(Dropped(str(topic.name)))
             fence(topic, reason)
 
-        def recorded_closing(topic: Topic, destination: Destination | None = None) -> None:
+        def recorded_closing(
+            topic: Topic, destination: Destination | None = None, *, dropped: str = ""
+        ) -> None:
             self._machine.record(Closing(str(topic.name), _acknowledged_in(topic)))
-            start_closing(topic, destination)
+            start_closing(topic, destination, dropped=dropped)
             task = ends._table.closing[topic.name].task
             task.add_done_callback(lambda _: self._machine.record(Closed(str(topic.name))))
 

@@ -157,17 +157,20 @@ class TopicEnds:
         else:
             self.fenced += 1
             _log.warning("topic_fenced", topic=str(topic.name))
-        topic.abandon_cursors()
-        self._start_closing(topic)
-        self._table.closing[topic.name].log.abandon(reason)
+        self._start_closing(topic, dropped=reason)
 
     # Closed
 
-    def _start_closing(self, topic: Topic, destination: Destination | None = None) -> None:
+    def _start_closing(
+        self, topic: Topic, destination: Destination | None = None, *, dropped: str = ""
+    ) -> None:
+        """`dropped`: why nothing may be written any more; empty: it may."""
         table = self._table
         for callback in self.on_closing:
             callback(topic)
         closing = Closing(topic, table.take_out(topic), topic.durable_cursors())
+        if dropped:  # not before: what is abandoned may ask that the topic be reloaded
+            closing.abandon(dropped)
         topic.disconnect_all(destination)
         table.closing[topic.name] = closing
         closing.task = asyncio.get_running_loop().create_task(

@@ -311,8 +311,8 @@ MUTATIONS: list[Mutation] = [
         description="the log of a topic that is dropped is closed as if it were ours",
         apply=lambda: edited(
             ending.TopicEnds,
-            "fence",
-            ("self._table.closing[topic.name].log.abandon(reason)", "pass"),
+            "_start_closing",
+            ("closing.abandon(dropped)", "topic.abandon_cursors()"),
         ),
     ),
 ]

@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.broker.base.errors import TopicNotFoundError
 from magnetar.broker.base.naming import log_path, topic_of
+from magnetar.ledger.errors import LogFencedError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.system import SystemClock
@@ -260,7 +261,8 @@ async def test_who_heard_that_a_topic_exists_waits_for_its_deletion_and_hears_th
 
 
 async def test_a_topic_with_transactions_is_dropped_once_and_served_again(tmp_path: Path) -> None:
-    """What it abandons asks that it be reloaded: by then it is closing."""
+    """The transaction log, once abandoned, asks for a reload of the topic. The topic is closing
+    by then, and must not be dropped again."""
     async with (
         cluster_of(1, tmp_path) as cluster,
         broker_on(cluster, transaction_coordinators=1) as broker,
@@ -275,4 +277,24 @@ async def test_a_topic_with_transactions_is_dropped_once_and_served_again(tmp_pa
         await client.produce(TOPIC, txn_enabled=True)
         await client.publish_ok(1, b"behind")
         assert topics.fenced == 1
+        await client.close()
+
+
+async def test_the_log_of_a_topic_that_was_taken_over_while_it_was_loaded_is_abandoned(
+    tmp_path: Path,
+) -> None:
+    """A fenced cursor says that it was taken over. The log may not know of it yet."""
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        topics = broker.services.topics
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        topic = await topics.get(parse_topic_name(TOPIC))
+        log = topic.log
+        assert isinstance(log, ManagedLog)
+        abandoned = asyncio.Event()
+        log.on_fenced(abandoned.set)
+        topic.is_closed = True  # as `fence` leaves a topic that is not served yet
+        with pytest.raises(LogFencedError, match="taken over while it was loaded"):
+            topics.ends.check_wanted(topic, log)
+        assert abandoned.is_set()
         await client.close()

@@ -55,7 +55,9 @@ class TopicEnds:
             LogFencedError
         """
         if topic.is_closed:
-            raise LogFencedError(f"{topic.name} was taken over while it was loaded")
+            reason = "was taken over while it was loaded"
+            log.abandon(f"it {reason}")
+            raise LogFencedError(f"{topic.name} {reason}")
         if topic.name in self._table.unwanted or not topic.tenure.holds():
             reason = "was lost while it was loaded"
             log.abandon(f"the lease {reason}")
@@ -148,7 +150,7 @@ class TopicEnds:
 
     def fence(self, topic: Topic, reason: str = "another owner has it, or may have") -> None:
         """Drop a topic that has another owner, or may have: write nothing, and let clients look it
-        up. That a cursor was taken over says it too, though the log knows nothing of it yet."""
+        up. A cursor that was taken over is reason enough: the log may learn of it later."""
         if not self._table.is_served(topic):
             topic.is_closed = True  # still loading: whoever does that looks at it in the end
             return
@@ -164,12 +166,14 @@ class TopicEnds:
     def _start_closing(
         self, topic: Topic, destination: Destination | None = None, *, dropped: str = ""
     ) -> None:
-        """`dropped`: why nothing may be written any more; empty: it may."""
+        """`dropped`: the reason why nothing more is written; empty: the topic closes in order."""
         table = self._table
         for callback in self.on_closing:
             callback(topic)
         closing = Closing(topic, table.take_out(topic), topic.durable_cursors())
-        if dropped:  # not before: what is abandoned may ask that the topic be reloaded
+        if (
+            dropped
+        ):  # only now: an abandoned feature may ask for a reload, which drops what is served
             closing.abandon(dropped)
         topic.disconnect_all(destination)
         table.closing[topic.name] = closing

@@ -75,7 +75,7 @@ class ObjectBuilder:
         self._packets: list[bytes] = []
         self._packets_bytes = 0
         self._publish_ms: list[int] = []
-        """Of each packet in the run that is being filled; -1: not known."""
+        """The publish time of each packet in the run that is being filled; -1: not known."""
         self._publish_ms_first = self._publish_ms_last = -1
         self._schema_versions: set[int] = set()
         self._next_entry_id = 0

@@ -197,7 +197,7 @@ def test_the_first_run_that_may_hold_a_time_is_found() -> None:
 
 
 def test_a_run_does_not_claim_a_time_of_the_next_one() -> None:
-    """What comes in one block may lie in two runs; a seek to its last time begins in the second."""
+    """The entries of one block may lie in two runs. A time of the second run is found there."""
     footer = footer_of(built([bytes(RUN_BYTES // 2)] * 4, [3, 1])[0])
     assert [run.publish_ms_max for run in footer.runs] == [2, 4]
     assert [footer.run_after(time_ms) for time_ms in (2, 3)] == [0, 1]

@@ -58,6 +58,8 @@ T = TypeVar("T")
 _ROOT = "/managed-ledgers"
 _READS_AT_ONCE = 16
 _READ_BYTES = 1 << 20
+LISTS_MAX = 5
+"""How often one folder of manifests is listed while each that was found is gone when it is read."""
 _INSTANCES_MAX = 100
 """Folders of a store that are looked into for manifests: others than ours may be in it."""
 
@@ -213,9 +215,18 @@ class StoredTopics:
 
     async def _newest(self, store: FolderStore, directory: str) -> LogManifest | None:
         async with self._at_once:
-            keys = [each.key async for page in store.list(directory) for each in page]
-            newest = newest_manifests(keys).get(directory)
-            return None if newest is None else await read_manifest(store, newest)
+            for left in reversed(range(LISTS_MAX)):
+                keys = [each.key async for page in store.list(directory) for each in page]
+                newest = newest_manifests(keys).get(directory)
+                if newest is None:
+                    return None
+                try:
+                    return await read_manifest(store, newest)
+                except ObjectMissingError:
+                    # A running cluster has written a newer one, and removed this one.
+                    if not left:
+                        raise
+        return None
 
     # Names
 

@@ -51,6 +51,7 @@ from magnetar.broker.security.peer_network import PeerNetwork
 from magnetar.broker.topic import Topic, looking_at
 from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.topics import Topics
+from magnetar.broker.topics.at_rest.due import ObjectUpkeep
 from magnetar.broker.topics.at_rest.walk import TopicsAtRest
 from magnetar.broker.topics.followed_lists import FollowedLists
 from magnetar.broker.topics.keeping import Keeping
@@ -187,7 +188,11 @@ class Broker:
             self.upkeep,
             note_unused=self._note_unused,
             clock=self._clock,
-            scrub_period_s=self._settings.object_scrub_period_s,
+            objects=ObjectUpkeep(
+                scrub_period_s=self._settings.object_scrub_period_s,
+                small_bytes=self._settings.object_bytes_min,
+                small_wait_s=self._settings.object_small_wait_s,
+            ),
         )
 
     def _network_to_brokers(self) -> Network:

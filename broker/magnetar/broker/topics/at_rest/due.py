@@ -42,8 +42,9 @@ class ObjectUpkeep:
     scrub_period_s: float = 0.0
     """Each object is read back once in this time; 0: never."""
     small_bytes: int = _USUAL.small_bytes
+    """A ledger below this size waits before it is copied."""
     small_wait_s: float = _USUAL.small_wait_s
-    """As in `OffloadRules`."""
+    """How long after its close a small ledger is copied."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from magnetar.broker.features.compaction import Compaction
 from magnetar.broker.features.deduplication import Deduplication
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.features.offloading import (
+    Manifests,
     Offload,
     Scrubbing,
     object_keys,
@@ -50,6 +51,7 @@ from magnetar.broker.security.peer_network import PeerNetwork
 from magnetar.broker.topic import Topic, looking_at
 from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.topics import Topics
+from magnetar.broker.topics.at_rest.due import ObjectUpkeep
 from magnetar.broker.topics.at_rest.walk import TopicsAtRest
 from magnetar.broker.topics.followed_lists import FollowedLists
 from magnetar.broker.topics.keeping import Keeping
@@ -186,7 +188,11 @@ class Broker:
             self.upkeep,
             note_unused=self._note_unused,
             clock=self._clock,
-            scrub_period_s=self._settings.object_scrub_period_s,
+            objects=ObjectUpkeep(
+                scrub_period_s=self._settings.object_scrub_period_s,
+                small_bytes=self._settings.object_bytes_min,
+                small_wait_s=self._settings.object_small_wait_s,
+            ),
         )
 
     def _network_to_brokers(self) -> Network:
@@ -255,6 +261,7 @@ class Broker:
                 settings,
                 self._stores,
                 client,
+                schemas=schemas,
                 keys=self._object_keys,
                 clock=clock,
                 random=self._random,
@@ -326,6 +333,11 @@ class Broker:
                 "offloading",
                 settings.offload_check_interval_s if settings.object_stores else 0,
                 looking_at(Offload),
+            ),
+            (
+                "manifests",
+                settings.offload_check_interval_s if settings.object_stores else 0,
+                looking_at(Manifests),
             ),
             ("replication", settings.replication_check_interval_s, looking_at(Replication)),
             ("transactions", settings.transaction_check_interval_s, looking_at(TopicTransactions)),

@@ -16,6 +16,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.offloading.object_store import (
     KEY_BYTES_MAX,
+    FolderStore,
     ObjectStore,
     ObjectTail,
     create_or_match,
@@ -50,7 +51,7 @@ def s3_settings(server: S3Server, url: str) -> ObjectStoreSettings:
 
 
 @pytest.fixture(params=["directory", "memory", "s3"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FolderStore]:
     """An empty store of each kind."""
     if request.param == "s3":
         server: S3Server = request.getfixturevalue("s3")
@@ -234,6 +235,25 @@ async def test_more_keys_than_an_answer_holds_are_listed_and_deleted(store: Obje
     assert await keys(store, "some/100") == ["some/1000", "some/1001"]
     await store.delete(names)
     assert await keys(store) == ["other"]
+
+
+async def test_a_folder_tells_the_folders_in_it_and_not_what_is_in_those(
+    store: FolderStore,
+) -> None:
+    for key in ("p/a%2Fb%25C3/x/1", "p/a%2Fb%25C3/y/2", "p/b/1", "p/c.json", "pq/1"):
+        assert await store.create(key, b"x")
+    assert list(await store.folders("")) == ["p", "pq"]
+    assert list(await store.folders("p/")) == ["a%2Fb%25C3", "b"]
+    assert list(await store.folders("p/a%2Fb%25C3/")) == ["x", "y"]
+    for without_any in ("p/b/", "nothing/"):
+        assert list(await store.folders(without_any)) == []
+
+
+async def test_more_folders_than_an_answer_holds_are_told(store: FolderStore) -> None:
+    names = [f"{number:05d}" for number in range(1_100)]
+    for at in range(0, len(names), 50):
+        await asyncio.gather(*(store.create(f"many/{each}/x", b"") for each in names[at : at + 50]))
+    assert list(await store.folders("many/")) == names
 
 
 async def test_a_key_comes_back_as_it_was_given(store: ObjectStore) -> None:

@@ -13,6 +13,7 @@ A run is a function of its seed: `execute(seed)` says what did not hold.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -23,6 +24,7 @@ from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import ObjectState
 from magnetar.ledger.offloading.log_offload import LogOffload
 from magnetar.ledger.offloading.log_scrub import LogScrub
+from magnetar.ledger.offloading.manifest_sweep import ManifestSweep
 from magnetar.ledger.offloading.object_format import ObjectName
 from magnetar.ledger.offloading.object_keys import ledgers_prefix, object_base
 from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
@@ -315,7 +317,7 @@ class OffloadRun:
 
     # The sweeper
 
-    def _sweepers(self, client: SimClient) -> list[Sweeper]:
+    def _sweepers(self, client: SimClient) -> Sequence[Sweeper | ManifestSweep]:
         return [
             Sweeper(
                 self.objects.open(client.process),

@@ -22,7 +22,12 @@ from magnetar.broker.features.compaction import Compaction, CompactionCursor, Co
 from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
 from magnetar.broker.features.delayed.bucket_ledgers import BucketLedgers
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
-from magnetar.broker.features.offloading import Offload, OffloadSurroundings, Scrubbing
+from magnetar.broker.features.offloading import (
+    Manifests,
+    Offload,
+    OffloadSurroundings,
+    Scrubbing,
+)
 from magnetar.broker.features.replication import (
     Receiving,
     ReceivingSurroundings,
@@ -192,8 +197,10 @@ class TopicOpener:
         receiving = self._receiving_of(topic, log, stored)
         features: list[Feature] = [delayed, transactions, receiving, deduplicating, compacting]
         features.append(FollowsQuorums(topic, log))
-        offload = Offload(topic, log, around := self._offloading_of(topic))
-        features += [offload, Scrubbing(topic, log, around, offload.steps)]
+        around = self._offloading_of(topic)
+        manifests = Manifests(topic, log, around.manifests if around is not None else None)
+        offload = Offload(topic, log, around, manifests)
+        features += [offload, manifests, Scrubbing(topic, log, around, offload.steps)]
         coordinator = self.make_coordinator(topic) if self.make_coordinator is not None else None
         copying = self._replication_of(topic, log, stored)
         features.extend(each for each in (copying, coordinator) if each is not None)

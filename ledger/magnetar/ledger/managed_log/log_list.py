@@ -61,6 +61,11 @@ class LogList:
         return self._metadata.ledgers
 
     @property
+    def node(self) -> tuple[LogMetadata, int]:
+        """The node's value and version as they were last read or written, together."""
+        return self._metadata, self._version
+
+    @property
     def terminated(self) -> Position | None:
         """Where the log ends for good; None while it takes appends."""
         return self._metadata.terminated

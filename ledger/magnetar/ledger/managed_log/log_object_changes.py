@@ -11,7 +11,7 @@ from magnetar.ledger.errors import LogClosedError, LogFencedError
 from magnetar.ledger.managed_log.log_appender import LogAppender
 from magnetar.ledger.managed_log.log_ledgers import LogLedgers
 from magnetar.ledger.managed_log.log_list import Change, LogList
-from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase
 
 
@@ -33,6 +33,11 @@ class LogObjectChanges:
     def ledgers(self) -> tuple[LogLedger, ...]:
         """The list as it was last read or written. Counters of open ledgers are 0."""
         return self._list.ledgers
+
+    @property
+    def node(self) -> tuple[LogMetadata, int]:
+        """The node's value and version as they were last read or written, together."""
+        return self._list.node
 
     def key(self, ledger_id: int, found: LedgerObject, attempt: str) -> str:
         """The key of an attempt on a ledger."""

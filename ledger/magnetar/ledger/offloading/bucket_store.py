@@ -180,6 +180,15 @@ class BucketStore:
             elif last > prefix:
                 return  # Keys come in order: those that begin so would have come before.
 
+    async def folders(self, prefix: str) -> Sequence[str]:
+        try:
+            found = await obstore.list_with_delimiter_async(
+                self._bucket, prefix.rstrip("/") or None
+            )
+        except FOREIGN as error:
+            raise self._error(error, f"list of folders in {prefix!r}") from None
+        return sorted(each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"])
+
     async def delete(self, keys: Sequence[str]) -> None:
         paths = [*dict.fromkeys(map(self._path, keys))]
         for at in range(0, len(paths), KEYS_PER_DELETE_MAX):

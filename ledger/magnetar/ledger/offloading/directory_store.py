@@ -90,6 +90,11 @@ class DirectoryStore:
         for at in range(0, len(found), _LISTED_AT_ONCE):
             yield found[at : at + _LISTED_AT_ONCE]
 
+    async def folders(self, prefix: str) -> Sequence[str]:
+        if prefix and not (prefix.endswith("/") and is_key(f"{prefix}x")):
+            raise ObjectStoreRefusedError(f"{prefix!r} cannot be a folder of objects here")
+        return await self._run(prefix, partial(_folders, self._root.joinpath(*prefix.split("/"))))
+
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             await self._run(key, partial(_delete, self._path(key), self._root))
@@ -187,6 +192,13 @@ def _found(root: Path, prefix: str) -> Iterator[StoredObject]:
             except FileNotFoundError:
                 continue  # deleted meanwhile
             yield StoredObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+
+def _folders(folder: Path) -> Sequence[str]:
+    try:
+        return sorted(each.name for each in folder.iterdir() if each.is_dir())
+    except FileNotFoundError:
+        return ()  # No object has a key that begins so.
 
 
 def _delete(path: Path, root: Path) -> None:

@@ -1,22 +1,31 @@
-"""Manifests: what a log's node said of its objects, kept beside them. Pure.
+"""Manifests: what a log's node said of its objects, kept beside them.
 
 Objects alone do not tell which of them make up a log, in which order, and which were given up. The
 node in the metadata store does. A manifest is a copy of the node at one of its versions, so that
 objects can be read, and a log be made again, where that store is away.
 
-    <prefix>/<instance id>/manifests/<parent>/<log>/<version of the node, 20 digits>.json
+    <prefix>/<instance id>/manifests/<parent>/<log>/<through>-<version>-<written>.json
 
 `<parent>` and `<log>` are the two parts of the log's path (`/managed-ledgers/t/n/persistent` and
 the quoted name of the topic), quoted as in keys of objects. The manifests of a namespace lie in one
 folder, which can be listed.
 
+The three numbers order the manifests of a log: the newest has the greatest key.
+
+- `through`, 20 digits: the last ledger that is in an object, or was removed from the log. It never
+  falls while a log lives. Ids of ledgers are never used again, so it is greater in a log that has
+  the name of a deleted one, whose node begins at version 0 again.
+- `version`, 20 digits: of the node.
+- `written`, 15 digits: wall clock, ms. Two manifests of one version differ in what they say of
+  transactions and schemas.
+
 Layout: docs/formats/manifest.md. Source: tiered storage, section 21.
 """
 
 import base64
-import binascii
 import json
 import re
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,7 +39,9 @@ from magnetar.ledger.errors import (
     ObjectDamagedError,
 )
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
-from magnetar.ledger.offloading.object_keys import name_in_key
+from magnetar.ledger.offloading.object_keys import name_in_key, name_of_key
+from magnetar.ledger.offloading.object_store import ObjectStore
+from magnetar.ledger.position import Position
 
 FORMAT_VERSION = 1
 
@@ -40,7 +51,15 @@ MANIFEST_BYTES_MAX = 64 << 20
 _FIELDS = {"instance_id": str, "log": str, "version": int, "written_ms": int, "node": dict}
 _SCHEMA_FIELDS = {"version": int, "timestamp_ms": int, "type": str, "data": str, "properties": dict}
 
-_KEY = re.compile(r"(?P<directory>.*/manifests/[^/]+/[^/]+/)(?P<version>[0-9]{20})\.json")
+_TRANSACTION_FIELDS = {"aborted": dict}
+
+_BITMAP_BYTES_MAX = 16 << 20
+"""Of one ledger: a bit for each of 128 million entries."""
+
+_KEY = re.compile(
+    r"(?P<directory>.*/manifests/(?P<parent>[^/]+)/(?P<name>[^/]+)/)"
+    r"(?P<through>[0-9]{20})-(?P<version>[0-9]{20})-(?P<written>[0-9]{15})\.json"
+)
 
 
 class ManifestKey(NamedTuple):
@@ -48,8 +67,28 @@ class ManifestKey(NamedTuple):
 
     directory: str
     """All manifests of one log begin so."""
+    log: str | None
+    """Path of the log; None: it was cut, ask the manifest."""
+    through: int
+    """The last ledger that was in an object, or removed."""
     version: int
     """Of the node."""
+    written_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestTransactions:
+    """What readers of the objects must know of the log's transactions."""
+
+    read_through: Position | None = None
+    """Where reading ends: behind it, a transaction had no end yet. None: it ends with the objects.
+    """
+    aborted: Mapping[int, bytes] = field(default_factory=dict)
+    """Entries of aborted transactions, by ledger: bit `i % 8` of byte `i // 8` is entry `i`."""
+
+
+NO_TRANSACTIONS = ManifestTransactions()
+"""Of a log with nothing that a reader must leave out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +120,11 @@ class LogManifest:
     """With all ledgers, those that are not in an object as well."""
     schemas: tuple[ManifestSchema, ...] = ()
     """In the order of their versions; those that were deleted are not among them."""
+    transactions: ManifestTransactions = NO_TRANSACTIONS
 
     def to_json(self) -> bytes:
         """The bytes of the manifest."""
-        content = {
+        content: dict[str, Any] = {
             "instance_id": self.instance_id,
             "log": self.log,
             "version": self.version,
@@ -101,6 +141,8 @@ class LogManifest:
                 for each in self.schemas
             ],
         }
+        if self.transactions != NO_TRANSACTIONS:
+            content["transactions"] = _fields_of_transactions(self.transactions)
         return encode_checked(content)
 
     @staticmethod
@@ -121,9 +163,10 @@ class LogManifest:
         try:
             node = LogMetadata.from_json(json.dumps(content["node"]).encode(), path=content["log"])
             schemas = tuple(_schema_of(each) for each in content["schemas"])
+            transactions = _transactions_of(content.get("transactions"))
         except FutureLogFormatError as error:
             raise FutureObjectVersionError(f"{key}: {error}") from error
-        except (InvalidLedgerMetadataError, binascii.Error) as error:
+        except (InvalidLedgerMetadataError, ValueError, zlib.error) as error:
             raise ObjectDamagedError(f"{key}: {error}") from error
         return LogManifest(
             content["instance_id"],
@@ -132,6 +175,7 @@ class LogManifest:
             content["written_ms"],
             node,
             schemas,
+            transactions,
         )
 
 
@@ -196,30 +240,70 @@ def manifest_directory(prefix: str, instance_id: str, log: str) -> str:
     return f"{manifests_folder(prefix, instance_id, parent)}{name_in_key(name)}/"
 
 
-def manifest_key(directory: str, version: int) -> str:
-    """The key of the manifest of one version of a log's node."""
-    return f"{directory}{version:020d}.json"
+def manifest_key(directory: str, *, through: int, version: int, written_ms: int) -> str:
+    """The key of a manifest; the arguments are those of `ManifestKey`."""
+    return f"{directory}{through:020d}-{version:020d}-{written_ms:015d}.json"
 
 
 def parse_manifest_key(key: str) -> ManifestKey | None:
     """What a key says; None: it is no key of a manifest."""
     found = _KEY.fullmatch(key)
-    return None if found is None else ManifestKey(found["directory"], int(found["version"]))
+    if found is None:
+        return None
+    parent, name = name_of_key(found["parent"]), name_of_key(found["name"])
+    return ManifestKey(
+        found["directory"],
+        None if parent is None or name is None else f"{parent}/{name}",
+        int(found["through"]),
+        int(found["version"]),
+        int(found["written"]),
+    )
 
 
 def newest_manifests(keys: Iterable[str]) -> dict[str, str]:
     """The key of the newest manifest of each log among some keys, by directory."""
-    newest: dict[str, ManifestKey] = {}
     found: dict[str, str] = {}
     for key in keys:
         parsed = parse_manifest_key(key)
-        if parsed is None:
-            continue
-        known = newest.get(parsed.directory)
-        if known is None or parsed.version > known.version:
-            newest[parsed.directory] = parsed
-            found[parsed.directory] = key
+        if parsed is not None:
+            found[parsed.directory] = max(key, found.get(parsed.directory, ""))
     return found
+
+
+async def read_manifest(store: ObjectStore, key: str) -> LogManifest:
+    """Read the manifest of a key.
+
+    Raises:
+        ObjectMissingError: there is none.
+        ObjectDamagedError: it is no manifest, or not as it was written.
+        FutureObjectVersionError: a newer release wrote it.
+        ObjectStoreUnavailableError, ObjectStoreRefusedError
+    """
+    found = await store.tail(key, MANIFEST_BYTES_MAX)
+    if found.size_bytes != len(found.data):
+        raise ObjectDamagedError(
+            f"{key}: {found.size_bytes} bytes, a manifest has at most {MANIFEST_BYTES_MAX}"
+        )
+    return LogManifest.from_json(found.data, key=key)
+
+
+def manifest_through(node: LogMetadata) -> int:
+    """The last ledger of a log that is in an object, or was removed; -1: none ever was in one."""
+    if not node.object_bases:
+        return -1
+    copied = (ledger.ledger_id for ledger in node.ledgers if ledger.is_in_object)
+    return max(node.removed_through, max(copied, default=-1))
+
+
+def manifest_store(node: LogMetadata) -> str:
+    """The name of the store that a log's manifest goes to: that of its newest object.
+
+    The log has, or had, an object.
+    """
+    for ledger in reversed(node.ledgers):
+        if ledger.object is not None and ledger.is_in_object:
+            return node.object_bases[ledger.object.base].store
+    return node.object_bases[-1].store
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:
@@ -237,7 +321,22 @@ def _problem_with(content: Mapping[str, Any]) -> str | None:
         wrong = _problem_with_types(each, _SCHEMA_FIELDS) if isinstance(each, dict) else "no object"
         if wrong is not None:
             return f"manifest, a schema: {wrong}"
-    return None
+    return _problem_with_transactions(content.get("transactions"))
+
+
+def _problem_with_transactions(fields: Any) -> str | None:
+    if fields is None:
+        return None
+    wrong = "no object"
+    if isinstance(fields, dict):
+        wrong = _problem_with_types(fields, _TRANSACTION_FIELDS) or ""
+        through = fields.get("read_through")
+        are_numbers = isinstance(through, list) and all(type(each) is int for each in through)
+        if not wrong and through is not None and not (are_numbers and len(through) == 2):
+            wrong = "read_through is no position"
+        if not wrong and not all(isinstance(each, str) for each in fields["aborted"].values()):
+            wrong = "a bitmap of aborted is no text"
+    return f"manifest, transactions: {wrong}" if wrong else None
 
 
 def _problem_with_types(fields: Mapping[str, Any], wanted: Mapping[str, type]) -> str | None:
@@ -255,3 +354,38 @@ def _schema_of(fields: Mapping[str, Any]) -> ManifestSchema:
         base64.b64decode(fields["data"], validate=True),
         {str(name): str(value) for name, value in fields["properties"].items()},
     )
+
+
+def _fields_of_transactions(transactions: ManifestTransactions) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "aborted": {
+            str(ledger_id): base64.b64encode(zlib.compress(bits)).decode()
+            for ledger_id, bits in transactions.aborted.items()
+        }
+    }
+    if transactions.read_through is not None:
+        fields["read_through"] = list(transactions.read_through)
+    return fields
+
+
+def _transactions_of(fields: Mapping[str, Any] | None) -> ManifestTransactions:
+    """Decode fields in which `_problem_with_transactions` found nothing wrong.
+
+    Raises:
+        ValueError, zlib.error: a bitmap, or its ledger, is not as it was written.
+    """
+    if fields is None:
+        return NO_TRANSACTIONS
+    through = fields.get("read_through")
+    return ManifestTransactions(
+        None if through is None else Position(*through),
+        {int(ledger): _bitmap_of(packed) for ledger, packed in fields["aborted"].items()},
+    )
+
+
+def _bitmap_of(packed: str) -> bytes:
+    inflating = zlib.decompressobj()
+    bits = inflating.decompress(base64.b64decode(packed, validate=True), _BITMAP_BYTES_MAX)
+    if not inflating.eof:
+        raise ValueError(f"a bitmap has more than {_BITMAP_BYTES_MAX} bytes, or was cut off")
+    return bits

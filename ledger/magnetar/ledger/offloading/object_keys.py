@@ -65,10 +65,16 @@ def name_in_key(name: str) -> str:
     return f"{quoted[:kept]}{_CUT}{digest[:_HASH_DIGITS]}"
 
 
+def name_of_key(part: str) -> str | None:
+    """The name that `name_in_key` made a part of a key of; None: it was cut."""
+    return None if _CUT in part else unquote(part)
+
+
 def parse_key(key: str) -> ObjectKey | None:
     """What a key says; None: it is no key of a ledger's object."""
     found = _KEY.fullmatch(key)
     if found is None:
         return None
-    log = None if _CUT in found["log"] else unquote(found["log"])
-    return ObjectKey(found["directory"], log, int(found["ledger"]), found["attempt"])
+    return ObjectKey(
+        found["directory"], name_of_key(found["log"]), int(found["ledger"]), found["attempt"]
+    )

@@ -95,6 +95,19 @@ class ObjectStore(Protocol):
     async def close(self) -> None: ...
 
 
+class FolderStore(ObjectStore, Protocol):
+    """A store that can also be looked at folder by folder, as a person does."""
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        """The names of the folders right below one, sorted: what keys that begin so have up to the
+        next slash. All at once: for folders of thousands, not of millions.
+
+        Args:
+            prefix: of the keys; empty, or with a slash at its end.
+        """
+        ...
+
+
 async def create_or_match(store: ObjectStore, key: str, body: bytes) -> bool:
     """Create a small object; True: the object of that key has this body now.
 

@@ -12,7 +12,7 @@ from magnetar.ledger.errors import (
     ObjectStoreUnavailableError,
 )
 from magnetar.ledger.offloading.directory_store import DirectoryStore
-from magnetar.ledger.offloading.object_store import ObjectStore, ObjectTail
+from magnetar.ledger.offloading.object_store import FolderStore, ObjectStore, ObjectTail
 from magnetar.ledger.offloading.settings import ObjectStoreSettings
 from magnetar.ledger.offloading.store_url import parse_store_url
 
@@ -20,7 +20,7 @@ PROBES = "probe/"
 """Prefix of the keys of probe objects. Nothing else has it; one may stay behind after a failure."""
 
 
-def open_object_store(settings: ObjectStoreSettings) -> ObjectStore:
+def open_object_store(settings: ObjectStoreSettings) -> FolderStore:
     """Open the store that the settings name. Makes no request: `check_store` does.
 
     Raises:

@@ -14,6 +14,7 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.admin_client import AdminClient
 from magnetar.sdk.spark.columns import ERROR_FIELD, METADATA_FIELDS, VALUE, value_fields
 from magnetar.sdk.spark.errors import DataLossError, OffsetError
+from magnetar.sdk.spark.object_options import ObjectOptions
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, reach, shown_id
 from magnetar.sdk.spark.planning import (
     EntryRange,
@@ -31,12 +32,18 @@ from magnetar.sdk.spark.slices import (
     ValueSchema,
 )
 from magnetar.sdk.spark.source_options import SourceOptions
-from magnetar.sdk.spark.topic_schema import value_schema_of, with_versions
+from magnetar.sdk.spark.topic_schema import (
+    BrokerSchemas,
+    SchemaSource,
+    value_schema_of,
+    with_versions,
+)
 from magnetar.sdk.spark.topic_states import TopicState, TopicStates
 from magnetar.sdk.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from magnetar.sdk.spark.ledger_directory import LedgerDirectory
+    from magnetar.sdk.spark.stored_topics import StoredTopics
 
 
 class SourceDriver:
@@ -48,12 +55,30 @@ class SourceDriver:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.admin = AdminClient(options.connection)
-        self._states = TopicStates(self.admin, options.selection)
+        self._admin: AdminClient | None = None
+        self._stored: StoredTopics | None = None
         self._directory: LedgerDirectory | None = None
+        self._states: TopicStates | StoredTopics
+        self.schemas: SchemaSource
+        """Tells the schemas of the topics."""
+        if options.objects is not None:
+            self._stored = self._states = self.schemas = _stored_topics(options, options.objects)
+        else:
+            self._admin = AdminClient(options.connection)
+            self._states = TopicStates(self._admin, options.selection)
+            self.schemas = BrokerSchemas(self._admin)
+
+    @property
+    def admin(self) -> AdminClient:
+        """What asks the brokers. A query of objects alone has none."""
+        assert self._admin is not None, "the query asks no broker"
+        return self._admin
 
     def close(self) -> None:
-        self.admin.close()
+        if self._admin is not None:
+            self._admin.close()
+        if self._stored is not None:
+            self._stored.close()
         if self._directory is not None:
             self._directory.close()
             self._directory = None
@@ -183,6 +208,8 @@ class SourceDriver:
             for plan in plan_slices(states[name], starts[name], end, entries_max=cuts[name])
         ]
         schemas = self._value_schemas(plans, value_schema)
+        if self.options.objects is not None:
+            return [self._object_slice(each, states, schemas[each.topic]) for each in plans]
         if not self.options.reads_bookies:
             return [self._broker_slice(plan, schemas[plan.topic]) for plan in plans]
         return self._bookie_slices(plans, states, schemas)
@@ -192,7 +219,7 @@ class SourceDriver:
     ) -> dict[str, ValueSchema]:
         """For each topic (or partition) with its versions."""
         topics = {plan.topic: TopicName.parse(plan.topic).partitioned for plan in plans}
-        found = with_versions(self.admin, topics.values(), value_schema)
+        found = with_versions(self.schemas, topics.values(), value_schema)
         return {name: found[topic] for name, topic in topics.items()}
 
     def _bookie_slices(
@@ -260,6 +287,26 @@ class SourceDriver:
             )
         return found
 
+    def _object_slice(
+        self, plan: SlicePlan, states: Mapping[str, TopicState], value_schema: ValueSchema
+    ) -> Slice:
+        state = states[plan.topic]
+        objects = _objects_of(state)
+        return Slice(
+            plan.topic,
+            plan.partition,
+            tuple(_object_part(each, objects[each.ledger_id], state) for each in plan.ranges),
+            before=tuple(
+                LedgerPart(ledger_id, 0, last, object=objects[ledger_id])
+                for ledger_id, last in plan.before
+            ),
+            is_cut_off=plan.is_cut_off,
+            skip_through_batch_index=plan.skip_through_batch_index,
+            stop_at_batch_index=plan.stop_at_batch_index,
+            settings=self.options.settings,
+            value_schema=value_schema,
+        )
+
     def _broker_slice(self, plan: SlicePlan, value_schema: ValueSchema) -> Slice:
         return Slice(
             plan.topic,
@@ -289,6 +336,18 @@ class SourceDriver:
                 f"begins with ledger {state.first_ledger_id} now: give a later message, or set "
                 "failOnDataLoss to false"
             )
+
+
+def _stored_topics(options: SourceOptions, objects: ObjectOptions) -> "StoredTopics":
+    # Here, not above: other queries do without, and it has to load much.
+    from magnetar.sdk.spark.stored_topics import StoredTopics
+
+    return StoredTopics(
+        objects,
+        options.selection,
+        skips_holes=not options.settings.fail_on_data_loss,
+        key_file=options.settings.object_key_file,
+    )
 
 
 def _objects_of(state: TopicState) -> dict[int, ObjectPart]:
@@ -362,6 +421,6 @@ def archived_schema(options: Mapping[str, str]) -> StructType:
 def _value_schema(options: SourceOptions) -> ValueSchema:
     driver = SourceDriver(options)
     try:
-        return value_schema_of(driver.admin, driver.topics())
+        return value_schema_of(driver.schemas, driver.topics())
     finally:
         driver.close()

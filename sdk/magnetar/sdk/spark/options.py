@@ -183,6 +183,11 @@ class ConnectionOptions:
             listener_name=read.text("listenerName", ""),
         )
 
+    @classmethod
+    def none(cls) -> "ConnectionOptions":
+        """Of a query that asks no broker."""
+        return cls("", "", "none", "", "", "", True, "")
+
     def client_settings(self) -> ClientSettings:
         """
         Raises:
@@ -321,7 +326,7 @@ _OF_THE_SINK = "it is for writing only"
 for _name in (
     *("metadata.url", "readMode", "topics", "topicsPattern", "startingOffsets", "endingOffsets"),
     *("startingTime", "endingTime", "failOnDataLoss", "subscriptionName", "sliceBytes"),
-    *("maxEntriesPerTrigger", "maxBytesPerTrigger"),
+    *("maxEntriesPerTrigger", "maxBytesPerTrigger", "objects", "objectsPrefix"),
 ):
     _HINTS[_name.lower()] = _OF_THE_SOURCE
 for _name in ("deduplication", "producerName", "schema", "schemaName", "compressionType", "sortBy"):

@@ -46,6 +46,8 @@ READ_HOLD_S = 3_600
 """How long brokers take the topics of a query for used, from when it is planned: nobody is told
 when it ends, and who reads from bookies is connected to no broker."""
 
+_UNREAD_LINES_MAX = 10
+
 IDLE_RELEASE_S = 60.0
 """A query without anything new for so long holds nothing any more. Until then it may have looked in
 the midst of a message in chunks, which consumers wait for as long by default."""
@@ -84,7 +86,8 @@ class BatchReader(DataSourceReader):
     def _plan(self, driver: SourceDriver) -> list[InputPartition]:
         states = driver.topics(hold_s=READ_HOLD_S)
         _warn_of_missing(states)
-        value_schema = value_schema_of(driver.admin, states, self._schema)
+        _warn_of_unread(states)
+        value_schema = value_schema_of(driver.schemas, states, self._schema)
         value_columns(self._schema, value_schema)
         starts, ends = driver.starts(states), driver.ends(states)
         cuts = driver.cuts(states, starts, ends)
@@ -103,6 +106,15 @@ def _warn_of_missing(states: Mapping[str, TopicState]) -> None:
             missing[0],
             f", nor do {len(missing) - 1} other partitions" if len(missing) > 1 else "",
         )
+
+
+def _warn_of_unread(states: Mapping[str, TopicState]) -> None:
+    """Of what a query that asks no server cannot know of, or does not read."""
+    partial = [(name, state.unread) for name, state in states.items() if state.unread]
+    for name, unread in partial[:_UNREAD_LINES_MAX]:
+        _log.warning("%s: %s", name, unread)
+    if len(partial) > _UNREAD_LINES_MAX:
+        _log.warning("%d topics are not read in full", len(partial))
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
@@ -301,7 +313,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held(begun.subscription).release(read, is_idle=True)
 
     def _check_schema(self, driver: SourceDriver, states: Mapping[str, TopicState]) -> None:
-        self._value_schema = value_schema_of(driver.admin, states, self._schema)
+        self._value_schema = value_schema_of(driver.schemas, states, self._schema)
         value_columns(self._schema, self._value_schema)
 
     def _looked(self, begun: QueryOffset) -> dict[str, TopicState]:

@@ -10,6 +10,8 @@ import re2
 
 from magnetar.ledger.metadata.url import shared_secret_beside
 from magnetar.sdk.spark.errors import OffsetError, OptionError
+from magnetar.sdk.spark.object_options import NAMES as OBJECT_NAMES
+from magnetar.sdk.spark.object_options import ObjectOptions, read_object_options
 from magnetar.sdk.spark.offsets import StartingOffsets, parse_offsets
 from magnetar.sdk.spark.options import CONNECTION_NAMES, ConnectionOptions, OptionReader, shown
 from magnetar.sdk.spark.slices import FAILFAST, MODES, BookieSecurity, ReadSettings
@@ -43,6 +45,7 @@ NAMES = (
     "maxChunkedBytes",
     "workerNiceness",
     "objectKeyFile",
+    *OBJECT_NAMES,
 )
 """Of the source, beside those of the connection."""
 
@@ -79,6 +82,8 @@ class SourceOptions:
     metadata_url: str
     slice_bytes: int
     settings: ReadSettings
+    objects: ObjectOptions | None = None
+    """Of a query that asks no server; None: it does."""
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, is_stream: bool | None = None) -> "SourceOptions":
@@ -89,9 +94,10 @@ class SourceOptions:
         """
         read = OptionReader(options)
         read.check_names((*CONNECTION_NAMES, *NAMES))
-        connection = ConnectionOptions.read(read)
-        if not connection.admin_url:
-            raise OptionError("admin.url", "it is required, of the form http://host:port")
+        objects = read_object_options(read)
+        if objects is not None and is_stream:
+            raise OptionError("objects", _NO_STREAM)
+        connection = ConnectionOptions.none() if objects else _connection(read)
         selection = _selection(read)
         metadata_url = read.text("metadata.url", "")
         reads_bookies = _reads_bookies(read, metadata_url)
@@ -141,9 +147,23 @@ class SourceOptions:
                 object_key_file=read.text("objectKeyFile", ""),
                 worker_niceness=_integer(read, "workerNiceness", 0, low=0, high=20),
                 service_url=connection.service_url,
-                client=connection.client_settings(),
+                client=connection.client_settings() if objects is None else None,
             ),
+            objects=objects,
         )
+
+
+_NO_STREAM = (
+    "it is for batch queries only: objects alone do not tell of what comes later. Read them in "
+    "batches, or stream from the brokers (service.url, admin.url)"
+)
+
+
+def _connection(read: OptionReader) -> ConnectionOptions:
+    connection = ConnectionOptions.read(read)
+    if not connection.admin_url:
+        raise OptionError("admin.url", "it is required, of the form http://host:port")
+    return connection
 
 
 def _reads_bookies(read: OptionReader, metadata_url: str) -> bool:

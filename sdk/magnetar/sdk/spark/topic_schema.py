@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql.types import StructType
 
@@ -17,8 +17,41 @@ _NOT_FOUND = 404
 _STRUCTURED = ("JSON", "AVRO")
 
 
+class SchemaSource(Protocol):
+    """Tells which schemas topics have."""
+
+    def schemas(
+        self, topics: Iterable[TopicName], *, every: bool
+    ) -> Mapping[TopicName, Sequence[Json]]:
+        """The newest schema of each topic, or all its versions, oldest first, as brokers tell of
+        them over HTTP; none of topics that have gone.
+
+        Raises:
+            UnreachableError, RefusedError
+        """
+        ...
+
+
+class BrokerSchemas:
+    """`SchemaSource`: asks brokers."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+
+    def schemas(
+        self, topics: Iterable[TopicName], *, every: bool
+    ) -> Mapping[TopicName, Sequence[Json]]:
+        names = {str(topic): topic for topic in topics}
+        path = "schemas?allVersions=true" if every else "schemas"
+        answers = self._admin.ask_topics(path, names.keys())
+        for refusal in answers.refused.values():
+            if refusal.status != _NOT_FOUND:
+                raise refusal
+        return {topic: answers.found.get(name, ()) for name, topic in names.items()}
+
+
 def value_schema_of(
-    admin: AdminClient, topics: Iterable[str], wanted: StructType | None = None
+    source: SchemaSource, topics: Iterable[str], wanted: StructType | None = None
 ) -> ValueSchema:
     """The schema that all these topics have; bytes if they have none, or one that no columns are
     made of. Its versions are left out: they are each topic's own, see `with_versions`.
@@ -32,7 +65,7 @@ def value_schema_of(
     """
     found: dict[ValueSchema, TopicName] = {}
     named = {TopicName.parse(name).partitioned: None for name in topics}
-    for topic, stored in _stored(admin, named).items():
+    for topic, stored in source.schemas(named, every=False).items():
         found.setdefault(parsed(stored[0]) if stored else ValueSchema(), topic)
     if len(found) > 1:
         if wanted is not None and wants_bytes_only(wanted):
@@ -72,7 +105,7 @@ def parsed(answer: Mapping[str, Any]) -> ValueSchema:
 
 
 def with_versions(
-    admin: AdminClient, topics: Iterable[TopicName], schema: ValueSchema
+    source: SchemaSource, topics: Iterable[TopicName], schema: ValueSchema
 ) -> dict[TopicName, ValueSchema]:
     """For each topic the schema with all versions that its messages may have been written with,
     where one is needed to read them: as AVRO.
@@ -88,7 +121,7 @@ def with_versions(
         return dict.fromkeys(names, schema)
     return {
         topic: _with(schema, [(int(each["version"]), parsed(each)) for each in stored])
-        for topic, stored in _stored(admin, names, every=True).items()
+        for topic, stored in source.schemas(names, every=True).items()
     }
 
 
@@ -116,16 +149,3 @@ def _with(schema: ValueSchema, versions: list[tuple[int, ValueSchema]]) -> Value
             (version, each.definition) for version, each in versions if each.kind == "AVRO"
         ),
     )
-
-
-def _stored(
-    admin: AdminClient, topics: Iterable[TopicName], *, every: bool = False
-) -> dict[TopicName, Sequence[Json]]:
-    """The newest schema of each topic, or all its versions, as brokers tell of them; none of
-    topics that have gone."""
-    names = {str(topic): topic for topic in topics}
-    answers = admin.ask_topics("schemas?allVersions=true" if every else "schemas", names.keys())
-    for refusal in answers.refused.values():
-        if refusal.status != _NOT_FOUND:
-            raise refusal
-    return {topic: answers.found.get(name, ()) for name, topic in names.items()}

@@ -59,6 +59,8 @@ class TopicState:
     """Name of an object store -> its settings as JSON, of those that ledgers are in."""
     is_there: bool = True
     """False: a partition that the topic should have, and that does not exist."""
+    unread: str = ""
+    """What of the topic a query does not read, though it was there; empty: nothing is known."""
 
     @property
     def first_ledger_id(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.features.offloading.rules import THRESHOLD_S
 from magnetar.broker.policies.model import (
     DEFAULTS,
     BacklogPolicy,
@@ -16,7 +17,7 @@ from magnetar.broker.policies.model import (
     QuotaType,
     Retention,
 )
-from magnetar.broker.topics.at_rest.due import StoredTopic, what_is_due
+from magnetar.broker.topics.at_rest.due import ObjectUpkeep, StoredTopic, what_is_due
 from magnetar.cursors import StoredCursor
 from magnetar.ledger.managed_log.log_deletion import DELETED
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
@@ -29,6 +30,7 @@ HOUR_MS = 3_600_000
 
 MIB = 1 << 20
 
+OBJECTS = ObjectUpkeep()
 FOR_EVER = Retention(minutes=-1, mib=-1)
 NOT_AT_ALL = Retention(minutes=0, mib=-1)
 KEPT = DEFAULTS.with_values(inactive_topic=InactiveTopic(is_on=False), retention=FOR_EVER)
@@ -58,7 +60,7 @@ def stored(
 
 
 def due(topic: StoredTopic, policies: Policies = KEPT, **changes: Any) -> str | None:
-    return what_is_due(topic, policies.with_values(**changes), NOW_MS)
+    return what_is_due(topic, policies.with_values(**changes), NOW_MS, objects=OBJECTS)
 
 
 @pytest.mark.parametrize("ledgers", [(), CLOSED[:1], CLOSED, LEFT_OPEN])
@@ -160,9 +162,14 @@ def test_what_a_crash_left_open_is_due_once_and_then_counts_by_its_close() -> No
 def test_what_is_turned_off_is_never_due() -> None:
     policies = KEPT.with_values(message_ttl_s=3600, retention=NOT_AT_ALL)
     for jobs, expected in ((["expiry", "trimming"], "expiry"), (["trimming"], None)):
-        assert what_is_due(stored({"s": BEGIN}), policies, NOW_MS, jobs) == expected
-    assert what_is_due(stored({"s": END}), policies, NOW_MS, ["trimming"]) == "trimming"
-    assert what_is_due(stored({"s": END}), policies, NOW_MS, ["expiry"]) is None
+        assert (
+            what_is_due(stored({"s": BEGIN}), policies, NOW_MS, jobs, objects=OBJECTS) == expected
+        )
+    assert (
+        what_is_due(stored({"s": END}), policies, NOW_MS, ["trimming"], objects=OBJECTS)
+        == "trimming"
+    )
+    assert what_is_due(stored({"s": END}), policies, NOW_MS, ["expiry"], objects=OBJECTS) is None
 
 
 def test_the_last_ledger_of_a_terminated_topic_stays() -> None:
@@ -179,7 +186,7 @@ def test_objects_that_were_not_read_back_for_a_period_are_due_once_in_it() -> No
 
     def job(period_s: float, properties: dict[str, str], jobs: tuple[str, ...]) -> str | None:
         topic = stored(ledgers=ledgers, properties=properties)
-        return what_is_due(topic, KEPT, NOW_MS, jobs, scrub_period_s=period_s)
+        return what_is_due(topic, KEPT, NOW_MS, jobs, objects=ObjectUpkeep(period_s))
 
     assert job(hour_s, {}, ("scrubbing",)) == "scrubbing"
     assert job(hour_s, {}, ()) is None
@@ -187,3 +194,16 @@ def test_objects_that_were_not_read_back_for_a_period_are_due_once_in_it() -> No
     assert job(0, {}, ("scrubbing",)) is None
     assert job(hour_s, read, ("scrubbing",)) is None
     assert job(hour_s / 2, read, ("scrubbing",)) == "scrubbing"
+
+
+def test_small_ledgers_are_moved_when_the_settings_of_the_broker_say_so() -> None:
+    small = stored(ledgers=tuple(replace(each, bytes=MIB - 1) for each in CLOSED))
+    policies = KEPT.with_values(offload={THRESHOLD_S: 0})
+
+    def job(objects: ObjectUpkeep) -> str | None:
+        return what_is_due(small, policies, NOW_MS, ("offloading",), objects=objects)
+
+    assert job(ObjectUpkeep()) is None
+    assert job(ObjectUpkeep(small_bytes=MIB - 1)) == "offloading"
+    assert job(ObjectUpkeep(small_wait_s=3 * HOUR_MS / 1000)) == "offloading"
+    assert job(ObjectUpkeep(small_wait_s=3 * HOUR_MS / 1000 + 1)) is None

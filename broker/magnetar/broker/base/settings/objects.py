@@ -69,6 +69,12 @@ class ObjectSettings(ObjectReadSettings, Section):
         ge=0,
         description="Bytes per second that a broker reads from bookies for copies; 0: no bound.",
     )
+    manifest_interval_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Least time between two manifests of a topic, which say what its objects are. "
+        "When a ledger came into the store, the next one is written at once.",
+    )
     object_sweep_interval_s: float = Field(
         default=3600.0,
         ge=0,

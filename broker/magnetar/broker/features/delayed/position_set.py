@@ -69,6 +69,10 @@ class PositionSet:
         part = int.from_bytes(bits[first >> 3 : (last >> 3) + 1], "little") >> (first & 7)
         return bool(part & ((1 << (last - first + 1)) - 1))
 
+    def bits(self, ledger_id: int) -> bytes:
+        """The entries of a ledger: bit `i % 8` of byte `i // 8` is entry `i`; empty if none is."""
+        return bytes(self._bits.get(ledger_id, b"")).rstrip(b"\0")
+
     def dump(self) -> dict[str, str]:
         """As JSON: by ledger, the bitmap (entry 0 is the lowest bit of the first byte), compressed
         by zlib, in base64. Stored, never change."""

@@ -5,6 +5,7 @@ from magnetar.broker.features.offloading.composition import (
     object_ledgers,
     offload_surroundings,
 )
+from magnetar.broker.features.offloading.manifests import Manifests
 from magnetar.broker.features.offloading.offload import (
     Offload,
     OffloadStatus,
@@ -14,6 +15,7 @@ from magnetar.broker.features.offloading.offload import (
 from magnetar.broker.features.offloading.scrubbing import Scrubbing
 
 __all__ = [
+    "Manifests",
     "Offload",
     "OffloadStatus",
     "OffloadSurroundings",

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from magnetar.broker.base.entry import publish_time_ms_of
 from magnetar.broker.base.settings.objects import ObjectSettings
+from magnetar.broker.features.offloading.manifests import ManifestSurroundings, schemas_in
 from magnetar.broker.features.offloading.offload import OffloadSurroundings
+from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.offloading.object_encryption import NO_KEYS, ObjectKeyRing
 from magnetar.ledger.offloading.object_key_file import read_object_keys
@@ -22,6 +24,7 @@ def offload_surroundings(
     stores: StoreSet,
     client: LedgerClient,
     *,
+    schemas: SchemaRegistry,
     keys: ObjectKeyRing,
     clock: Clock,
     random: random.Random,
@@ -47,7 +50,10 @@ def offload_surroundings(
     scrubber = ObjectScrubber(
         stores, bytes_per_s_max=settings.object_scrub_bytes_per_s_max, clock=clock
     )
-    return OffloadSurroundings(offloader, scrubber, stores.urls, settings, clock)
+    manifests = ManifestSurroundings(
+        stores, offloader.instance_id, schemas_in(schemas), settings, clock
+    )
+    return OffloadSurroundings(offloader, scrubber, stores.urls, settings, clock, manifests)
 
 
 def object_ledgers(

@@ -23,6 +23,7 @@ from magnetar.broker.base.errors import (
     ServiceNotReadyError,
 )
 from magnetar.broker.base.settings.objects import ObjectSettings
+from magnetar.broker.features.offloading.manifests import Manifests, ManifestSurroundings
 from magnetar.broker.features.offloading.rules import offload_rules, reads_objects_first, store_of
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import Feature, Topic, TopicPort, Work
@@ -60,18 +61,29 @@ class OffloadSurroundings:
     """Of the broker's object stores, by their names."""
     settings: ObjectSettings
     clock: Clock
+    manifests: ManifestSurroundings | None = None
+    """None: nobody writes any."""
 
 
 class Offload(Feature):
     """Offloading of one topic that this broker owns. Everything happens on the event loop."""
 
     def __init__(
-        self, topic: TopicPort, log: ManagedLog, around: OffloadSurroundings | None
+        self,
+        topic: TopicPort,
+        log: ManagedLog,
+        around: OffloadSurroundings | None,
+        manifests: Manifests | None = None,
     ) -> None:
-        """`around`: None, the broker has no object store."""
+        """
+        Args:
+            around: None, the broker has no object store.
+            manifests: of the topic; they look after each look of this.
+        """
         self._topic = topic
         self._log = log
         self._around = around
+        self._manifests = manifests
         self._task: asyncio.Task[None] | None = None
         self.steps = (
             LogOffload(
@@ -227,7 +239,11 @@ class Offload(Feature):
             )
         instance_id = await around.offloader.instance_id()
         base = object_base(store, around.settings.object_prefix, instance_id, self._log.path)
-        await self.steps.look(self._log.ledgers, rules, base, before=before)
+        try:
+            await self.steps.look(self._log.ledgers, rules, base, before=before)
+        finally:
+            if self._manifests is not None:
+                self._manifests.look()
 
     def _finished(self, before: Position | None, error: str) -> None:
         self.last_error = error

@@ -14,6 +14,8 @@ from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.backup_keys import backups_prefix
 from magnetar.ledger.offloading.backup_pins import BackupPins
+from magnetar.ledger.offloading.log_manifest import manifests_prefix
+from magnetar.ledger.offloading.manifest_sweep import ManifestSweep, ManifestSweepCounts
 from magnetar.ledger.offloading.object_keys import ledgers_prefix
 from magnetar.ledger.offloading.store_set import StoreSet
 from magnetar.ledger.offloading.sweeper import SweepCounts, Sweeper
@@ -48,6 +50,9 @@ class Sweeping:
         self._task: asyncio.Task[None] | None = None
         self.counts: dict[tuple[str, str], SweepCounts] = {}
         """Of the last pass, by store and prefix."""
+        self._manifest_sweeps: dict[tuple[str, str], ManifestSweep] = {}
+        self.manifest_counts: dict[tuple[str, str], ManifestSweepCounts] = {}
+        """Of the last pass over the manifests, by store and prefix."""
         self.failures = 0
         """Passes that ended with an error; each was logged."""
 
@@ -67,11 +72,14 @@ class Sweeping:
         while True:
             await asyncio.sleep(self._settings.object_sweep_interval_s)
             if not self._is_leader():
-                self._sweepers.clear()  # what it saw unnamed was long ago, when it leads again
+                # What it saw unnamed was long ago, when it leads again.
+                self._sweepers.clear()
+                self._manifest_sweeps.clear()
                 continue
             for each in self._settings.object_stores:
                 for prefix in self._prefixes:
                     await self._sweep(each.name, prefix)
+                    await self._sweep_manifests(each.name, prefix)
 
     async def _sweep(self, name: str, prefix: str) -> None:
         try:
@@ -98,3 +106,24 @@ class Sweeping:
         except Exception:  # noqa: BLE001 - the next pass may do better
             self.failures += 1
             _log.exception("object_sweep_broke", store=name, prefix=prefix)
+
+    async def _sweep_manifests(self, name: str, prefix: str) -> None:
+        try:
+            sweep = self._manifest_sweeps.get((name, prefix))
+            if sweep is None:
+                instance_id = await self._client.registry.instance_id()
+                sweep = self._manifest_sweeps[name, prefix] = ManifestSweep(
+                    self._stores.store(name),
+                    self._store,
+                    manifests_prefix(prefix, instance_id),
+                    clock=self._clock,
+                    grace_s=self._settings.object_grace_s,
+                    remembered_max=self._settings.object_sweep_keys_max,
+                )
+            self.manifest_counts[name, prefix] = await sweep.sweep(may_delete=self._is_leader)
+        except LedgerError as error:
+            self.failures += 1
+            _log.warning("manifest_sweep_failed", store=name, prefix=prefix, error=str(error))
+        except Exception:  # noqa: BLE001 - the next pass may do better
+            self.failures += 1
+            _log.exception("manifest_sweep_broke", store=name, prefix=prefix)

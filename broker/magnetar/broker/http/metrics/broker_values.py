@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from magnetar.broker.cluster.balance.load_report import BundleLoad
 from magnetar.broker.cluster.composition import Cluster
+from magnetar.broker.features.offloading.manifests import ManifestCounts
 from magnetar.broker.features.replication.sending import Sending
 from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.features.transactions.topic_transactions import state_of
@@ -105,6 +106,16 @@ def _of_offloads(read: Callable[[OffloadCounts], float]) -> Read:
     def read_or_zero(broker: BrokerView) -> float:
         offloading = broker.services.topics.offloading
         return read(offloading.offloader.counts) if offloading is not None else 0
+
+    return read_or_zero
+
+
+def _of_manifests(read: Callable[[ManifestCounts], float]) -> Read:
+    def read_or_zero(broker: BrokerView) -> float:
+        offloading = broker.services.topics.offloading
+        if offloading is None or offloading.manifests is None:
+            return 0
+        return read(offloading.manifests.counts)
 
     return read_or_zero
 
@@ -261,6 +272,20 @@ PLAIN: Sequence[tuple[Named, Read]] = (
             "Objects that were found damaged while bookies had the ledger, and written again.",
         ),
         _of_offloads(lambda counts: counts.objects_replaced),
+    ),
+    (
+        counter(
+            "magnetar_broker_manifests_written_total",
+            "Manifests of topics that were written beside their objects.",
+        ),
+        _of_manifests(lambda counts: counts.written),
+    ),
+    (
+        counter(
+            "magnetar_broker_manifest_failures_total",
+            "Times that a manifest of a topic could not be written; it is tried again.",
+        ),
+        _of_manifests(lambda counts: counts.failures),
     ),
     (
         counter(

@@ -27,6 +27,10 @@ class HiddenPositions(Protocol):
         """Whether one of these entries is among them, both ends included."""
         ...
 
+    def bits(self, ledger_id: int, /) -> bytes:
+        """The entries of a ledger: bit `i % 8` of byte `i // 8` is entry `i`; empty if none is."""
+        ...
+
 
 class Hidden(Protocol):
     """Entries of a topic that are hidden; the state of its transactions is one such."""

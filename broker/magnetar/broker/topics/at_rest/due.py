@@ -26,12 +26,25 @@ from magnetar.cursors import StoredCursor
 from magnetar.ledger.managed_log.log_deletion import is_marked
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_retention import Retention, bytes_behind, trim_point
-from magnetar.ledger.offloading.offload_choice import to_copy, to_forget
+from magnetar.ledger.offloading.offload_choice import OffloadRules, to_copy, to_forget
 from magnetar.ledger.offloading.scrub_plan import is_scrub_due, mark_in
 from magnetar.ledger.position import Position
 
 _LONG_AGO_MS = 1
 _ENTRY_ID_MAX = (1 << 63) - 1
+_USUAL = OffloadRules()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectUpkeep:
+    """What the broker's settings say of ledgers that go to an object store, or are in one."""
+
+    scrub_period_s: float = 0.0
+    """Each object is read back once in this time; 0: never."""
+    small_bytes: int = _USUAL.small_bytes
+    """A ledger below this size waits before it is copied."""
+    small_wait_s: float = _USUAL.small_wait_s
+    """How long after its close a small ledger is copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +143,14 @@ def _is_to_be_compacted(topic: StoredTopic, policies: Policies, _now_ms: int) ->
     return bytes_behind(topic.log.ledgers, mark) >= threshold
 
 
-def _is_to_be_offloaded(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:
+def _is_to_be_offloaded(
+    topic: StoredTopic, policies: Policies, now_ms: int, objects: ObjectUpkeep
+) -> bool:
     # What was left open is closed by a load, and then is as old as that.
-    rules, ledgers = offload_rules(policies), topic.log.ledgers
+    rules = offload_rules(
+        policies, small_bytes=objects.small_bytes, small_wait_s=objects.small_wait_s
+    )
+    ledgers = topic.log.ledgers
     return bool(to_forget(ledgers, rules, now_ms=now_ms) or to_copy(ledgers, rules, now_ms=now_ms))
 
 
@@ -154,7 +172,6 @@ _CHECKS: Mapping[str, _Check] = {
     "inactive-subscriptions": _has_unused_subscriptions,
     "inactive-topics": _is_unused,
     "compaction": _is_to_be_compacted,
-    "offloading": _is_to_be_offloaded,
     "trimming": _can_be_trimmed,
 }
 """By the names of the ticker's jobs."""
@@ -164,25 +181,27 @@ def what_is_due(
     topic: StoredTopic,
     policies: Policies,
     now_ms: int,
-    jobs: Collection[str] = tuple(_CHECKS),
+    jobs: Collection[str] = (*_CHECKS, "offloading"),
     *,
-    scrub_period_s: float = 0.0,
+    objects: ObjectUpkeep,
 ) -> str | None:
     """Return the upkeep that a load of the topic would do; None: none is due.
 
     Args:
         now_ms: wall clock, as in the times of closing.
         jobs: those of the ticker that are not turned off, and could begin something.
-        scrub_period_s: each object of its ledgers is read back once in this time; 0: never.
+        objects: when ledgers move to an object store, and are read back there.
     """
     if is_marked(topic.log.properties):
         return "deletion"
     for job, is_due in _CHECKS.items():
         if job in jobs and is_due(topic, policies, now_ms):
             return job
+    if "offloading" in jobs and _is_to_be_offloaded(topic, policies, now_ms, objects):
+        return "offloading"
     mark = mark_in(topic.log.properties)
     if "scrubbing" in jobs and is_scrub_due(
-        topic.log.ledgers, mark, period_s=scrub_period_s, now_ms=now_ms
+        topic.log.ledgers, mark, period_s=objects.scrub_period_s, now_ms=now_ms
     ):
         return "scrubbing"
     return None

@@ -26,7 +26,7 @@ from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics import Topics
 from magnetar.broker.topics.at_rest.disuse import Disuse
-from magnetar.broker.topics.at_rest.due import StoredTopic, what_is_due
+from magnetar.broker.topics.at_rest.due import ObjectUpkeep, StoredTopic, what_is_due
 from magnetar.cursors import CursorError, StoredCursor, list_cursors, read_stored
 from magnetar.ledger.errors import LedgerError, MetadataError, NoNodeError
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
@@ -63,12 +63,12 @@ class TopicsAtRest:
         *,
         note_unused: Callable[[Topic, float], None],
         clock: Clock,
-        scrub_period_s: float = 0.0,
+        objects: ObjectUpkeep,
     ) -> None:
         """
         Args:
             note_unused: takes a topic that was just loaded, and since when nobody has used it.
-            scrub_period_s: the objects of ledgers are read back once in this time; 0: never.
+            objects: when ledgers move to an object store, and are read back there.
         """
         self._settings = settings
         self._topics = topics
@@ -77,7 +77,7 @@ class TopicsAtRest:
         self._store = store
         self._upkeep = upkeep
         self._note_unused = note_unused
-        self._scrub_period_s = scrub_period_s
+        self._objects = objects
         self._clock = clock
         self._disuse = Disuse(
             clock.monotonic_s(), remembered_max=settings.topics_at_rest_remembered_max
@@ -214,7 +214,7 @@ class TopicsAtRest:
             policies,
             self._clock.wall_ms(),
             self._upkeep.jobs,
-            scrub_period_s=self._scrub_period_s,
+            objects=self._objects,
         )
 
     async def _work(self, name: TopicName, since_s: float, due: str) -> None:

@@ -1,0 +1,189 @@
+"""The sweep of manifests: of each log the newest stays; of a log that is gone, none.
+
+As with objects, the keys are listed first and the node is read after that, and what is not needed
+is deleted in a later pass, when readers that looked at an older list are done. The node tells which
+manifests are its own log's: one that is ahead of the node is of a log that had its name before.
+
+Whatever is in doubt stays: a node that cannot be read or understood, a key that is no manifest's, a
+sweeper that may not be the only one any more.
+
+Source: tiered storage, section 17.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from magnetar.ledger.errors import InvalidPathError, LedgerError, NoNodeError
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.offloading.log_manifest import (
+    ManifestKey,
+    manifest_through,
+    parse_manifest_key,
+    read_manifest,
+)
+from magnetar.ledger.offloading.object_store import ObjectStore
+from magnetar.ledger.ports import Clock
+
+log = structlog.get_logger()
+
+_LOGS_AT_ONCE = 100
+"""So many logs' nodes are read after one look at what servers of the store have in common."""
+
+_GONE = (-1, -1)
+"""Of a log that is not there: every manifest is ahead of it."""
+
+
+@dataclass(slots=True)
+class ManifestSweepCounts:
+    """What a pass has found."""
+
+    manifests: int = 0
+    old: int = 0
+    """Manifests that are not needed; those that were deleted included."""
+    deleted: int = 0
+    undecided: int = 0
+    """Manifests whose logs could not be read."""
+    put_off: int = 0
+    """Old manifests beyond what a sweep remembers: a later pass begins with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OfLog:
+    """The manifests of one log, in the order of their keys."""
+
+    keys: tuple[tuple[str, ManifestKey], ...]
+
+
+class ManifestSweep:
+    """Sweeps the manifests of one cluster in one store. It remembers which it saw unneeded."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        store: MetadataStore,
+        prefix: str,
+        *,
+        clock: Clock,
+        grace_s: float,
+        remembered_max: int = 100_000,
+    ) -> None:
+        """
+        Args:
+            prefix: what the keys of the cluster's manifests begin with (`manifests_prefix`).
+            grace_s: how long a manifest is not needed, for this sweep, before it is deleted.
+            remembered_max: keys that are remembered until then, about 400 bytes each. If there are
+                more, they are deleted so many at a time.
+        """
+        self._objects = objects
+        self._store = store
+        self._prefix = prefix
+        self._clock = clock
+        self._grace_s = grace_s
+        self._remembered_max = remembered_max
+        self._old_since_s: dict[str, float] = {}
+
+    async def sweep(self, *, may_delete: Callable[[], bool]) -> ManifestSweepCounts:
+        """Look at all keys once; delete what has not been needed since the grace began.
+
+        `may_delete` is asked right before each deletion: false when another process may sweep.
+
+        Raises:
+            ObjectError: the keys cannot be listed, or not be deleted. What was done holds.
+        """
+        counts = ManifestSweepCounts()
+        seen: dict[str, float] = {}
+        logs: list[_OfLog] = []
+        try:
+            async for found in self._logs():
+                logs.append(found)
+                if len(logs) >= _LOGS_AT_ONCE:
+                    await self._sweep_logs(logs, counts, seen, may_delete)
+                    logs.clear()
+            await self._sweep_logs(logs, counts, seen, may_delete)
+        except BaseException:
+            # What this pass did not get to keeps its time.
+            self._old_since_s |= seen
+            raise
+        self._old_since_s = seen
+        return counts
+
+    async def _logs(self) -> AsyncIterator[_OfLog]:
+        """The manifests by their logs, in the order of the list."""
+        keys: list[tuple[str, ManifestKey]] = []
+        async for page in self._objects.list(self._prefix):
+            for each in page:
+                parsed = parse_manifest_key(each.key)
+                if parsed is None:
+                    continue
+                if keys and keys[-1][1].directory != parsed.directory:
+                    yield _OfLog(tuple(keys))
+                    keys.clear()
+                keys.append((each.key, parsed))
+            await asyncio.sleep(0)
+        if keys:
+            yield _OfLog(tuple(keys))
+
+    async def _sweep_logs(
+        self,
+        logs: Sequence[_OfLog],
+        counts: ManifestSweepCounts,
+        seen: dict[str, float],
+        may_delete: Callable[[], bool],
+    ) -> None:
+        if not logs:
+            return
+        # No node is older than the list of keys, whichever server of the store is asked.
+        await self._store.catch_up()
+        due: list[str] = []
+        for each in logs:
+            counts.manifests += len(each.keys)
+            reached = await self._reached(each)
+            if reached is None:
+                counts.undecided += len(each.keys)
+                continue
+            for key in _old_in(each, reached):
+                counts.old += 1
+                now_s = self._clock.monotonic_s()
+                since_s = self._old_since_s.pop(key, None)
+                is_full = len(seen) + len(self._old_since_s) >= self._remembered_max
+                if since_s is None and is_full:
+                    counts.put_off += 1
+                    continue
+                seen[key] = now_s if since_s is None else since_s
+                if since_s is not None and now_s - since_s >= self._grace_s:
+                    due.append(key)
+        if due and may_delete():
+            await self._objects.delete(due)
+            for key in due:
+                log.debug("manifest_deleted", key=key)
+                seen.pop(key)
+            counts.deleted += len(due)
+
+    async def _reached(self, found: _OfLog) -> tuple[int, int] | None:
+        """How far the log has come, as keys of manifests say it; None: that cannot be told."""
+        key, parsed = found.keys[-1]
+        try:
+            path = parsed.log if parsed.log is not None else await self._ask(key)
+            node = await self._store.get(path)
+            metadata = LogMetadata.from_json(node.value, path=path)
+        except NoNodeError:
+            return _GONE
+        except (LedgerError, InvalidPathError) as error:
+            log.warning("manifest_undecided", key=key, error=str(error))
+            return None
+        return manifest_through(metadata), node.version
+
+    async def _ask(self, key: str) -> str:
+        """The path of a log whose name is too long for a key, out of the manifest itself."""
+        return (await read_manifest(self._objects, key)).log
+
+
+def _old_in(found: _OfLog, reached: tuple[int, int]) -> list[str]:
+    """The keys of all manifests but the newest one that is not ahead of the log."""
+    own = [key for key, parsed in found.keys if (parsed.through, parsed.version) <= reached]
+    kept = max(own, default=None)
+    return [key for key, _ in found.keys if key != kept]

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,21 @@ from magnetar.sdk import Client
 from magnetar.sdk.spark import register
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from tests.http_calls import HasHttp, admin
+from tests.processes import ROOT
+
+
+def guide_examples() -> list[str]:
+    """The Python examples of the page on Spark, in their order."""
+    page = (ROOT / "docs" / "spark.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+def replaced(example: str, by: Mapping[str, str]) -> str:
+    """An example with what is here for each of the names in it, all of which it must have."""
+    for name, here in by.items():
+        assert name in example
+        example = example.replace(name, here)
+    return example
 
 
 def make_session(master: str, directory: Path, **settings: str) -> SparkSession:

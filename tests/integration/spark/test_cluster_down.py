@@ -42,7 +42,13 @@ from magnetar.sdk.spark.source_options import SourceOptions
 from tests.http_calls import call, topic_path
 from tests.integration.pulsar_client.support import connect
 from tests.integration.pulsar_client.test_offloading import ALL, LAG, admin
-from tests.integration.spark.support import keep_topics, load, options_for
+from tests.integration.spark.support import (
+    guide_examples,
+    keep_topics,
+    load,
+    options_for,
+    replaced,
+)
 from tests.s3_server import S3Server
 from tests.standalone import Standalone
 from tests.waiting import wait_until
@@ -231,6 +237,19 @@ def test_rows_are_what_was_published(spark: SparkSession, stored: Stored) -> Non
     assert {row["__topic"] for row in rows} == set(parts_of(f"{NAMESPACE}trains", PARTITIONS))
     deals = [bytes(row["value"]) for row in read(spark, stored, topic="deals")]
     assert deals == [b"t%02d" % number for number in range(20) if number % 3]
+
+
+def test_the_example_of_the_guide_runs_without_a_server(
+    spark: SparkSession, stored: Stored
+) -> None:
+    _, example = guide_examples()
+    here = {
+        "s3://my-bucket/magnetar": stored.store.as_uri(),
+        ".load()": f'.option("objectKeyFile", "{stored.key_file}").load()',
+    }
+    names: dict[str, Any] = {"spark": spark}
+    exec(replaced(example, here), names)
+    assert len(names["flights"].collect()) == MESSAGES
 
 
 def test_patterns_lists_and_single_partitions_select_topics(

@@ -1,6 +1,5 @@
 """Streaming queries: every message once over restarts, growth and failures."""
 
-import re
 from pathlib import Path
 
 import pulsar
@@ -11,8 +10,7 @@ from pyspark.sql import SparkSession
 from tests.http_calls import admin
 from tests.integration.pulsar_client.support import publish_to
 from tests.integration.spark.streams import Collected, run, start
-from tests.integration.spark.support import options_for
-from tests.processes import ROOT
+from tests.integration.spark.support import guide_examples, options_for, replaced
 from tests.standalone import Standalone
 
 
@@ -99,19 +97,17 @@ def test_the_example_of_the_guide_runs(
     """From its session to its end, in the session of the tests."""
     topic = "persistent://public/default/flights-of-the-guide"
     publish_to(client, topic, numbered(0, 20))
-    (example,) = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "docs" / "spark.md").read_text(), re.MULTILINE | re.DOTALL
-    )
     options = options_for(server)
-    for name, here in (
-        ("pulsar://broker-1:6650,broker-2:6650", options["service.url"]),
-        ("http://broker-1:8080,http://broker-2:8080", options["admin.url"]),
-        ("zk://zookeeper-1:2181/magnetar", options["metadata.url"]),
-        ("persistent://public/default/flights", topic),
-        ("/lake/", f"{tmp_path}/"),
-    ):
-        assert name in example
-        example = example.replace(name, here)
+    example = replaced(
+        guide_examples()[0],
+        {
+            "pulsar://broker-1:6650,broker-2:6650": options["service.url"],
+            "http://broker-1:8080,http://broker-2:8080": options["admin.url"],
+            "zk://zookeeper-1:2181/magnetar": options["metadata.url"],
+            "persistent://public/default/flights": topic,
+            "/lake/": f"{tmp_path}/",
+        },
+    )
     exec(example, {})
     rows = spark.read.parquet(str(tmp_path / "flights")).select("value").collect()
     assert sorted(bytes(row[0]) for row in rows) == sorted(numbered(0, 20))

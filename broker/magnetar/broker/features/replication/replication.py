@@ -23,6 +23,7 @@ from magnetar.broker.base.naming import REPLICATOR_PREFIX
 from magnetar.broker.features.replication.names import cursor_name
 from magnetar.broker.features.replication.remotes import RemoteClusters
 from magnetar.broker.features.replication.sending import Sending, SendingSurroundings
+from magnetar.broker.features.replication.subscriptions import ReplicatedSubscriptionsSurroundings
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import Feature, PublishBatch, PublishRows, TopicPort, Work
 from magnetar.cursors import Cursor, CursorError
@@ -47,6 +48,7 @@ class ReplicationSurroundings:
     random: random.Random
     starts_at_earliest: bool
     """Whether what a topic has already is copied to a cluster that is new among its policies."""
+    subscriptions: ReplicatedSubscriptionsSurroundings
     senders: set[Sending] = field(default_factory=set)
     """The senders at work."""
 
@@ -198,6 +200,12 @@ class Replication(Feature):
     def log_grew(self) -> None:
         for each in self._senders.values():
             each.on_stored()
+
+    def sessions(self) -> Mapping[str, int]:
+        """Return which connection there is to each cluster that the topic is copied to: a number
+        that no other one of that cluster had; 0: there is none."""
+        known = self._senders
+        return {name: known[name].since_ms if name in known else 0 for name in self._wanted()}
 
     # Publishing
 

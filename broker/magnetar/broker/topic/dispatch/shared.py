@@ -250,7 +250,7 @@ class SharedDispatcher(AccountedDispatcher):
             messages = counts[stop]
             if not is_plain or messages == MARKER:
                 position = Position(run.ledger_id, run.first_entry_id + stop)
-                if has_holes and cursor.is_acked(position):
+                if has_holes and messages != MARKER and cursor.is_acked(position):
                     continue
                 if self._goes_elsewhere(run, stop, consumer, turn, outgoing, markers):
                     continue

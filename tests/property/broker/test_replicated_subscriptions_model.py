@@ -134,7 +134,7 @@ class Cluster:
                     self.apply(source, positions[self.name], heard)
 
     def apply(self, source: str, through: Position, heard: frozenset[str]) -> None:
-        """As `ReceivedUpdates` does, reading two entries at a time."""
+        """Carry an update out, reading two entries of the log at a time."""
         absent = self.absent.setdefault((source, heard), AbsentEntries())
         mark = self.mark
         while True:

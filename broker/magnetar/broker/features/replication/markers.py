@@ -50,7 +50,7 @@ class Request(NamedTuple):
 
     snapshot_id: str
     cluster: str
-    """Who asks; empty: it does not say."""
+    """The cluster that asks; empty: it does not say."""
 
 
 class Response(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which entries of this log a peer does not have: its acknowledgements say nothing of them. Pure.
+"""Entries of this log that a peer does not have: its acknowledgements say nothing of them. Pure.
 
 An update of a subscription names a position in the log of this cluster, and means everything up to
 it. But the peer has never seen what does not go there: messages that their producers have kept from

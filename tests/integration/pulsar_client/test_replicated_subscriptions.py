@@ -1,0 +1,304 @@
+"""Replicated subscriptions between two clusters: consumers move there and back."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pulsar
+import pytest
+
+from tests.http_calls import admin, call, topic_path
+from tests.integration.pulsar_client.support import connect, receive
+from tests.standalone import Standalone
+from tests.waiting import wait_until
+
+NAMESPACE = "public/both"
+INTERVAL_MS = 100
+REPEATED_S = 2.0
+"""What was acknowledged longer ago than this is not delivered again: twenty intervals, on a machine
+that does other things as well."""
+
+
+def _settings(cluster: str) -> dict[str, str]:
+    return {
+        "CLUSTER_NAME": cluster,
+        "REPLICATION_RETRY_S_MAX": "0.5",
+        "REPLICATION_CHECK_INTERVAL_S": "0.5",
+        "REPLICATED_SUBSCRIPTIONS_SNAPSHOT_INTERVAL_MS": str(INTERVAL_MS),
+        "LEDGER_ENTRIES_MAX": "50",
+        "LEDGER_AGE_MIN_S": "0",
+    }
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Standalone, Standalone]]:
+    folder = tmp_path_factory.mktemp("subscriptions")
+    with (
+        Standalone(folder / "east", settings=_settings("east")) as east,
+        Standalone(folder / "west", settings=_settings("west")) as west,
+    ):
+        for here, other, name in ((east, west, "west"), (west, east, "east")):
+            data = {"brokerServiceUrl": other.url, "serviceUrl": other.http_url}
+            call(here, "PUT", f"/admin/v2/clusters/{name}", data, expect=200)
+            tenant = {"allowedClusters": ["east", "west"], "adminRoles": []}
+            call(here, "POST", "/admin/v2/tenants/public", tenant, expect=204)
+            body = {"replication_clusters": ["east", "west"]}
+            call(here, "PUT", f"/admin/v2/namespaces/{NAMESPACE}", body, expect=204)
+        yield east, west
+        for each in (east, west):
+            assert each.terminate() == 0
+            each.assert_log_clean()
+
+
+@pytest.fixture
+def east(clusters: tuple[Standalone, Standalone]) -> Standalone:
+    return clusters[0]
+
+
+@pytest.fixture
+def west(clusters: tuple[Standalone, Standalone]) -> Standalone:
+    return clusters[1]
+
+
+@pytest.fixture
+def at_east(east: Standalone) -> Iterator[pulsar.Client]:
+    client = connect(east.url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def at_west(west: Standalone) -> Iterator[pulsar.Client]:
+    client = connect(west.url)
+    yield client
+    client.close()
+
+
+def stats(server: Standalone, topic: str) -> dict[str, Any]:
+    return admin(server, "GET", f"{topic_path(topic)}/stats")
+
+
+def is_connected(server: Standalone, topic: str, remote: str) -> bool:
+    return bool(stats(server, topic)["replication"].get(remote, {}).get("connected"))
+
+
+def backlog(server: Standalone, topic: str) -> int:
+    """Entries that the subscription has open; very many: there is no such subscription."""
+    found = stats(server, topic)["subscriptions"].get("s")
+    return 1 << 30 if found is None else int(found["msgBacklog"])
+
+
+def begin(
+    topic: str, east: Standalone, west: Standalone, *clients: pulsar.Client
+) -> list[pulsar.Producer]:
+    """Producers of a topic that is copied both ways."""
+    producers = [client.create_producer(topic, send_timeout_millis=60_000) for client in clients]
+    if len(clients) < 2:
+        call(west, "PUT", topic_path(topic), None, expect=204)
+    wait_until(lambda: is_connected(east, topic, "west") and is_connected(west, topic, "east"))
+    return producers
+
+
+def subscribe(client: pulsar.Client, topic: str, **options: Any) -> pulsar.Consumer:
+    return client.subscribe(
+        topic,
+        "s",
+        initial_position=pulsar.InitialPosition.Earliest,
+        replicate_subscription_state_enabled=True,
+        **options,
+    )
+
+
+def take(consumer: pulsar.Consumer, count: int) -> list[str]:
+    """Receive and acknowledge."""
+    found = []
+    for _ in range(count):
+        message = receive(consumer)
+        consumer.acknowledge(message)
+        found.append(message.data().decode())
+    return found
+
+
+def take_through(consumer: pulsar.Consumer, last: str) -> list[str]:
+    """Receive and acknowledge until a message has come."""
+    found: list[str] = []
+    while last not in found:
+        found += take(consumer, 1)
+    return found
+
+
+def nothing_comes(consumer: pulsar.Consumer) -> bool:
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(timeout_millis=500)
+    return True
+
+
+def is_mark_moved(server: Standalone, topic: str, *, backlog_max: int) -> Callable[[], bool]:
+    return lambda: backlog(server, topic) <= backlog_max
+
+
+def test_a_consumer_goes_on_in_the_other_cluster_and_back(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/moves"
+    from_east, from_west = begin(topic, east, west, at_east, at_west)
+    consumer = subscribe(at_east, topic)
+    for n in range(100):
+        from_east.send(b"east-%d" % n)
+        from_west.send(b"west-%d" % n)
+    wait_until(lambda: stats(east, topic)["msgInCounter"] >= 200)
+    done = take(consumer, 120)
+    consumer.close()
+    # All that is told comes with one of the next snapshots.
+    wait_until(is_mark_moved(west, topic, backlog_max=1 << 29), "west has the subscription")
+    assert stats(west, topic)["subscriptions"]["s"]["isReplicated"]
+    consumer = subscribe(at_west, topic)
+    rest = take(consumer, 1)
+    expected = {f"{name}-{n}" for name in ("east", "west") for n in range(100)}
+    while set(done) | set(rest) != expected:
+        rest += take(consumer, 1)
+    assert nothing_comes(consumer)
+    consumer.close()
+    # And back: what was acknowledged at west is told without a message in between.
+    wait_until(lambda: backlog(east, topic) < 20, "east is told")
+    from_east.send(b"last")
+    consumer = subscribe(at_east, topic)
+    assert take_through(consumer, "last")[-1] == "last"
+    consumer.close()
+    wait_until(lambda: backlog(west, topic) < 20)
+    consumer = subscribe(at_west, topic)
+    assert nothing_comes(consumer), "everything was told before"
+
+
+def test_after_the_death_of_a_cluster_nothing_is_lost_and_little_comes_again(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/dies"
+    producer, _ = begin(topic, east, west, at_east, at_west)
+    consumer = subscribe(at_east, topic)
+    acked_s: dict[str, float] = {}
+    sent: list[str] = []
+    is_over = threading.Event()
+
+    def publish() -> None:
+        while not is_over.is_set():
+            try:
+                producer.send(b"m-%d" % len(sent))
+            except pulsar.PulsarException:
+                return
+            sent.append(f"m-{len(sent)}")
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    wait_until(lambda: backlog(west, topic) < 1 << 29, "west has the subscription")
+    begun_s = time.monotonic()
+    while time.monotonic() < begun_s + 2 * REPEATED_S:
+        message = receive(consumer)
+        consumer.acknowledge(message)
+        acked_s[message.data().decode()] = time.monotonic()
+    is_over.set()
+    publisher.join()
+    died_s = time.monotonic()
+    east.kill()
+    moved = subscribe(at_west, topic)
+    found: list[str] = []
+    while True:
+        try:
+            message = moved.receive(timeout_millis=1_000)
+        except pulsar.Timeout:
+            break
+        moved.acknowledge(message)
+        found.append(message.data().decode())
+    repeated = [each for each in found if each in acked_s]
+    assert all(acked_s[each] > died_s - REPEATED_S for each in repeated), len(repeated)
+    east.start()
+    # What east had not copied comes when it is back.
+    while set(acked_s) | set(found) < set(sent):
+        found += take(moved, 1)
+    moved.close()
+    wait_until(lambda: is_connected(east, topic, "west") and is_connected(west, topic, "east"))
+    wait_until(lambda: backlog(east, topic) < 20, "east is told what was acknowledged at west")
+    back = subscribe(at_east, topic)
+    producer.send(b"last")
+    again = take_through(back, "last")
+    assert len(again) <= 2, again
+
+
+def test_acknowledgements_behind_a_hole_wait(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/hole"
+    producer, _ = begin(topic, east, west, at_east, at_west)
+    consumer = subscribe(at_east, topic, consumer_type=pulsar.ConsumerType.Shared)
+    first = subscribe(at_west, topic, consumer_type=pulsar.ConsumerType.Shared)
+    first.close()
+    messages = []
+    for n in range(40):
+        producer.send(b"m-%d" % n)
+        messages.append(receive(consumer))
+        if n != 20:
+            consumer.acknowledge(messages[-1])
+    wait_until(lambda: backlog(west, topic) < 60, "everything before the hole is told")
+    moved = subscribe(at_west, topic, consumer_type=pulsar.ConsumerType.Shared)
+    found = take_through(moved, "m-39")
+    assert [f"m-{n}" for n in range(20, 40)] == sorted(
+        set(found) - {f"m-{n}" for n in range(20)}, key=lambda each: int(each[2:])
+    )
+
+
+def test_what_is_kept_at_home_is_not_acknowledged_by_another_cluster(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/home"
+    from_east, from_west = begin(topic, east, west, at_east, at_west)
+    consumer = subscribe(at_east, topic)
+    from_east.send(b"before")
+    wait_until(lambda: stats(west, topic)["msgInCounter"] == 1)
+    from_west.send(b"at home", disable_replication=True)
+    from_west.send(b"after")
+    take_through(consumer, "after")
+    wait_until(lambda: backlog(west, topic) < 1 << 29, "west has the subscription")
+    moved = subscribe(at_west, topic)
+    assert "at home" in take_through(moved, "after")
+
+
+def test_markers_are_for_nobody(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/markers"
+    producer, _ = begin(topic, east, west, at_east, at_west)
+    consumer = subscribe(at_east, topic)
+    producer.send(b"a")
+    assert take(consumer, 1) == ["a"]
+    wait_until(lambda: backlog(west, topic) < 1 << 29, "an update went through both logs")
+    for client in (at_east, at_west):
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        assert reader.read_next(timeout_millis=10_000).data() == b"a"
+        assert not reader.has_message_available()
+        reader.close()
+    other = at_west.subscribe(topic, "other", initial_position=pulsar.InitialPosition.Earliest)
+    assert receive(other).data() == b"a"
+    assert nothing_comes(other)
+    entries = stats(east, topic)["msgInCounter"]
+    assert entries == 1, "markers are no messages"
+
+
+def test_the_status_is_set_and_read_over_http(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/status"
+    begin(topic, east, west, at_east, at_west)
+    path = f"{topic_path(topic)}/subscription/s"
+    at_east.subscribe(topic, "s").close()
+    status = partial(admin, east, "GET", f"{path}/replicatedSubscriptionStatus")
+    assert status() == {topic: False}
+    for value in (True, False, True):
+        call(east, "POST", f"{path}/replicatedSubscriptionStatus", value, expect=204)
+        assert status() == {topic: value}
+        assert stats(east, topic)["subscriptions"]["s"]["replicated"] is value
+    call(east, "PUT", f"{topic_path(topic)}/unload", None, expect=204)
+    assert status() == {topic: True}, "it is kept with the subscription"
+    call(east, "PUT", f"{topic_path(topic)}/subscription/made?replicated=true", None, expect=204)
+    assert stats(east, topic)["subscriptions"]["made"]["isReplicated"]

@@ -77,7 +77,8 @@ def at_west(west: Standalone) -> Iterator[pulsar.Client]:
 
 
 def stats(server: Standalone, topic: str) -> dict[str, Any]:
-    return admin(server, "GET", f"{topic_path(topic)}/stats")
+    found: dict[str, Any] = admin(server, "GET", f"{topic_path(topic)}/stats")
+    return found
 
 
 def is_connected(server: Standalone, topic: str, remote: str) -> bool:

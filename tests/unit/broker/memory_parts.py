@@ -219,6 +219,8 @@ class MemoryTopics:
         """Cursors of what is known of copies from other clusters."""
         self.sessions: dict[str, int] = {}
         """Connections to the clusters that topics are copied to; see `Replication.sessions`."""
+        self.not_copied_through = EARLIEST
+        """The last entry before those that are copied to other clusters."""
         self.subscription_counts = SubscriptionCounts()
         self.buckets: dict[str, MemoryBuckets] = {}
         self.transaction_logs: dict[str, MemoryTransactionLog] = {}
@@ -346,6 +348,7 @@ class MemoryTopics:
                 self.subscription_counts,
             ),
             sessions=lambda: self.sessions,
+            not_copied_through=lambda _: self.not_copied_through,
             create=create,
             advance=advance,
             changed=topic.line.update,

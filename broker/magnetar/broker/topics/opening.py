@@ -319,6 +319,7 @@ class TopicOpener:
             topic,
             self._replicating.subscriptions,
             sessions=copying.sessions,
+            not_copied_through=copying.not_copied_through,
             create=create,
             advance=advance,
             changed=topic.line.update,

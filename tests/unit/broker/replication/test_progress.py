@@ -132,6 +132,18 @@ def test_what_a_peer_has(metadata: dict[str, object], is_there: bool) -> None:
     assert is_at_peer(found, peer="east", here="west", heard_by_peer={"north"}) is is_there
 
 
+def test_a_peer_does_not_have_what_was_there_before_copying_began() -> None:
+    for metadata, is_there in (
+        (MessageMetadata(), False),
+        (MessageMetadata(replicated_from="east"), True),
+        (MessageMetadata(replicated_from="north"), True),
+    ):
+        found = is_at_peer(
+            metadata, peer="east", here="west", heard_by_peer={"north"}, is_copied=False
+        )
+        assert found is is_there
+
+
 def never(_position: Position) -> bool:
     return False
 

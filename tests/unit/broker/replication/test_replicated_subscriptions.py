@@ -344,6 +344,18 @@ async def test_what_the_other_cluster_does_not_have_is_not_acknowledged_for_it()
     await until(lambda: world.mark() >= Position(7, 3))
 
 
+async def test_what_was_there_before_copying_began_is_not_acknowledged_for_it() -> None:
+    world = World()
+    world.harness.topics.not_copied_through = Position(7, 1)
+    consumer = await replicated(world)
+    await world.publish("a", "b", "c")
+    await world.update(Position(7, 2))
+    assert world.mark() < Position(7, 0)
+    consumer.ack(Position(7, 0), Position(7, 1))
+    world.feature.look()
+    await until(lambda: world.mark() >= Position(7, 2))
+
+
 async def test_copies_of_a_cluster_that_does_not_copy_to_the_other_one_stay() -> None:
     """A ring: north copies to here, and not to west."""
     world = World()

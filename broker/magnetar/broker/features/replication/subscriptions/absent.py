@@ -1,10 +1,10 @@
 """Entries of this log that a peer does not have: its acknowledgements say nothing of them. Pure.
 
 An update of a subscription names a position in the log of this cluster, and means everything up to
-it. But the peer has never seen what does not go there: messages that their producers have kept from
-it, and copies of clusters that do not copy to it, as in a ring. Acknowledged with the rest they
-would be lost to the consumers here. So an update moves a subscription to the first of them that it
-has not acknowledged itself, and on when it has.
+it. But the peer has never seen what does not go there: what was stored before copying to it began,
+messages that their producers have kept from it, and copies of clusters that do not copy to it, as
+in a ring. Acknowledged with the rest they would be lost to the consumers here. So an update moves a
+subscription to the first of them that it has not acknowledged itself, and on when it has.
 
 The entries between are read once per peer, whatever the number of subscriptions.
 
@@ -23,7 +23,12 @@ ABSENT_MAX: Final = 1_000
 
 
 def is_at_peer(
-    metadata: MessageMetadata, *, peer: str, here: str, heard_by_peer: Collection[str]
+    metadata: MessageMetadata,
+    *,
+    peer: str,
+    here: str,
+    heard_by_peer: Collection[str],
+    is_copied: bool = True,
 ) -> bool:
     """Return whether a peer has what an entry of this log with this metadata holds.
 
@@ -31,12 +36,15 @@ def is_at_peer(
         peer: the cluster that tells of acknowledgements.
         here: name of this cluster.
         heard_by_peer: the clusters that copy to the peer.
+        is_copied: whether the entry stands where this cluster copied to the peer already.
     """
     if metadata.HasField("marker_type"):
         return True  # holds nothing for consumers
     origin = metadata.replicated_from if metadata.HasField("replicated_from") else here
     if origin == peer:
         return True
+    if origin == here and not is_copied:
+        return False
     if origin != here and origin not in heard_by_peer:
         return False
     return not metadata.replicate_to or peer in metadata.replicate_to

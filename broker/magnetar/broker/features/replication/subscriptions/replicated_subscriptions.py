@@ -133,6 +133,7 @@ class ReplicatedSubscriptions(Feature):
         around: ReplicatedSubscriptionsSurroundings,
         *,
         sessions: Callable[[], Sessions],
+        not_copied_through: Callable[[str], Position],
         create: Callable[[str], Awaitable[None]],
         advance: Callable[[Subscription, Position], int],
         changed: Callable[[], None],
@@ -140,6 +141,7 @@ class ReplicatedSubscriptions(Feature):
         """
         Args:
             sessions: the connections to the clusters that the topic is copied to.
+            not_copied_through: gives the last entry before those that are copied to a cluster.
             create: makes a replicated subscription at the beginning of the log.
             advance: acknowledges everything of a subscription up to a position.
             changed: called when the rows of the publish line are other ones.
@@ -170,6 +172,7 @@ class ReplicatedSubscriptions(Feature):
             create=create,
             advance=advance,
             moved=self._moved_by_peer,
+            not_copied_through=not_copied_through,
             read_entries=settings.read_ahead_entries,
             read_bytes=settings.read_ahead_bytes,
         )

@@ -297,14 +297,17 @@ class World(RuleBasedStateMachine):
                     break
 
     def _settle(self) -> None:
-        """Until nothing moves: a snapshot without an answer is given up after 100 ms."""
-        for _ in range(60):
+        """Until nothing moves, and nothing is due: a topic without news is idle in the end."""
+        for _ in range(400):
             before = [len(each.log) for each in self.clusters.values()]
             for which in range(len(self.names)):
-                self.pick(which).look(after_ms=50)
+                self.pick(which).look(after_ms=10)
                 for to in range(len(self.pick(which).others)):
                     self.copy(which, to, 1_000)
-            if before == [len(each.log) for each in self.clusters.values()]:
+            is_due = any(
+                each.taking.pause_ms(each.now_ms) is not None for each in self.clusters.values()
+            )
+            if before == [len(each.log) for each in self.clusters.values()] and not is_due:
                 return
         raise AssertionError("markers without end")
 

@@ -8,6 +8,7 @@ from magnetar.broker.features.replication.markers import Request, Response, Snap
 from magnetar.broker.features.replication.subscriptions.counts import SubscriptionCounts
 from magnetar.broker.features.replication.subscriptions.snapshots import (
     AWAY_PAUSE_MS_MAX,
+    UNANSWERED_MAX,
     UNANSWERED_PAUSE_MS_MAX,
     SnapshotTaking,
 )
@@ -108,6 +109,23 @@ def test_an_idle_topic_gets_no_markers() -> None:
     assert taking.look(after_ms=5_000) is None
 
 
+def test_among_three_clusters_the_last_messages_get_a_second_snapshot() -> None:
+    """In the first one, copies between the two others may have come too late."""
+    taking = Taking(MESH)
+
+    def take(snapshot_id: str) -> None:
+        for request_id in (snapshot_id, f"{snapshot_id}-2"):
+            taking.answer(request_id, "north", 20, 3)
+            taking.answer(request_id, "west", 40, 4)
+
+    taking.look()
+    take("id1")
+    assert taking.look(after_ms=100) == Request("id2", "east")
+    take("id2")
+    assert taking.pause_ms is None
+    assert taking.counts.snapshots_taken == 2
+
+
 def test_what_is_stored_during_a_snapshot_is_for_the_next_one() -> None:
     taking = Taking(PAIR)
     taking.look()
@@ -135,6 +153,7 @@ def test_a_snapshot_that_is_not_answered_is_given_up_and_tried_ever_later() -> N
     assert taking.answer("id1", "west", 40, 7) is None, "too late"
     pauses: list[int] = []
     for _ in range(12):
+        taking.core.on_news()
         pause_ms = taking.pause_ms
         assert pause_ms is not None
         pauses.append(pause_ms)
@@ -143,6 +162,20 @@ def test_a_snapshot_that_is_not_answered_is_given_up_and_tried_ever_later() -> N
         taking.look(after_ms=1_000)
     assert pauses[:4] == [1_000, 2_000, 4_000, 8_000]
     assert pauses[-1] == UNANSWERED_PAUSE_MS_MAX
+
+
+def test_an_idle_topic_stops_asking_who_never_answers() -> None:
+    """17.20: it forgets."""
+    taking = Taking(PAIR)
+    requests = 0
+    while (pause_ms := taking.pause_ms) is not None:
+        requests += taking.look(after_ms=pause_ms) is not None
+    assert requests == UNANSWERED_MAX
+    assert taking.look(after_ms=UNANSWERED_PAUSE_MS_MAX) is None
+    taking.sessions = {"west": 2}
+    assert taking.look() is not None, "a new connection may answer"
+    taking.answer(f"id{requests + 1}", "west", 40, 7)
+    assert taking.pause_ms is None
 
 
 def test_an_answer_ends_the_pauses() -> None:

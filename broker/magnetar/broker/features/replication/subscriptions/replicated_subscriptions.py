@@ -303,6 +303,9 @@ class ReplicatedSubscriptions(Feature):
         self._timer = None
         if self._is_closed or not self._topic.tenure.holds():
             return
+        if not self.is_at_work:
+            self._taking.give_up()
+            return
         request = self._taking.look(self._now_ms(), self._sessions())
         if request is not None:
             self._write(request)

@@ -9,12 +9,14 @@ response, it has acknowledged all of the other logs up to the positions that the
 With more than one other cluster that takes two rounds. A position that cluster B told covers copies
 of cluster C, which may still be on their way from C to here. C answers the second request behind
 all of them. The second round has an id of its own: a response of the first one that comes twice
-proves nothing about the second. The positions are those of the first round.
+proves nothing about the second. The positions are those of the first round, in which a message of B
+may not have reached C; so the last messages before a pause get a second snapshot.
 
 At most one snapshot is under way, and only if messages were stored since the last one: an idle
 topic gets no markers. One that is not answered in time is given up, and the next one waits longer
-each time; if the connection to a cluster is lost meanwhile, its answer may be, and a new one is
-taken as soon as all clusters are connected.
+each time; after some in a row, only new messages or a new connection lead to another one. If the
+connection to a cluster is lost meanwhile, its answer may be, and a new one is taken as soon as all
+clusters are connected.
 
 Source: geo-replication sheet, sections 11 and 17 (rows 20 and 23).
 """
@@ -31,6 +33,10 @@ SECOND_ROUND: Final = "-2"
 
 UNANSWERED_PAUSE_MS_MAX: Final = 600_000
 """Longest pause after snapshots that were not answered, ms."""
+
+UNANSWERED_MAX: Final = 8
+"""Snapshots in a row that are not answered before an idle topic asks no more: with the usual
+timeout, that takes an hour."""
 
 AWAY_PAUSE_MS_MAX: Final = 10_000
 """Longest pause between looks whether a cluster that is away has come back, ms."""
@@ -83,15 +89,19 @@ class SnapshotTaking:
         self._next_id = next_id
         self._pending: _Pending | None = None
         self._has_news = has_news
+        self._needs_second = has_news
+        """Whether copies between other clusters may have come too late for the next snapshot."""
         self._not_before_ms = 0
         self._unanswered = 0
         """Snapshots that were given up in a row."""
+        self._unanswered_in: Sessions = {}
+        """The connections of the last of them."""
         self._away_looks = 0
         """Looks in a row that found a cluster away."""
 
     def on_news(self) -> None:
         """Messages were stored: markers alone are no news."""
-        self._has_news = True
+        self._has_news = self._needs_second = True
 
     def pause_ms(self, now_ms: int) -> int | None:
         """Time until the next look; None: there is nothing to look for until news come."""
@@ -113,6 +123,9 @@ class SnapshotTaking:
             self._away_looks += 1
             return None
         self._away_looks = 0
+        if self._unanswered and self._unanswered_in != sessions:
+            self._unanswered, self._not_before_ms = 0, now_ms
+            self._has_news = True
         is_due = self._has_news and now_ms >= self._not_before_ms
         if self._pending is not None or not is_due or not sessions:
             return None
@@ -133,10 +146,12 @@ class SnapshotTaking:
             pause_ms = min(self._timeout_ms << min(self._unanswered, 20), UNANSWERED_PAUSE_MS_MAX)
             self._not_before_ms = now_ms + pause_ms
             self._unanswered += 1
+            self._unanswered_in = dict(sessions)
         else:
             return
         self.give_up()
-        self._has_news = True  # what it was to cover is in no snapshot
+        if self._unanswered < UNANSWERED_MAX:
+            self._has_news = True  # what it was to cover is in no snapshot
 
     def give_up(self) -> None:
         """Wait for no more answers, as when the topic is closed."""
@@ -166,4 +181,6 @@ class SnapshotTaking:
         self.give_up()
         self._unanswered = 0
         self._counts.snapshots_taken += 1
+        if len(pending.sessions) > 1 and self._needs_second and not self._has_news:
+            self._has_news, self._needs_second = True, False
         return Snapshot(pending.snapshot_id, position, pending.positions)

@@ -178,3 +178,52 @@ def test_copies_go_on_after_kills_of_both_sides(
         for at in (0, 1):
             own = [each for each in found if each.startswith(f"{at}-")]
             assert own == [f"{at}-{n}" for n in range(sent)]
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["to-pulsar", "from-pulsar"])
+def test_a_consumer_of_a_replicated_subscription_moves(
+    at: int, ours: Standalone, java: PulsarServer, clients: tuple[pulsar.Client, pulsar.Client]
+) -> None:
+    """Snapshots, responses and updates of either side are what the other one takes them for."""
+    topic = f"persistent://{NAMESPACE}/moves-{at}"
+    producers, _ = begin(topic, clients, ours, java)
+    servers: tuple[Server, Server] = (ours, java)
+
+    def subscribe(client: pulsar.Client) -> pulsar.Consumer:
+        return client.subscribe(
+            topic,
+            "moving",
+            initial_position=pulsar.InitialPosition.Earliest,
+            replicate_subscription_state_enabled=True,
+        )
+
+    def is_told(server: Server, backlog_max: int) -> bool:
+        """A message more, which is acknowledged: Pulsar takes snapshots while messages come."""
+        producers[at].send(b"more")
+        message = receive(consumer)
+        consumer.acknowledge(message)
+        acked.append(message.data().decode())
+        found = admin(server, "GET", f"{topic_path(topic)}/stats")["subscriptions"].get("moving")
+        return found is not None and found["msgBacklog"] < backlog_max
+
+    consumer = subscribe(clients[at])
+    acked: list[str] = []
+    for n in range(100):
+        for name, producer in zip(("ours", "java"), producers, strict=True):
+            producer.send(f"{name}-{n}".encode())
+    for _ in range(200):
+        message = receive(consumer)
+        consumer.acknowledge(message)
+        acked.append(message.data().decode())
+    expected = {f"{name}-{n}" for name in ("ours", "java") for n in range(100)}
+    assert set(acked) == expected
+    wait_until(lambda: is_told(servers[1 - at], 100), within_s=90)
+    consumer.close()
+    moved = subscribe(clients[1 - at])
+    producers[1 - at].send(b"last")
+    again: list[str] = []
+    while "last" not in again:
+        message = receive(moved)
+        moved.acknowledge(message)
+        again.append(message.data().decode())
+    assert len(expected & set(again)) < 100

@@ -22,6 +22,13 @@ from magnetar.broker.features.compaction.compacted_ledger import (
 )
 from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket, buckets_in
 from magnetar.broker.features.delayed.index import Bucket
+from magnetar.broker.features.replication.markers import (
+    Request,
+    Response,
+    Snapshot,
+    Update,
+    decode_marker,
+)
 from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.features.transactions.coordinator_state import CoordinatorState, Status
 from magnetar.broker.features.transactions.ids import TransactionId
@@ -63,9 +70,11 @@ from magnetar.ledger.offloading.object_format import (
 )
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemDisk
+from magnetar.sdk.wire import open_payload
 
 FIRST = Path(__file__).parent / "samples" / "03daffae"
 TIERED = Path(__file__).parent / "samples" / "5d891d5e"
+REPLICATED = Path(__file__).parent / "samples" / "f0c3b827"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 BEGUN_MS = 1_767_225_600_000
 LOG = "/managed-ledgers/public/default/persistent/flights"
@@ -97,6 +106,7 @@ SAMPLED = {
     "bookie-racks.json",
     "pulsar-frame.md": ON_THE_WIRE,
     "schemas.md": "schema-record.json schema-entry.json",
+    "subscription-markers.md": "subscription-markers.json",
     "transactions.md": "coordinator-log.json coordinator-snapshot.json topic-transactions.json",
     "under-replication.md": IN_SET,
 }
@@ -121,7 +131,9 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
         if where not in (IN_SET, ON_THE_WIRE)
         for name in where.split()
     }
-    assert named == {path.name for folder in (FIRST, TIERED) for path in folder.iterdir()}
+    assert named == {
+        path.name for folder in (FIRST, TIERED, REPLICATED) for path in folder.iterdir()
+    }
 
 
 # What bookies store
@@ -337,3 +349,24 @@ def test_a_backup_has_what_a_restore_needs() -> None:
     assert [each.key for each in cluster.logs] == ["k"]
     assert cluster.uncovered == log.uncovered
     assert (log.uncovered.entries, log.uncovered.is_compacted) == (2, True)
+
+
+# What clusters tell each other
+
+
+def test_markers_say_what_they_said() -> None:
+    there = {"north": Position(9, 4), "west": Position(8, -1)}
+    found: dict[str, tuple[Any, list[str]]] = {}
+    for name, stored in json.loads((REPLICATED / "subscription-markers.json").read_text()).items():
+        entry = bytes.fromhex(stored)
+        metadata, body_at = open_payload(entry)
+        assert (metadata.producer_name, metadata.publish_time) == ("pulsar.marker", BEGUN_MS)
+        assert str(metadata.marker_type) == name
+        marker = decode_marker(metadata.marker_type, entry[body_at:])
+        found[name] = (marker, list(metadata.replicate_to))
+    assert found == {
+        "10": (Request("id", "east"), []),
+        "11": (Response("id", "west", Position(8, -1)), ["east"]),
+        "12": (Snapshot("id", Position(5, 6), there), ["east"]),
+        "13": (Update("s", there), []),
+    }

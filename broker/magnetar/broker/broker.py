@@ -32,7 +32,11 @@ from magnetar.broker.features.offloading import (
     offload_surroundings,
 )
 from magnetar.broker.features.offloading.sweeping import Sweeping
-from magnetar.broker.features.replication import Replication, ReplicationSurroundings
+from magnetar.broker.features.replication import (
+    ReplicatedSubscriptions,
+    Replication,
+    ReplicationSurroundings,
+)
 from magnetar.broker.features.replication.composition import replication_surroundings
 from magnetar.broker.features.retention.inactivity import InactiveTopics
 from magnetar.broker.features.tracing import Spans
@@ -340,6 +344,11 @@ class Broker:
                 looking_at(Manifests),
             ),
             ("replication", settings.replication_check_interval_s, looking_at(Replication)),
+            (
+                "replicated-subscriptions",
+                settings.replication_check_interval_s,
+                looking_at(ReplicatedSubscriptions),
+            ),
             ("transactions", settings.transaction_check_interval_s, looking_at(TopicTransactions)),
         ):
             upkeep.register(name, interval_s, look)

@@ -111,6 +111,7 @@ class Cursor(SubscriptionCursor):
         *,
         initial: Position | None = None,
         properties: Mapping[str, str] | None = None,
+        position_properties: Mapping[str, int] | None = None,
         settings: CursorSettings | None = None,
         pace: SavePace | None = None,
         clock: Clock,
@@ -119,8 +120,8 @@ class Cursor(SubscriptionCursor):
 
         An existing cursor continues where it was; whoever had it open before is fenced. A new one
         starts so that `initial` is the first entry to deliver (EARLIEST, LATEST or a position; as
-        `reset`), with the given subscription properties, and is durable on return. `pace` is shared
-        with the other cursors of the owner; None: it saves at its interval.
+        `reset`), with the given subscription and position properties, and is durable on return.
+        `pace` is shared with the other cursors of the owner; None: it saves at its interval.
 
         Raises:
             NoSuchCursorError: there is no such cursor, and `initial` is None.
@@ -142,6 +143,7 @@ class Cursor(SubscriptionCursor):
                         path,
                         initial,
                         properties or {},
+                        position_properties or {},
                         settings,
                         pace,
                         clock,
@@ -164,6 +166,7 @@ class Cursor(SubscriptionCursor):
         path: str,
         initial: Position | None,
         properties: Mapping[str, str],
+        position_properties: Mapping[str, int],
         settings: CursorSettings,
         pace: SavePace | None,
         clock: Clock,
@@ -175,6 +178,7 @@ class Cursor(SubscriptionCursor):
             first = CursorNode(
                 epoch=1,
                 mark_delete=state.mark_delete,
+                position_properties=dict(position_properties),
                 properties=dict(properties),
                 last_active_ms=clock.wall_ms(),
             )

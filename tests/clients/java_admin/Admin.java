@@ -245,7 +245,8 @@ public class Admin {
     topics.resetCursor(TOPIC, "s", MessageId.earliest);
     same(0L, topics.analyzeSubscriptionBacklog(TOPIC, "s", java.util.Optional.empty()).getEntries());
     check(topics.peekMessages(TOPIC, "s", 1).isEmpty(), "nothing to peek at");
-    topics.getReplicatedSubscriptionStatus(TOPIC, "s");
+    topics.setReplicatedSubscriptionStatus(TOPIC, "s", true);
+    check(topics.getReplicatedSubscriptionStatus(TOPIC, "s").get(TOPIC), "it is replicated");
     same(0L, topics.getBacklogSizeByMessageId(TOPIC, MessageId.earliest));
     topics.deleteSubscription(TOPIC, "s");
     refused(404, () -> { topics.deleteSubscription(TOPIC, "s"); return null; });

@@ -5,6 +5,8 @@ A topic by itself needs less: `memory_log.py`.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
+from random import Random
 from typing import TypeVar, cast
 
 from magnetar.broker.base.errors import (
@@ -18,7 +20,14 @@ from magnetar.broker.cluster.partitions import PartitionedTopicRecord
 from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
 from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
-from magnetar.broker.features.replication import Receiving, ReceivingSurroundings
+from magnetar.broker.features.replication import (
+    Receiving,
+    ReceivingSurroundings,
+    ReplicatedSubscriptions,
+    SubscriptionCounts,
+)
+from magnetar.broker.features.replication.subscriptions import ReplicatedSubscriptionsSurroundings
+from magnetar.broker.features.retention.expiry import advance
 from magnetar.broker.features.tracing import Spans, TopicTrace
 from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
@@ -34,7 +43,7 @@ from magnetar.cursors import NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.position import Position
+from magnetar.ledger.position import EARLIEST, Position
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import (
     TopicName,
@@ -208,6 +217,11 @@ class MemoryTopics:
         self.snapshots: dict[str, MemorySnapshot] = {}
         self.marks: dict[str, MemorySnapshot] = {}
         """Cursors of what is known of copies from other clusters."""
+        self.sessions: dict[str, int] = {}
+        """Connections to the clusters that topics are copied to; see `Replication.sessions`."""
+        self.not_copied_through = EARLIEST
+        """The last entry before those that are copied to other clusters."""
+        self.subscription_counts = SubscriptionCounts()
         self.buckets: dict[str, MemoryBuckets] = {}
         self.transaction_logs: dict[str, MemoryTransactionLog] = {}
         self.has_transactions = False
@@ -292,8 +306,10 @@ class MemoryTopics:
         if self.has_transactions:
             beside = self.transaction_logs.setdefault(name, MemoryTransactionLog(100))
             features.append(memory_transactions(topic, beside, self.clock))
-        features.append(self._receiving_of(topic))
+        replicated = self._replicated_subscriptions_of(topic)
+        features.append(self._receiving_of(topic, replicated))
         features.append(self._deduplication_of(topic))
+        features.append(replicated)
         if self.spans is not None:
             features.append(TopicTrace(name, self.spans, messages_max=100))
         return features
@@ -316,7 +332,29 @@ class MemoryTopics:
             clock=SystemClock(),
         )
 
-    def _receiving_of(self, topic: Topic) -> Receiving:
+    def _replicated_subscriptions_of(self, topic: Topic) -> ReplicatedSubscriptions:
+        async def create(name: str) -> None:
+            open_cursor = partial(self.open_cursor, topic, self.logs[str(topic.name)], name)
+            await topic.subscriptions.ensure(name, partial(open_cursor, EARLIEST, {}))
+            await topic.subscriptions[name].set_replicated(True)
+
+        return ReplicatedSubscriptions(
+            topic,
+            ReplicatedSubscriptionsSurroundings(
+                self._settings.cluster_name,
+                self.clock,
+                Random(1),
+                self._settings,
+                self.subscription_counts,
+            ),
+            sessions=lambda: self.sessions,
+            not_copied_through=lambda _: self.not_copied_through,
+            create=create,
+            advance=advance,
+            changed=topic.line.update,
+        )
+
+    def _receiving_of(self, topic: Topic, replicated: ReplicatedSubscriptions) -> Receiving:
         name, settings = str(topic.name), self._settings
 
         async def is_stored() -> bool:
@@ -336,6 +374,7 @@ class MemoryTopics:
             is_stored=is_stored,
             open_cursor=open_cursor,
             begun=topic.line.update,
+            markers=replicated,
         )
 
     def apply_policies(self) -> None:

@@ -135,6 +135,7 @@ async def publishing_and_reading(seen: Seen) -> None:
     assert consumer["chunkedMessageRate"] > 0
     assert stats["subscriptions"]["s"]["chunkedMessageRate"] == consumer["chunkedMessageRate"]
     assert consumer["lastConsumedFlowTimestamp"] == consumer["firstConsumedFlowTimestamp"] > 0
+    await world.topic.subscriptions["s"].set_replicated(True)
     before = world.topic.subscriptions["s"].last_advanced_ms
     client.ack(Position(7, 2), consumer_id=7)
     await world.look()

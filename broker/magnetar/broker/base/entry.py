@@ -27,6 +27,12 @@ from magnetar.sdk.wire import (
 MARKER = 0
 """Number of messages in an entry that is broker-internal and never delivered."""
 
+SUBSCRIPTION_MARKERS = range(10, 14)
+"""Types of the markers by which clusters keep replicated subscriptions in step."""
+
+TRANSACTION_MARKERS = range(20, 23)
+"""Types of the markers that end transactions, which are of one cluster."""
+
 MESSAGES_PER_ENTRY_MAX = 1 << 20
 """A producer that claims more is not believed: its entry must not eat a consumer's credit."""
 

@@ -213,7 +213,13 @@ class _Subscriptions:
         return _done()
 
     async def create(
-        self, tenant: str, namespace: str, topic: str, sub: str, place: Place = None
+        self,
+        tenant: str,
+        namespace: str,
+        topic: str,
+        sub: str,
+        place: Place = None,
+        replicated: bool = False,
     ) -> Response:
         """Make a subscription, at the end if nothing else is said. 409: it exists, and in every
         partition: where it is missing in some, an earlier attempt is completed."""
@@ -226,10 +232,13 @@ class _Subscriptions:
             await operating.create_subscription(
                 self._context.topics, there, sub, first, values, words
             )
+            if replicated and self._context.settings.replicated_subscriptions_enabled:
+                await operating.subscription_of(there, sub).set_replicated(True)
 
         name = await self._persistent(tenant, namespace, topic)
         body = place.model_dump(by_alias=True) if place is not None else None
-        await self._each(name, "PUT", _action(sub), work, body, creates=True)
+        action = _action(sub) + ("?replicated=true" if replicated else "")
+        await self._each(name, "PUT", action, work, body, creates=True)
         return _done()
 
     async def delete(
@@ -274,11 +283,10 @@ class _Subscriptions:
     async def replicated(
         self, tenant: str, namespace: str, topic: str, sub: str
     ) -> dict[str, bool]:
-        """Whether a subscription is replicated, by topic or partition: none is."""
+        """Whether a subscription is replicated, by topic or partition."""
 
         async def work(there: Topic) -> dict[str, bool]:
-            operating.subscription_of(there, sub)
-            return {str(there.name): False}
+            return {str(there.name): operating.subscription_of(there, sub).is_replicated}
 
         name = await self._persistent(tenant, namespace, topic)
         action = _action(sub, "replicatedSubscriptionStatus")
@@ -298,15 +306,17 @@ class _Subscriptions:
         sub: str,
         enabled: Annotated[Flag, Body()],
     ) -> Response:
-        """412: to be replicated, which there is not."""
+        """Have other clusters keep a subscription in step, or no more. 412: this broker keeps none
+        in step."""
+        if enabled and not self._context.settings.replicated_subscriptions_enabled:
+            raise HttpRefusal(412, "replicated_subscriptions_enabled of this broker is off")
 
         async def work(there: Topic) -> None:
-            operating.subscription_of(there, sub)
+            await operating.subscription_of(there, sub).set_replicated(enabled)
 
         name = await self._persistent(tenant, namespace, topic)
-        await self._each(name, "GET", _action(sub, "replicatedSubscriptionStatus"), work)
-        if enabled:
-            raise HttpRefusal(412, "subscriptions are not replicated: they are of one cluster")
+        action = _action(sub, "replicatedSubscriptionStatus")
+        await self._each(name, "POST", action, work, enabled)
         return _done()
 
 

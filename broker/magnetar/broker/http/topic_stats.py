@@ -37,7 +37,6 @@ from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode
 
 Stats = dict[str, Any]
 
-_NO_REPLICATION = "subscriptions are of one cluster"
 _NO_FILTERS = "brokers run no code of others on messages"
 _NO_BROKER_RATE = "rates bound topics and subscriptions, not brokers"
 
@@ -48,8 +47,6 @@ TOPIC_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
 """Fields of a topic that never change: the value, and why."""
 
 SUBSCRIPTION_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
-    "isReplicated": (False, _NO_REPLICATION),
-    "replicated": (False, _NO_REPLICATION),
     "consumersAfterMarkDeletePosition": (
         {},
         "Key_Shared orders by hashes that drain, and never by where a consumer joined",
@@ -237,6 +234,8 @@ def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -
         "unackedMessages": subscription.unacked_messages,
         "type": subscription.type_name,
         "activeConsumerName": None,
+        "isReplicated": subscription.is_replicated,
+        "replicated": subscription.is_replicated,
         "isDurable": subscription.is_durable,
         "durable": subscription.is_durable,
         "consumers": consumers,

@@ -449,11 +449,23 @@ class Attacher:
         try:
             # It may have been taken away while the topic was loaded.
             await self._login.check(Action.CONSUME, wanted)
+            if self._asks_for_replication(request, topic) and not subscription.is_replicated:
+                await subscription.set_replicated(True)
         except BaseException:
             if not consumer.is_closed:
                 topic.subscriptions.left(subscription, consumer)
             raise
         return Attached(consumer, subscription, topic)
+
+    def _asks_for_replication(self, request: CommandSubscribe, topic: Topic) -> bool:
+        """Whether other clusters are to keep the subscription in step. A consumer that does not
+        say so changes nothing about one that is kept."""
+        return (
+            request.replicate_subscription_state
+            and request.durable
+            and topic.name.is_persistent
+            and self._services.settings.replicated_subscriptions_enabled
+        )
 
     def _check_rate(self, topic: Topic, request: CommandSubscribe) -> None:
         """

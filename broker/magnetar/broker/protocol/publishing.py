@@ -160,6 +160,8 @@ class Publishing:
                 seen = metadata_of(payload) if metadata is None else metadata
                 for check in batch.checks:
                     check(batch, send, seen, payload)
+            if metadata is not None and metadata.HasField("marker_type"):
+                _check_marker(batch)
         except AlreadyStoredError:
             self._flush_one(producer_id)
             self._producers[producer_id].receipt_again(sequence_id, highest_id)
@@ -481,6 +483,17 @@ def _leave(leaving: list[Producer]) -> None:
     rest = leaving[_LEAVING_PER_TURN:]
     if rest:
         asyncio.get_running_loop().call_soon(_leave, rest)
+
+
+def _check_marker(batch: PublishBatch) -> None:
+    """
+    Raises:
+        NotAllowedError: a client publishes a marker, which other brokers would obey.
+    """
+    if not naming.is_replicator(batch.producer_name):
+        raise NotAllowedError(
+            f"producer {batch.producer_name} may not publish markers: only brokers write them"
+        )
 
 
 def _refuse(request_id: int, error: RequestError) -> bytes:

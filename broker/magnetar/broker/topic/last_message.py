@@ -21,7 +21,7 @@ be it from the cache or from bookies."""
 
 
 class LastMessage:
-    """Finds it, with at most one read for each last entry."""
+    """Finds it, with at most one read for each last entry, but for the broker's own behind it."""
 
     def __init__(self, topic: str, log: TopicLog, cache: TailCache, visibility: Visibility) -> None:
         self._topic = topic
@@ -47,7 +47,10 @@ class LastMessage:
         if last.entry_id < 0 or self._log.first_position() > last:
             return _NOTHING, -1
         if self._known[0] != last:
-            self._note(last, await self._entry_at(last))
+            entry = await self._entry_at(last)
+            if messages_of(entry) == MARKER:
+                return await self._find_visible()
+            self._note(last, entry)
         return self._known
 
     async def first_chunk(self, last: Position) -> Position | None:
@@ -90,7 +93,7 @@ class LastMessage:
         self._chunk = chunk if chunk is not None and chunk.chunk_id > 0 else None
 
     async def _find_visible(self) -> tuple[Position, int]:
-        """Find the last message where entries are hidden: pass over markers and aborted ones."""
+        """Find the last message behind which are markers or entries of aborted transactions."""
         position = self._visibility.last
         while position.entry_id >= 0 and self._log.first_position() <= position:
             if position == self._known[0]:

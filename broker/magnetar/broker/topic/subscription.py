@@ -11,13 +11,14 @@ keeps its place until they come back.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from magnetar.broker.base import replies
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
+    BrokerPersistenceError,
     ConsumerAssignError,
     ConsumerBusyError,
     NotAllowedError,
@@ -42,10 +43,20 @@ from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.broker.topic.dispatch.selectors import check_ranges
 from magnetar.broker.topic.dispatch.shared import SharedDispatcher
 from magnetar.broker.topic.trim_gate import TrimGate
-from magnetar.cursors import CursorError, SubscriptionCursor
+from magnetar.cursors import Cursor, CursorError, SubscriptionCursor
 from magnetar.ledger.position import Position
 
 _log = structlog.get_logger()
+
+
+REPLICATED_PROPERTY: Final = "pulsar.replicated.subscription"
+"""Position property of the cursor of a subscription that other clusters keep in step: 1. It is
+stored (docs/formats/cursor-record.md)."""
+
+
+def is_replicated(cursor: SubscriptionCursor) -> bool:
+    """Whether other clusters keep the subscription of a cursor in step."""
+    return isinstance(cursor, Cursor) and bool(cursor.position_properties.get(REPLICATED_PROPERTY))
 
 
 def _before(position: Position) -> Position:
@@ -110,6 +121,10 @@ class Subscription:
         self.is_closed = False
         self.context: DispatchContext | None = None
         self.dispatcher: Dispatcher | None = None
+        self.is_replicated = False
+        """Whether other clusters keep it in step; see `set_replicated`."""
+        self.on_replicated: Callable[[], None] | None = None
+        """Called when that has changed."""
         self.pending_acks: HeldBack | None = None
         """What is held back from consumers though it is not acknowledged, if anything was."""
         self._view: CursorView | None = None
@@ -151,6 +166,35 @@ class Subscription:
     def cursor(self) -> SubscriptionCursor:
         assert self.context is not None, "the cursor is not open yet"
         return self.context.cursor
+
+    async def set_replicated(self, value: bool) -> None:
+        """Have other clusters keep the subscription in step, or no more; durable on return.
+
+        Raises:
+            NotAllowedError: it lives in memory only.
+            BrokerPersistenceError: that could not be stored; try again.
+        """
+        if not self.is_durable:
+            raise NotAllowedError(
+                f"subscription {self.name} of {self.topic} is not durable: it is not replicated"
+            )
+        cursor = self.cursor
+        if isinstance(cursor, Cursor):
+            properties = dict(cursor.position_properties)
+            properties.pop(REPLICATED_PROPERTY, None)
+            cursor.set_position_properties(
+                {**properties, REPLICATED_PROPERTY: 1} if value else properties
+            )
+            try:
+                await cursor.persist()
+            except CursorError as error:
+                raise BrokerPersistenceError(
+                    f"subscription {self.name} of {self.topic}: whether it is replicated is not "
+                    f"stored: {error}"
+                ) from error
+        self.is_replicated = value
+        if self.on_replicated is not None:
+            self.on_replicated()
 
     def hold_back(self, held: HeldBack, view: CursorView) -> None:
         """Deliver from now on what is not held back. `view`: the cursor, with that on top."""

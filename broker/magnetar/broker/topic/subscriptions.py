@@ -23,7 +23,7 @@ from magnetar.broker.topic.dispatch.throttle import DispatchRates
 from magnetar.broker.topic.dispatch.visibility import Visibility
 from magnetar.broker.topic.feature import Feature
 from magnetar.broker.topic.peer import probe
-from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topic.subscription import Subscription, is_replicated
 from magnetar.broker.topic.surroundings import TopicLog
 from magnetar.broker.topic.tail import Tail
 from magnetar.broker.topic.trim_gate import TrimGate
@@ -249,6 +249,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                     self._attach(subscription, opening.result())
 
     def _attach(self, subscription: Subscription, cursor: SubscriptionCursor) -> None:
+        subscription.is_replicated = subscription.is_durable and is_replicated(cursor)
         context = self._context_of(subscription, cursor, self._topic.tail.trim_soon)
         for feature in self._topic.features:
             context = feature.attach(subscription, context)

@@ -31,14 +31,17 @@ from magnetar.broker.features.offloading import (
 from magnetar.broker.features.replication import (
     Receiving,
     ReceivingSurroundings,
+    ReplicatedSubscriptions,
     Replication,
     ReplicationSurroundings,
 )
+from magnetar.broker.features.retention.expiry import advance
 from magnetar.broker.features.tracing import Spans, TopicTrace
 from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import Feature, Topic
+from magnetar.broker.topic.subscription import REPLICATED_PROPERTY
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.broker.topics.deletion import TopicDeletion
 from magnetar.broker.topics.ending import TopicEnds
@@ -55,7 +58,7 @@ from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.managed_log.log_deletion import is_marked
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.position import LATEST, Position
+from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.sdk.wire import TopicName
 
 _CURSORS_AT_ONCE = 32
@@ -194,7 +197,9 @@ class TopicOpener:
         )
         compacting = self._compaction_of(topic, log, stored)
         deduplicating = self._deduplication_of(topic, log, stored)
-        receiving = self._receiving_of(topic, log, stored)
+        copying = self._replication_of(topic, log, stored)
+        replicated = self._replicated_subscriptions_of(topic, log, copying)
+        receiving = self._receiving_of(topic, log, stored, replicated)
         features: list[Feature] = [delayed, transactions, receiving, deduplicating, compacting]
         features.append(FollowsQuorums(topic, log))
         around = self._offloading_of(topic)
@@ -202,8 +207,7 @@ class TopicOpener:
         offload = Offload(topic, log, around, manifests)
         features += [offload, manifests, Scrubbing(topic, log, around, offload.steps)]
         coordinator = self.make_coordinator(topic) if self.make_coordinator is not None else None
-        copying = self._replication_of(topic, log, stored)
-        features.extend(each for each in (copying, coordinator) if each is not None)
+        features.extend(each for each in (copying, replicated, coordinator) if each is not None)
         if self._spans is not None:
             messages_max = self._settings.tracing_messages_max
             features.append(TopicTrace(str(topic.name), self._spans, messages_max=messages_max))
@@ -273,7 +277,13 @@ class TopicOpener:
 
         return NoDeduplication(topic, remove_cursor)
 
-    def _receiving_of(self, topic: Topic, log: ManagedLog, stored: "_StoredCursors") -> Receiving:
+    def _receiving_of(
+        self,
+        topic: Topic,
+        log: ManagedLog,
+        stored: "_StoredCursors",
+        replicated: ReplicatedSubscriptions | None,
+    ) -> Receiving:
         settings = self._settings
 
         async def is_stored() -> bool:
@@ -294,6 +304,32 @@ class TopicOpener:
             is_stored=is_stored,
             open_cursor=partial(self.open_cursor, topic, log, replication.MARKS_CURSOR, LATEST),
             begun=begun,
+            markers=replicated,
+        )
+
+    def _replicated_subscriptions_of(
+        self, topic: Topic, log: ManagedLog, copying: Replication | None
+    ) -> ReplicatedSubscriptions | None:
+        """None: topics of the cluster's own stay in it."""
+        if self._replicating is None or copying is None:
+            return None
+
+        async def create(name: str) -> None:
+            properties = {REPLICATED_PROPERTY: 1}
+            open_cursor = partial(
+                self.open_cursor, topic, log, name, EARLIEST, position_properties=properties
+            )
+            await topic.subscriptions.ensure(name, open_cursor)
+            topic.subscriptions[name].placed(EARLIEST)
+
+        return ReplicatedSubscriptions(
+            topic,
+            self._replicating.subscriptions,
+            sessions=copying.sessions,
+            not_copied_through=copying.not_copied_through,
+            create=create,
+            advance=advance,
+            changed=topic.line.update,
         )
 
     def _replication_of(
@@ -331,6 +367,7 @@ class TopicOpener:
         subscription: str,
         initial: Position | None = None,
         properties: dict[str, str] | None = None,
+        position_properties: dict[str, int] | None = None,
     ) -> Cursor:
         """Open the durable cursor of a subscription; with `initial`, create it if need be.
 
@@ -344,6 +381,7 @@ class TopicOpener:
             subscription,
             initial=initial,
             properties=properties,
+            position_properties=position_properties,
             settings=cursor_settings(self._settings, topic.policies),
             pace=self._save_pace,
             clock=self._clock,

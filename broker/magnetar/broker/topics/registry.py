@@ -13,7 +13,7 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership import Ownership
 from magnetar.broker.cluster.partitions import PartitionedTopics
 from magnetar.broker.features.offloading import OffloadSurroundings
-from magnetar.broker.features.replication import ReplicationSurroundings
+from magnetar.broker.features.replication import ReplicationSurroundings, SubscriptionCounts
 from magnetar.broker.features.tracing import Spans
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
@@ -79,6 +79,10 @@ class Topics:
         """What moves ledgers to object stores; None: this broker has no store."""
         self.replicating_senders = replicating.senders if replicating is not None else frozenset()
         """What copies topics of this broker to other clusters."""
+        self.subscription_counts = (
+            replicating.subscriptions.counts if replicating is not None else SubscriptionCounts()
+        )
+        """What replicated subscriptions of this broker have done."""
         self._opener = TopicOpener(
             settings,
             client,

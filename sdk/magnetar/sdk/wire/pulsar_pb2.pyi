@@ -245,6 +245,56 @@ class SourcePosition(_message.Message):
     previous_entry_id: int
     def __init__(self, incarnation: _Optional[int] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., previous_ledger_id: _Optional[int] = ..., previous_entry_id: _Optional[int] = ...) -> None: ...
 
+class SnapshotRequestMarker(_message.Message):
+    __slots__ = ("snapshot_id", "source_cluster")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    source_cluster: str
+    def __init__(self, snapshot_id: _Optional[str] = ..., source_cluster: _Optional[str] = ...) -> None: ...
+
+class SnapshotResponseMarker(_message.Message):
+    __slots__ = ("snapshot_id", "cluster")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    cluster: ClusterPosition
+    def __init__(self, snapshot_id: _Optional[str] = ..., cluster: _Optional[_Union[ClusterPosition, _Mapping]] = ...) -> None: ...
+
+class SnapshotMarker(_message.Message):
+    __slots__ = ("snapshot_id", "local_message_id", "clusters")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    local_message_id: EntryPosition
+    clusters: _containers.RepeatedCompositeFieldContainer[ClusterPosition]
+    def __init__(self, snapshot_id: _Optional[str] = ..., local_message_id: _Optional[_Union[EntryPosition, _Mapping]] = ..., clusters: _Optional[_Iterable[_Union[ClusterPosition, _Mapping]]] = ...) -> None: ...
+
+class SubscriptionUpdateMarker(_message.Message):
+    __slots__ = ("subscription_name", "clusters")
+    SUBSCRIPTION_NAME_FIELD_NUMBER: _ClassVar[int]
+    CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    subscription_name: str
+    clusters: _containers.RepeatedCompositeFieldContainer[ClusterPosition]
+    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterPosition, _Mapping]]] = ...) -> None: ...
+
+class ClusterPosition(_message.Message):
+    __slots__ = ("cluster", "message_id")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    message_id: EntryPosition
+    def __init__(self, cluster: _Optional[str] = ..., message_id: _Optional[_Union[EntryPosition, _Mapping]] = ...) -> None: ...
+
+class EntryPosition(_message.Message):
+    __slots__ = ("ledger_id", "entry_id")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    entry_id: int
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ...) -> None: ...
+
 class SingleMessageMetadata(_message.Message):
     __slots__ = ("properties", "partition_key", "payload_size", "compacted_out", "event_time", "partition_key_b64_encoded", "ordering_key", "sequence_id", "null_value", "null_partition_key")
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]

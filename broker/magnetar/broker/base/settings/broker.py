@@ -933,6 +933,31 @@ class BrokerSettings(
         description="Time between two looks at what replication of a topic has left to do, such as "
         "a cursor that could not be made.",
     )
+    replicated_subscriptions_enabled: bool = Field(
+        default=True,
+        description="Whether subscriptions that ask for it are kept in step with those of the same "
+        "name in other clusters. Pulsar's name: enableReplicatedSubscriptions.",
+    )
+    replicated_subscriptions_snapshot_interval_ms: int = Field(
+        default=1_000,
+        ge=10,
+        description="Time between two snapshots of a topic that has a replicated subscription and "
+        "new messages: about so much is delivered again after a failover. Pulsar's name: "
+        "replicatedSubscriptionsSnapshotFrequencyMillis.",
+    )
+    replicated_subscriptions_snapshot_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Time after which a snapshot is given up if a cluster does not answer. "
+        "Pulsar's name: replicatedSubscriptionsSnapshotTimeoutSeconds.",
+    )
+    replicated_subscriptions_snapshots_max: int = Field(
+        default=30,
+        ge=2,
+        description="Snapshots that are kept for a replicated subscription until it has "
+        "acknowledged all before them; of more, some in between go. Pulsar's name: "
+        "replicatedSubscriptionsSnapshotMaxCachedPerSubscription.",
+    )
 
     # Transactions.
 

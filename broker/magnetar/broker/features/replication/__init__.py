@@ -6,11 +6,17 @@ from magnetar.broker.features.replication.receiving import (
     ReceivingSurroundings,
 )
 from magnetar.broker.features.replication.replication import Replication, ReplicationSurroundings
+from magnetar.broker.features.replication.subscriptions import (
+    ReplicatedSubscriptions,
+    SubscriptionCounts,
+)
 
 __all__ = [
     "MARKS_CURSOR",
     "Receiving",
     "ReceivingSurroundings",
+    "ReplicatedSubscriptions",
     "Replication",
     "ReplicationSurroundings",
+    "SubscriptionCounts",
 ]

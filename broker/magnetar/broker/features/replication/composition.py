@@ -10,6 +10,7 @@ from magnetar.broker.cluster.partitions import PartitionedTopics
 from magnetar.broker.features.replication.remotes import RemoteClusters
 from magnetar.broker.features.replication.replication import ReplicationSurroundings
 from magnetar.broker.features.replication.sending import SendingSurroundings
+from magnetar.broker.features.replication.subscriptions import ReplicatedSubscriptionsSurroundings
 from magnetar.broker.policies.model import ClusterRecord, cluster_path
 from magnetar.broker.policies.records import read_record
 from magnetar.broker.schemas.model import version_of_bytes, wire_of_schema
@@ -52,4 +53,7 @@ def replication_surroundings(
         SendingSurroundings(settings.cluster_name, clock, schema_of, partitions_of, settings),
         random,
         starts_at_earliest=settings.replication_start_at == "earliest",
+        subscriptions=ReplicatedSubscriptionsSurroundings(
+            settings.cluster_name, clock, random, settings
+        ),
     )

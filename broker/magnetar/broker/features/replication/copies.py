@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from magnetar.broker.base.entry import SUBSCRIPTION_MARKERS
 from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.features.replication.source_marks import (
     NO_INCARNATION,
@@ -29,6 +30,10 @@ from magnetar.sdk.wire.pulsar_pb2 import KeyValue, SourcePosition
 
 POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
 """In which Apache Pulsar keeps a copy's place, as `ledger:entry`."""
+
+MARKER_RECEIPT: Final = 1 << 63
+"""highest_sequence_id of the receipt of a marker without a place: the smallest int64, as it is
+written."""
 
 _INT64_MAX = (1 << 63) - 1
 
@@ -93,9 +98,12 @@ def _position(ledger_id: int, entry_id: int) -> Position:
 def goes_to(remote: str, metadata: MessageMetadata) -> bool:
     """Return whether an entry with this metadata is copied to a cluster.
 
-    Copies never travel on, whatever lists say: there are no loops. Markers are the broker's own.
+    Copies never travel on, whatever lists say: there are no loops. Of the broker's own markers
+    those of replicated subscriptions go, as their lists say.
     """
-    if metadata.HasField("replicated_from") or metadata.HasField("marker_type"):
+    if metadata.HasField("replicated_from"):
+        return False
+    if metadata.HasField("marker_type") and metadata.marker_type not in SUBSCRIPTION_MARKERS:
         return False
     return not metadata.replicate_to or remote in metadata.replicate_to
 

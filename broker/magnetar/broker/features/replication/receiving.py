@@ -18,10 +18,11 @@ Source: geo-replication sheet, sections 5, 7, 17 and 18.5 to 18.12.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
+from magnetar.broker.base.entry import TRANSACTION_MARKERS
 from magnetar.broker.base.errors import (
     BrokerPersistenceError,
     NotAllowedError,
@@ -29,7 +30,12 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.base.naming import is_replicator
 from magnetar.broker.features.log_snapshots import LogSnapshots, OpenSnapshotCursor
-from magnetar.broker.features.replication.copies import Copy, copy_in, copy_in_entry
+from magnetar.broker.features.replication.copies import (
+    MARKER_RECEIPT,
+    Copy,
+    copy_in,
+    copy_in_entry,
+)
 from magnetar.broker.features.replication.names import parse_replicator
 from magnetar.broker.features.replication.source_marks import SOURCES_MAX, SourceMarks, Verdict
 from magnetar.broker.topic import EntryNotes, Feature, PublishBatch, PublishRows, TopicPort, Work
@@ -37,7 +43,7 @@ from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import MessageMetadata, Send
+from magnetar.sdk.wire import MessageMetadata, Send, split_payload
 
 _log = structlog.get_logger()
 
@@ -50,15 +56,25 @@ SNAPSHOT_ENTRIES: Final = 1_000
 SNAPSHOT_S: Final = 120.0
 """Time after which they are saved again, if anything was published."""
 
-MARKER_RECEIPT: Final = 1 << 63
-"""highest_sequence_id of the receipt of a marker: the smallest int64, as it is written."""
-
 _WHY: Final = {
     Verdict.GAP: "a copy before it is missing here",
     Verdict.UNDECIDED: "the same copy is being stored",
 }
 
 _COPY = EntryNotes[Copy | None]("the place of a copy at its source; None: it is a marker")
+_MARKER = EntryNotes[tuple[int, bytes]]("type and body of a marker of another cluster")
+
+
+class MarkerSink(Protocol):
+    """Receiver of the markers of other clusters."""
+
+    def received(self, source: str, position: Position, marker_type: int, body: bytes, /) -> None:
+        """A marker of a cluster is stored here, at a position."""
+        ...
+
+    def replayed(self, entry: bytes, /) -> None:
+        """An entry was read again that may be such a marker."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,7 @@ class Receiving(Feature):
         is_stored: Callable[[], Awaitable[bool]],
         open_cursor: OpenSnapshotCursor,
         begun: Callable[[], None],
+        markers: MarkerSink | None = None,
     ) -> None:
         """
         Args:
@@ -91,6 +108,7 @@ class Receiving(Feature):
             open_cursor: opens it, or makes it at the end.
             begun: called when copies may come from now on: the rows of the publish line change, and
                 ledgers overlap no more.
+            markers: what the markers of other clusters are for; None: they are stored, no more.
         """
         self._topic = topic
         self._label = str(topic.name)
@@ -98,6 +116,7 @@ class Receiving(Feature):
         self._is_stored = is_stored
         self._open_cursor = open_cursor
         self._begun = begun
+        self._markers = markers
         self._marks = SourceMarks()
         self._snapshots: LogSnapshots | None = None
         self._beginning = asyncio.Lock()
@@ -134,6 +153,8 @@ class Receiving(Feature):
             copy = copy_in_entry(entry)
             if copy is not None:
                 marks.replayed(copy.source, copy.place.position)
+            if self._markers is not None:
+                self._markers.replayed(entry)
 
         read = await snapshots.replay(
             note, entries_max=around.read_entries, bytes_max=around.read_bytes
@@ -211,13 +232,14 @@ class Receiving(Feature):
     # Publishing
 
     def check(
-        self, batch: PublishBatch, send: Send, metadata: MessageMetadata, _payload: bytes
+        self, batch: PublishBatch, send: Send, metadata: MessageMetadata, payload: bytes
     ) -> None:
         """Look at a message that comes next in the batch.
 
         Raises:
             NotAllowedError: it says that it is a copy, and its producer is no replicator (rule
-                5.1); or it is a copy of another cluster than its producer is of.
+                5.1); or it is a copy of another cluster than its producer is of, or the end of a
+                transaction there.
             BrokerMetadataError: it says no place where it should.
         """
         name = parse_replicator(batch.producer_name)
@@ -230,8 +252,10 @@ class Receiving(Feature):
                 )
             return
         if metadata.HasField("marker_type"):
-            _COPY.add(batch, None)
-            return
+            self._check_marker(batch, metadata, payload)
+            if not metadata.HasField("magnetar_source"):
+                _COPY.add(batch, None)
+                return
         if metadata.replicated_from != name.source:
             raise NotAllowedError(
                 f"{self._label}: producer {batch.producer_name} brings a message that is a copy of "
@@ -246,6 +270,21 @@ class Receiving(Feature):
                 f"cluster {copy.source.cluster} would be one more"
             )
         _COPY.add(batch, copy)
+
+    def _check_marker(self, batch: PublishBatch, metadata: MessageMetadata, payload: bytes) -> None:
+        """Note what a marker says.
+
+        Raises:
+            NotAllowedError: it ends a transaction, and transactions are of one cluster.
+        """
+        if metadata.marker_type in TRANSACTION_MARKERS:
+            raise NotAllowedError(
+                f"{self._label}: producer {batch.producer_name} brings a marker of type "
+                f"{metadata.marker_type}; the ends of transactions are not copied"
+            )
+        if self._markers is not None:
+            _, body_at = split_payload(payload)
+            _MARKER.add(batch, (metadata.marker_type, payload[body_at:]))
 
     def accept(self, batch: PublishBatch) -> Iterable[PublishBatch] | None:
         """Accept copies that are all new, as nearly always; else take the batch apart."""
@@ -309,6 +348,13 @@ class Receiving(Feature):
                 self._marks.on_stored(copy.source, copy.place.position)
         if copies and self._waiting:
             self._wake()
+        if self._markers is not None:
+            for at, marker in _MARKER.of(batch):
+                name = parse_replicator(batch.producer_name)
+                assert name is not None, "only replicators bring markers"
+                self._markers.received(
+                    name.source, Position(ledger_id, first_entry_id + at), *marker
+                )
         last = Position(ledger_id, first_entry_id + len(batch.payloads) - 1)
         self._snapshots.on_stored(last, len(batch.payloads))
         self._snapshots.take_after_entries(SNAPSHOT_ENTRIES)

@@ -23,6 +23,7 @@ from magnetar.broker.base.naming import REPLICATOR_PREFIX
 from magnetar.broker.features.replication.names import cursor_name
 from magnetar.broker.features.replication.remotes import RemoteClusters
 from magnetar.broker.features.replication.sending import Sending, SendingSurroundings
+from magnetar.broker.features.replication.subscriptions import ReplicatedSubscriptionsSurroundings
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import Feature, PublishBatch, PublishRows, TopicPort, Work
 from magnetar.cursors import Cursor, CursorError
@@ -34,6 +35,10 @@ _log = structlog.get_logger()
 
 INCARNATION_PROPERTY: Final = "magnetar.geo.incarnation"
 """In the properties of the topic's log: which life of the log it is, a number from 1."""
+
+START_PROPERTY: Final = "magnetar.geo.start"
+"""In the properties of the cursor of a cluster: the last entry before those that are copied to it,
+`ledger:entry`. Without it all are."""
 
 _INCARNATION_BITS: Final = 62
 
@@ -47,6 +52,7 @@ class ReplicationSurroundings:
     random: random.Random
     starts_at_earliest: bool
     """Whether what a topic has already is copied to a cluster that is new among its policies."""
+    subscriptions: ReplicatedSubscriptionsSurroundings
     senders: set[Sending] = field(default_factory=set)
     """The senders at work."""
 
@@ -61,13 +67,13 @@ class Replication(Feature):
         around: ReplicationSurroundings,
         *,
         stored_cursors: Callable[[], Awaitable[Sequence[str]]],
-        open_cursor: Callable[[str, Position], Awaitable[Cursor]],
+        open_cursor: Callable[[str, Position, dict[str, str]], Awaitable[Cursor]],
         changed: Callable[[], None],
     ) -> None:
         """
         Args:
             stored_cursors: the names of the durable cursors of the topic.
-            open_cursor: opens the cursor of a name, or makes it at a position.
+            open_cursor: opens the cursor of a name, or makes it at a position, with properties.
             changed: called when the rows of the publish line are other ones.
         """
         self._topic = topic
@@ -94,7 +100,7 @@ class Replication(Feature):
         for name in await self._stored_cursors():
             if name.startswith(REPLICATOR_PREFIX):
                 remote = name.removeprefix(REPLICATOR_PREFIX)
-                self._cursors[remote] = await self._open_cursor(name, LATEST)
+                self._cursors[remote] = await self._open_cursor(name, LATEST, {})
         self._apply_soon()
 
     def policies_changed(self, before: Policies) -> None:
@@ -132,9 +138,8 @@ class Replication(Feature):
         incarnation = await self._incarnation()
         cursor = self._cursors.get(remote)
         if cursor is None:
-            start = EARLIEST if self._around.starts_at_earliest else LATEST
             async with self._topic.gate.placing():
-                cursor = await self._open_cursor(cursor_name(remote), start)
+                cursor = await self._make_cursor(remote)
             self._cursors[remote] = cursor
         if self._is_closed:
             return
@@ -151,6 +156,24 @@ class Replication(Feature):
         self._changed()
         sender.start()
         _log.info("replication_begun", topic=str(self._topic.name), cluster=remote)
+
+    async def _make_cursor(self, remote: str) -> Cursor:
+        """Make the cursor of a cluster that is new among the policies, with a note of where copying
+        begins."""
+        last = self._log.last_confirmed
+        if self._around.starts_at_earliest or last < self._log.first_position():
+            return await self._open_cursor(cursor_name(remote), EARLIEST, {})
+        behind = Position(last.ledger_id, last.entry_id + 1)
+        return await self._open_cursor(cursor_name(remote), behind, {START_PROPERTY: str(last)})
+
+    def not_copied_through(self, remote: str) -> Position:
+        """Return the last entry before those that are copied to a cluster; `EARLIEST`: all are."""
+        cursor = self._cursors.get(remote)
+        text = cursor.properties.get(START_PROPERTY, "") if cursor is not None else ""
+        ledger_id, _, entry_id = text.partition(":")
+        if not (ledger_id.isdecimal() and entry_id.isdecimal()):
+            return EARLIEST
+        return Position(int(ledger_id), int(entry_id))
 
     async def _end(self, remote: str) -> None:
         """Stop copying; delete the cursor if policies were read that name other clusters."""
@@ -198,6 +221,12 @@ class Replication(Feature):
     def log_grew(self) -> None:
         for each in self._senders.values():
             each.on_stored()
+
+    def sessions(self) -> Mapping[str, int]:
+        """Return which connection there is to each cluster that the topic is copied to: a number
+        that no other one of that cluster had; 0: there is none."""
+        known = self._senders
+        return {name: known[name].since_ms if name in known else 0 for name in self._wanted()}
 
     # Publishing
 

@@ -21,7 +21,7 @@ import structlog
 from magnetar.broker.base.errors import NotAllowedError, RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.log_snapshots import ReplayedLog, SnapshotCursor
-from magnetar.broker.features.replication.copies import as_copy, goes_to
+from magnetar.broker.features.replication.copies import MARKER_RECEIPT, as_copy, goes_to
 from magnetar.broker.features.replication.names import replicator_name
 from magnetar.broker.features.replication.remotes import RemoteCluster
 from magnetar.broker.features.replication.source_marks import NO_INCARNATION, CopyPlace, Source
@@ -336,6 +336,8 @@ class _Session:
         self.schemas: dict[bytes, bytes] = {}
         """Versions here -> versions there."""
         self._failure: SdkError | None = None
+        self._markers: set[Position] = set()
+        """Markers under way: Apache Pulsar does not receipt them by their places."""
         self._is_pulsar = not connection.server_version.startswith(MAGNETAR_VERSION)
         self._names_places = connection.deduplicates_copies
 
@@ -443,6 +445,9 @@ class _Session:
             command.highest_sequence_id = metadata.highest_sequence_id
         if metadata.num_chunks_from_msg > 1:
             command.is_chunk = True
+        if metadata.HasField("marker_type"):
+            command.marker = True
+            self._markers.add(position)
         self.window.send(position, len(copy))
         self._connection.write(
             [encode_payload_command(BaseCommand(type=BaseCommand.SEND, send=command), copy)]
@@ -454,7 +459,8 @@ class _Session:
         for receipt in receipts:
             awaited = self.window.awaited
             place = receipt.sequence_id, receipt.highest_sequence_id
-            if awaited is None or (self._names_places and place != tuple(awaited)):
+            is_right = awaited is not None and self._is_receipt_of(awaited, place)
+            if not is_right:
                 self._fail(
                     BrokerUnavailableError(
                         f"{self.peer} receipted {place[0]}:{place[1]} where {awaited} was expected"
@@ -463,6 +469,13 @@ class _Session:
                 return
             self.window.receipt()
         self._sending.progressed(self.window)
+
+    def _is_receipt_of(self, awaited: Position, place: tuple[int, int]) -> bool:
+        is_marker = awaited in self._markers
+        self._markers.discard(awaited)
+        if not self._names_places or place == tuple(awaited):
+            return True
+        return is_marker and place[1] == MARKER_RECEIPT
 
     def on_send_error(self, error: "CommandSendError") -> None:
         self._fail(

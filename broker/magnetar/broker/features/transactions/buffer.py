@@ -16,6 +16,7 @@ from magnetar.broker.base.errors import (
     NotAllowedError,
     ServiceNotReadyError,
 )
+from magnetar.broker.base.naming import is_replicator
 from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.features.transactions.errors import AlreadyStoredError
 from magnetar.broker.features.transactions.ids import TransactionId
@@ -70,7 +71,7 @@ class TransactionBuffer:
             BrokerPersistenceError: it was sent before, and may be stored soon.
             BrokerMetadataError: the metadata, which are all that a replay has, name another one.
         """
-        if metadata.HasField("marker_type"):
+        if metadata.HasField("marker_type") and not is_replicator(batch.producer_name):
             raise NotAllowedError(
                 f"{self._topic.name}: clients may not publish transaction markers"
             )

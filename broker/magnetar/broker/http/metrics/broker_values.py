@@ -243,6 +243,69 @@ PLAIN: Sequence[tuple[Named, Read]] = (
         _of_copies(lambda sender: sender.cursor.backlog_entries),
     ),
     (
+        gauge(
+            "magnetar_broker_subscription_snapshots_pending",
+            "Snapshots for replicated subscriptions that other clusters have not answered yet.",
+        ),
+        lambda b: b.services.topics.subscription_counts.snapshots_pending,
+    ),
+    (
+        counter(
+            "magnetar_broker_subscription_snapshots_total",
+            "Snapshots for replicated subscriptions that all other clusters have answered.",
+        ),
+        lambda b: b.services.topics.subscription_counts.snapshots_taken,
+    ),
+    (
+        counter(
+            "magnetar_broker_subscription_snapshots_timed_out_total",
+            "Snapshots that were given up because a cluster did not answer in time.",
+        ),
+        lambda b: b.services.topics.subscription_counts.snapshots_timed_out,
+    ),
+    (
+        counter(
+            "magnetar_broker_subscription_snapshots_interrupted_total",
+            "Snapshots that were given up because a connection to a cluster was lost.",
+        ),
+        lambda b: b.services.topics.subscription_counts.snapshots_interrupted,
+    ),
+    (
+        counter(
+            "magnetar_broker_subscription_updates_sent_total",
+            "Updates of replicated subscriptions that were written for other clusters.",
+        ),
+        lambda b: b.services.topics.subscription_counts.updates_sent,
+    ),
+    (
+        counter(
+            "magnetar_broker_subscription_updates_applied_total",
+            "Updates of other clusters that have moved a replicated subscription here.",
+        ),
+        lambda b: b.services.topics.subscription_counts.updates_applied,
+    ),
+    (
+        counter(
+            "magnetar_broker_subscription_updates_refused_total",
+            "Updates of other clusters that could not be carried out, or not yet.",
+        ),
+        lambda b: b.services.topics.subscription_counts.updates_refused,
+    ),
+    (
+        counter(
+            "magnetar_broker_subscription_markers_malformed_total",
+            "Markers of other clusters that make no sense here; they are ignored.",
+        ),
+        lambda b: b.services.topics.subscription_counts.markers_malformed,
+    ),
+    (
+        counter(
+            "magnetar_broker_subscription_markers_unknown_total",
+            "Markers of other clusters of a type that is not known here; they are ignored.",
+        ),
+        lambda b: b.services.topics.subscription_counts.markers_unknown,
+    ),
+    (
         counter(
             "magnetar_broker_offloaded_ledgers_total", "Ledgers copied to an object store by now."
         ),

@@ -75,6 +75,14 @@ class DispatchTrace(Protocol):
         ...
 
 
+class MarkersPassed(Protocol):
+    """A feature that looks at the broker's own entries which a subscription passes."""
+
+    def passed(self, positions: Sequence[Position], /) -> None:
+        """Entries that are not for consumers were passed; an entry may be passed again."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DispatchContext:
     """What a dispatcher works on: one subscription of one topic."""
@@ -106,6 +114,8 @@ class DispatchContext:
     """What of the topic may be read; None: all of it."""
     early: EarlyPlace | None = None
     """How much is consumed of what is compacted and no more in the log."""
+    markers: MarkersPassed | None = None
+    """Told of the broker's own entries that are passed."""
 
     @property
     def cache(self) -> TailCache:
@@ -368,6 +378,8 @@ class Dispatcher(ABC):
     def _ack_markers(self, markers: Sequence[Position]) -> None:
         """Internal entries count as acknowledged by every subscription."""
         self.context.cursor.ack_many(markers)
+        if self.context.markers is not None:
+            self.context.markers.passed(markers)
 
 
 def _open_chunks(run: Run, start: int, stop: int, acks: SubscriptionCursor) -> int:

@@ -125,9 +125,10 @@ class EarlyPlace:
             return
         self.after = after
         if isinstance(self._cursor, Cursor):
-            self._cursor.set_position_properties(
-                {} if after is None else {_LEDGER: after.ledger_id, _ENTRY: after.entry_id}
-            )
+            known = self._cursor.position_properties
+            others = {name: known[name] for name in known if name not in (_LEDGER, _ENTRY)}
+            place = {} if after is None else {_LEDGER: after.ledger_id, _ENTRY: after.entry_id}
+            self._cursor.set_position_properties(others | place)
 
 
 class CompactedSource(EntrySource):

@@ -140,11 +140,11 @@ def _encode_filtered(
         if credit <= 0 or room <= 0:
             break
         position = Position(run.ledger_id, run.first_entry_id + stop)
-        if acks.is_acked(position):
-            continue
         cost = messages[stop]
         if cost == MARKER:
-            markers.append(position)
+            markers.append(position)  # passed once more, if it is acknowledged
+            continue
+        if acks.is_acked(position):
             continue
         if wanted is not None and not wanted(run.key_hashes[stop]):
             continue

@@ -248,11 +248,14 @@ class SharedDispatcher(AccountedDispatcher):
             if credit <= 0 or room <= 0:
                 break
             messages = counts[stop]
-            if not is_plain or messages == MARKER:
+            if messages == MARKER:  # passed once more, if it is acknowledged
+                markers.append(Position(run.ledger_id, run.first_entry_id + stop))
+                continue
+            if not is_plain:
                 position = Position(run.ledger_id, run.first_entry_id + stop)
                 if has_holes and cursor.is_acked(position):
                     continue
-                if self._goes_elsewhere(run, stop, consumer, turn, outgoing, markers):
+                if self._goes_elsewhere(run, stop, consumer, turn, outgoing):
                     continue
                 if words is not None:
                     words.append(cursor.remaining_words(position))
@@ -273,15 +276,11 @@ class SharedDispatcher(AccountedDispatcher):
         consumer: Consumer,
         turn: Turn,
         outgoing: Outgoing,
-        markers: list[Position],
     ) -> bool:
-        """Whether an entry is not for the consumer now: a marker, delayed, or a chunk of what
-        another one has. It is taken care of then."""
+        """Whether an entry is not for the consumer now: delayed, or a chunk of what another one
+        has. It is taken care of then."""
         position = Position(run.ledger_id, run.first_entry_id + index)
         messages = run.messages[index]
-        if messages == MARKER:
-            markers.append(position)
-            return True
         delays = self.context.delays
         if delays is not None and index in run.delayed and delays.withholds(run, index):
             return True

@@ -373,9 +373,9 @@ SUBSCRIPTIONS = (
     Row(
         "POST",
         f"{S}/replicatedSubscriptionStatus",
-        False,
+        True,
         204,
-        (None, True, 412),
+        (None, "maybe", 400),
         (f"{NO_S}/replicatedSubscriptionStatus", 404),
     ),
 )

@@ -1,0 +1,100 @@
+"""How far a replicated subscription has come, in terms of other clusters. Pure.
+
+The dispatcher passes the snapshots that lie in the log; a bounded number of them is kept. When the
+mark-delete position of the subscription has passed a snapshot, the other clusters are told the
+positions in it. Acknowledgements behind a hole wait until it is closed: a snapshot has one position
+per cluster, and cannot say more.
+
+When there are too many, the one goes whose neighbours are nearest to each other, and never the
+oldest or the newest: which one the mark needs next is not known, and a gap only makes an update
+come later (rule 17.21).
+
+Source: geo-replication sheet, sections 11 and 17 (row 21).
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from magnetar.broker.features.replication.markers import Snapshot, Update
+from magnetar.ledger.position import EARLIEST, Position
+
+
+def _local(snapshot: Snapshot) -> Position:
+    return snapshot.local
+
+
+class SnapshotCache:
+    """The snapshots that a subscription's mark-delete position has not passed yet."""
+
+    def __init__(self, snapshots_max: int) -> None:
+        """`snapshots_max`: at least 2."""
+        self._snapshots_max = snapshots_max
+        self._snapshots: list[Snapshot] = []
+        """By local position."""
+        self._numbers: list[int] = []
+        """As how many-eth each of them came."""
+        self._added = 0
+
+    def __len__(self) -> int:
+        return len(self._snapshots)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot; one of the same position is replaced."""
+        snapshots, numbers = self._snapshots, self._numbers
+        at = bisect_right(snapshots, snapshot.local, key=_local)
+        if at and snapshots[at - 1].local == snapshot.local:
+            snapshots[at - 1] = snapshot
+            return
+        self._added += 1
+        snapshots.insert(at, snapshot)
+        numbers.insert(at, self._added)
+        if len(snapshots) > self._snapshots_max:
+            between = range(1, len(snapshots) - 1)
+            gone = min(between, key=lambda each: abs(numbers[each + 1] - numbers[each - 1]))
+            del snapshots[gone], numbers[gone]
+
+    def take_through(self, mark: Position) -> Snapshot | None:
+        """Return the newest snapshot at or before a position, and forget it and those before."""
+        stop = bisect_right(self._snapshots, mark, key=_local)
+        if not stop:
+            return None
+        found = self._snapshots[stop - 1]
+        del self._snapshots[:stop], self._numbers[:stop]
+        return found
+
+
+class Progress:
+    """What is known of one replicated subscription of this cluster."""
+
+    def __init__(self, subscription: str, *, snapshots_max: int) -> None:
+        self._subscription = subscription
+        self.cache = SnapshotCache(snapshots_max)
+        self._told = EARLIEST
+        """Local position of the snapshot that the other clusters were told last."""
+        self._mark = EARLIEST
+        """The mark-delete position at the last look."""
+        self._mark_of_peer: Position | None = None
+        """Where an update of another cluster has moved the mark to."""
+
+    def moved_by_peer(self, mark: Position) -> None:
+        """An update of another cluster has moved the mark: who told us needs not be told."""
+        self._mark_of_peer = mark
+
+    def look(self, mark: Position, recent: Sequence[Snapshot]) -> Update | None:
+        """Return what the other clusters are to be told; None: nothing new.
+
+        Args:
+            mark: the mark-delete position now.
+            recent: the newest snapshots of the topic, oldest first.
+        """
+        if mark < self._mark:
+            self._told = EARLIEST  # an operator or a consumer went back
+        self._mark = mark
+        found = self.cache.take_through(mark)
+        at = bisect_right(recent, mark, key=_local)
+        if at and (found is None or found.local < recent[at - 1].local):
+            found = recent[at - 1]
+        if found is None or found.local <= self._told or mark == self._mark_of_peer:
+            return None
+        self._told = found.local
+        return Update(self._subscription, found.positions)

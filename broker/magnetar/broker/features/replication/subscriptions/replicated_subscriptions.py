@@ -1,0 +1,472 @@
+"""Replicated subscriptions of one topic: the one owner of what this cluster tells and is told.
+
+This cluster *tells*: while the topic is copied to others and has a replicated subscription, it
+takes snapshots (`snapshots.py`), and writes an update when the mark-delete position of such a
+subscription has passed one (`progress.py`). It *is told*: the markers of other clusters come with
+their copies (`receiving.py`). A request is answered at once, an update is carried out in the
+background (`received_updates.py`).
+
+Markers are handled when they are stored, and those that nobody knows, or that are malformed, are
+counted and left where they are: dispatch passes over them as over all markers.
+
+A topic without a replicated subscription has no row in its publish line and no timer. One that has
+some is looked at once per interval, only while something is new: messages, a snapshot under way, or
+snapshots that consumers have not passed.
+
+Source: geo-replication sheet, sections 11, 17 (rows 18 and 20 to 23) and 18.8.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, Final, Protocol
+
+import structlog
+
+from magnetar.broker.base.errors import RequestError
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.replication.markers import (
+    UPDATE,
+    Marker,
+    Request,
+    Response,
+    Snapshot,
+    Update,
+    decode_marker,
+    encode_marker,
+)
+from magnetar.broker.features.replication.subscriptions.counts import SubscriptionCounts
+from magnetar.broker.features.replication.subscriptions.progress import Progress
+from magnetar.broker.features.replication.subscriptions.received_updates import ReceivedUpdates
+from magnetar.broker.features.replication.subscriptions.snapshots import Sessions, SnapshotTaking
+from magnetar.broker.policies.model import Policies
+from magnetar.broker.topic import (
+    Feature,
+    PublishBatch,
+    PublishRows,
+    TopicPort,
+    TopicSubscriptions,
+    Work,
+)
+from magnetar.broker.topic.dispatch.base import DispatchContext
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.ports import Clock
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire import MalformedPayloadError, split_payload
+
+_log = structlog.get_logger()
+
+RECENT_MAX: Final = 64
+"""Newest snapshots of a topic that are known to all of its subscriptions: about a minute."""
+
+WRITTEN_MAX: Final = 1_000
+"""Newest snapshots whose positions are known. For dispatchers further behind they are read."""
+
+UNREAD_MAX: Final = 1_000
+"""Entries that dispatchers have passed and that wait to be read. Of more, the oldest are left out:
+an update comes later."""
+
+_ID_BITS: Final = 96
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatedSubscriptionsSurroundings:
+    """What the replicated subscriptions of a broker have in common."""
+
+    cluster: str
+    """Name of this cluster."""
+    clock: Clock
+    random: Random
+    settings: BrokerSettings
+    counts: SubscriptionCounts = field(default_factory=SubscriptionCounts)
+
+
+class SubscribedTopic(TopicPort, Protocol):
+    """What is needed of the topic."""
+
+    @property
+    def subscriptions(self) -> TopicSubscriptions: ...
+
+    def internal_stored(self, position: Position, entry: bytes, /) -> None:
+        """An entry of the broker's own is durable."""
+        ...
+
+
+class _MarkerAppend:
+    """A marker on its way into the log."""
+
+    def __init__(self, entry: bytes, on_stored: Callable[[Position], None]) -> None:
+        self.payloads: Sequence[bytes] = (entry,)
+        self.done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        self._on_stored = on_stored
+
+    def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
+        position = Position(ledger_id, first_entry_id)
+        self._on_stored(position)
+        self.done.set_result(position)
+
+    def on_failed(self, error: LedgerError) -> None:
+        # Stored or not, it does no harm: what it was for is done again.
+        self.done.cancel(str(error))
+
+
+class _Passing:
+    """Told what the dispatcher of one subscription passes."""
+
+    def __init__(self, of: "ReplicatedSubscriptions", subscription: str) -> None:
+        self._of = of
+        self._subscription = subscription
+
+    def passed(self, positions: Sequence[Position]) -> None:
+        self._of.passed(self._subscription, positions)
+
+
+class ReplicatedSubscriptions(Feature):
+    """The replicated subscriptions of one topic of this broker."""
+
+    def __init__(
+        self,
+        topic: SubscribedTopic,
+        around: ReplicatedSubscriptionsSurroundings,
+        *,
+        sessions: Callable[[], Sessions],
+        not_copied_through: Callable[[str], Position],
+        create: Callable[[str], Awaitable[None]],
+        advance: Callable[[Subscription, Position], int],
+        changed: Callable[[], None],
+    ) -> None:
+        """
+        Args:
+            sessions: the connections to the clusters that the topic is copied to.
+            not_copied_through: gives the last entry before those that are copied to a cluster.
+            create: makes a replicated subscription at the beginning of the log.
+            advance: acknowledges everything of a subscription up to a position.
+            changed: called when the rows of the publish line are other ones.
+        """
+        settings = around.settings
+        self._topic = topic
+        self._label = str(topic.name)
+        self._around = around
+        self._here = around.cluster
+        self._counts = around.counts
+        self._sessions = sessions
+        self._changed = changed
+        self._is_enabled = settings.replicated_subscriptions_enabled
+        self._interval_ms = settings.replicated_subscriptions_snapshot_interval_ms
+        self._taking = SnapshotTaking(
+            self._here,
+            self._counts,
+            interval_ms=self._interval_ms,
+            timeout_ms=int(settings.replicated_subscriptions_snapshot_timeout_s * 1000),
+            next_id=lambda: f"{around.random.getrandbits(_ID_BITS):024x}",
+            has_news=topic.log.last_confirmed.entry_id >= 0,
+        )
+        self._updates = ReceivedUpdates(
+            topic,
+            topic.subscriptions,
+            self._counts,
+            here=self._here,
+            create=create,
+            advance=advance,
+            moved=self._moved_by_peer,
+            not_copied_through=not_copied_through,
+            read_entries=settings.read_ahead_entries,
+            read_bytes=settings.read_ahead_bytes,
+        )
+        self._progress: dict[str, Progress] = {}
+        """Of the replicated subscriptions, by name."""
+        self._recent: deque[Snapshot] = deque(maxlen=RECENT_MAX)
+        self._written: dict[Position, Snapshot] = {}
+        """By the position of the marker, of those behind `_unknown_through`."""
+        self._unknown_through = topic.log.last_confirmed
+        """Of the entries up to it nobody knows which are snapshots."""
+        self._unread: deque[tuple[str, Position]] = deque(maxlen=UNREAD_MAX)
+        self._reading: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._has_warned = False
+
+    # Its life
+
+    def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
+        if not (self._is_enabled and subscription.is_durable):
+            return context
+        subscription.on_replicated = lambda: self._replicated(subscription)
+        self._replicated(subscription)
+        return replace(context, markers=_Passing(self, subscription.name))
+
+    def _replicated(self, subscription: Subscription) -> None:
+        """Whether a subscription is replicated has been told, or has changed."""
+        was_at_work, name = self.is_at_work, subscription.name
+        if not subscription.is_replicated:
+            self._progress.pop(name, None)
+        elif name not in self._progress:
+            settings = self._around.settings
+            self._progress[name] = Progress(
+                name, snapshots_max=settings.replicated_subscriptions_snapshots_max
+            )
+        if self.is_at_work != was_at_work:
+            self._changed()
+        self._look_soon()
+
+    def forgotten(self, subscription: str) -> None:
+        was_at_work = self.is_at_work
+        self._progress.pop(subscription, None)
+        if self.is_at_work != was_at_work:
+            self._changed()
+
+    def policies_changed(self, before: Policies) -> None:
+        self._look_soon()
+
+    def look(self) -> Work | None:
+        """Do what no event has led to: consumers have acknowledged what they had for long."""
+        if not self._is_closed:
+            self._updates.look()
+            self._look_soon()
+        return None
+
+    def close(self) -> None:
+        """Tell nothing more, and do nothing of what is told."""
+        self._is_closed = True
+        self._taking.give_up()
+        self._updates.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def abandon(self) -> None:
+        self.close()
+
+    async def stopped(self) -> None:
+        await self._updates.stopped()
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+
+    def shown(self) -> Mapping[str, Any]:
+        return {"replicated_subscriptions": sorted(self._progress)} if self._progress else {}
+
+    # Telling other clusters
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the topic is copied to others, and has a replicated subscription."""
+        return bool(self._progress) and any(
+            name != self._here for name in self._topic.policies.replicated_to
+        )
+
+    def rows(self) -> PublishRows:
+        return PublishRows(listeners=(self,)) if self.is_at_work else PublishRows()
+
+    def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
+        """The log has news; markers have no messages, and are none."""
+        if batch.messages:
+            self._taking.on_news()
+            if self._timer is None:
+                self._look_later()
+
+    def failed(self, batch: PublishBatch, error: LedgerError) -> None:
+        """Nothing is told of what is not stored."""
+
+    def _look_later(self) -> None:
+        """Have a look when the next thing is due, if anything is."""
+        if self._timer is not None or self._is_closed or not self.is_at_work:
+            return
+        pause_ms = self._taking.pause_ms(self._now_ms())
+        if self._waits_for_consumers():
+            pause_ms = self._interval_ms if pause_ms is None else min(pause_ms, self._interval_ms)
+        if pause_ms is not None:
+            self._set_timer(pause_ms)
+
+    def _waits_for_consumers(self) -> bool:
+        """Whether a consumer that is here may pass a snapshot by what it acknowledges."""
+        for name, progress in self._progress.items():
+            if len(progress.cache):
+                subscription = self._topic.subscriptions.get(name)
+                if subscription is not None and subscription.consumers:
+                    return True
+        return False
+
+    def _look_soon(self) -> None:
+        """Have a look within an interval, whatever is due."""
+        if self._timer is None and not self._is_closed and self.is_at_work:
+            self._set_timer(self._interval_ms)
+
+    def _set_timer(self, pause_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(pause_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._is_closed or not self._topic.tenure.holds():
+            return
+        if not self.is_at_work:
+            self._taking.give_up()
+            return
+        request = self._taking.look(self._now_ms(), self._sessions())
+        if request is not None:
+            self._write(request)
+        self._tell()
+        self._look_later()
+
+    def _tell(self) -> None:
+        """Write updates of the subscriptions that have passed a snapshot."""
+        for name, progress in self._progress.items():
+            subscription = self._topic.subscriptions.get(name)
+            if subscription is None or not subscription.is_open:
+                continue
+            update = progress.look(subscription.cursor.mark_delete, self._recent)
+            if update is not None:
+                self._counts.updates_sent += 1
+                self._write(update)
+
+    def _moved_by_peer(self, name: str, mark: Position) -> None:
+        progress = self._progress.get(name)
+        if progress is not None:
+            progress.moved_by_peer(mark)
+
+    def _now_ms(self) -> int:
+        return int(self._around.clock.monotonic_s() * 1000)
+
+    # Markers of this cluster
+
+    def _write(self, marker: Marker, *, goes_to: Sequence[str] = ()) -> None:
+        """Append a marker. `goes_to`: the clusters that it is for; none: all."""
+        topic = self._topic
+        if self._is_closed or topic.is_leaving or topic.log.terminated is not None:
+            return
+        if isinstance(marker, Snapshot):
+            goes_to = (self._here,)
+        entry = encode_marker(marker, goes_to=goes_to, now_ms=self._around.clock.wall_ms())
+
+        def stored(position: Position) -> None:
+            if isinstance(marker, Snapshot):
+                self._note_snapshot(position, marker)
+            topic.internal_stored(position, entry)
+
+        topic.append(_MarkerAppend(entry, stored))
+
+    def _note_snapshot(self, position: Position, snapshot: Snapshot) -> None:
+        self._recent.append(snapshot)
+        self._written[position] = snapshot
+        if len(self._written) > WRITTEN_MAX:
+            self._unknown_through = next(iter(self._written))
+            del self._written[self._unknown_through]
+        self._look_soon()
+
+    # What dispatchers pass
+
+    def passed(self, name: str, positions: Sequence[Position]) -> None:
+        """The dispatcher of a subscription passes entries of the broker's own."""
+        progress = self._progress.get(name)
+        if progress is None or self._is_closed:
+            return
+        for position in positions:
+            snapshot = self._written.get(position)
+            if snapshot is not None:
+                progress.cache.add(snapshot)
+                self._look_soon()
+            elif position <= self._unknown_through:
+                self._unread.append((name, position))
+        if self._unread and (self._reading is None or self._reading.done()):
+            self._reading = asyncio.get_running_loop().create_task(
+                self._read_passed(), name=f"snapshots-passed-{self._label}"
+            )
+
+    async def _read_passed(self) -> None:
+        """Read what dispatchers have passed: some of it are snapshots."""
+        while self._unread and not self._is_closed:
+            name, position = self._unread.popleft()
+            try:
+                first, entries = await self._topic.log.read_range(
+                    position, entries_max=1, bytes_max=1
+                )
+                snapshot = _snapshot_in(entries[0]) if first == position and entries else None
+            except LedgerError as error:
+                # An update comes later: the next snapshot that is passed does.
+                _log.info("snapshot_not_read", topic=self._label, reason=str(error))
+                continue
+            progress = self._progress.get(name)
+            if snapshot is not None and progress is not None:
+                progress.cache.add(snapshot)
+                self._look_soon()
+
+    # Markers of other clusters
+
+    def received(self, source: str, position: Position, marker_type: int, body: bytes) -> None:
+        """A marker of a cluster is stored here. It is handled behind the batch that it came in."""
+        if self._is_enabled:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._handle, source, position, marker_type, body)
+
+    def replayed(self, entry: bytes) -> None:
+        """An entry was read again when the topic was loaded: what an update in it asks for may not
+        have been stored. Requests and responses of then are forgotten."""
+        try:
+            metadata, body_at = split_payload(entry)
+        except MalformedPayloadError:
+            return
+        if metadata.marker_type == UPDATE and metadata.HasField("replicated_from"):
+            body = entry[body_at:]
+            self.received(metadata.replicated_from, self._topic.log.last_confirmed, UPDATE, body)
+
+    def _handle(self, source: str, position: Position, marker_type: int, body: bytes) -> None:
+        if self._is_closed or not self._topic.tenure.holds():
+            return
+        try:
+            marker = decode_marker(marker_type, body)
+            self._obey(source, position, marker)
+        except RequestError as error:
+            self._counts.markers_malformed += 1
+            self._warn(source, position, marker_type, str(error))
+            return
+        if marker is None:
+            self._counts.markers_unknown += 1
+            self._warn(source, position, marker_type, "its type is not known")
+
+    def _warn(self, source: str, position: Position, marker_type: int, reason: str) -> None:
+        """Once per topic: a cluster that writes one such marker writes many."""
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "marker_ignored",
+                topic=self._label,
+                cluster=source,
+                position=str(position),
+                marker_type=marker_type,
+                reason=reason,
+            )
+
+    def _obey(self, source: str, position: Position, marker: Marker | None) -> None:
+        """
+        Raises:
+            RequestError: the marker makes no sense here.
+        """
+        match marker:
+            case Request(snapshot_id):
+                if source in self._sessions():  # else no answer can reach it
+                    last = self._topic.log.last_confirmed
+                    self._write(Response(snapshot_id, self._here, last), goes_to=[source])
+            case Response():
+                following = self._taking.on_response(
+                    Response(marker.snapshot_id, source, marker.position), position
+                )
+                if following is not None:
+                    self._write(following)
+            case Update():
+                self._updates.receive(source, marker)
+
+
+def _snapshot_in(entry: bytes) -> Snapshot | None:
+    """Return the snapshot that a stored entry of this cluster holds; None: it holds none."""
+    try:
+        metadata, body_at = split_payload(entry)
+        if metadata.HasField("replicated_from") or not metadata.HasField("marker_type"):
+            return None
+        marker = decode_marker(metadata.marker_type, entry[body_at:])
+    except (MalformedPayloadError, RequestError):
+        return None
+    return marker if isinstance(marker, Snapshot) else None

@@ -1,0 +1,186 @@
+"""Taking snapshots: positions in the logs of several clusters that belong together. Pure.
+
+This cluster writes a *request* into the topic's log, which is copied to all others. Each of them
+answers with the last position of its own log, in a *response* that it writes behind that position.
+Copies keep their order: when the response is here, everything that its cluster had up to that
+position is here, too. So once a subscription has acknowledged all of this log up to the last
+response, it has acknowledged all of the other logs up to the positions that these told.
+
+With more than one other cluster that takes two rounds. A position that cluster B told covers copies
+of cluster C, which may still be on their way from C to here. C answers the second request behind
+all of them. The second round has an id of its own: a response of the first one that comes twice
+proves nothing about the second. The positions are those of the first round, in which a message of B
+may not have reached C; so the last messages before a pause get a second snapshot.
+
+At most one snapshot is under way, and only if messages were stored since the last one: an idle
+topic gets no markers. One that is not answered in time is given up, and the next one waits longer
+each time; after some in a row, only new messages or a new connection lead to another one. If the
+connection to a cluster is lost meanwhile, its answer may be, and a new one is taken as soon as all
+clusters are connected.
+
+Source: geo-replication sheet, sections 11 and 17 (rows 20 and 23).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from magnetar.broker.features.replication.markers import Request, Response, Snapshot
+from magnetar.broker.features.replication.subscriptions.counts import SubscriptionCounts
+from magnetar.ledger.position import Position
+
+SECOND_ROUND: Final = "-2"
+"""What the id of a request of the second round ends in."""
+
+UNANSWERED_PAUSE_MS_MAX: Final = 600_000
+"""Longest pause after snapshots that were not answered, ms."""
+
+UNANSWERED_MAX: Final = 8
+"""Snapshots in a row that are not answered before an idle topic asks no more: with the usual
+timeout, that takes an hour."""
+
+AWAY_PAUSE_MS_MAX: Final = 10_000
+"""Longest pause between looks whether a cluster that is away has come back, ms."""
+
+Sessions = Mapping[str, int]
+"""By cluster that this topic is copied to: which connection there is, a number that no other one
+of that cluster had; 0: there is none."""
+
+
+class _Pending:
+    """A snapshot under way."""
+
+    def __init__(self, snapshot_id: str, sessions: Sessions, started_ms: int) -> None:
+        self.snapshot_id = snapshot_id
+        self.request_id = snapshot_id
+        self.sessions = dict(sessions)
+        self.started_ms = started_ms
+        self.positions: dict[str, Position] = {}
+        """What the clusters told in the first round."""
+        self.missing = set(sessions)
+        """The clusters that have not answered in this round."""
+
+
+class SnapshotTaking:
+    """The snapshots that one topic takes. Times are monotonic, in ms."""
+
+    def __init__(
+        self,
+        cluster: str,
+        counts: SubscriptionCounts,
+        *,
+        interval_ms: int,
+        timeout_ms: int,
+        next_id: Callable[[], str],
+        has_news: bool = True,
+    ) -> None:
+        """
+        Args:
+            cluster: this one.
+            counts: of the broker.
+            interval_ms: least time from the start of a snapshot to that of the next one.
+            timeout_ms: after which a snapshot without all answers is given up.
+            next_id: gives ids that nobody else uses.
+            has_news: whether there are messages that may be in no snapshot.
+        """
+        self._cluster = cluster
+        self._counts = counts
+        self._interval_ms = interval_ms
+        self._timeout_ms = timeout_ms
+        self._next_id = next_id
+        self._pending: _Pending | None = None
+        self._has_news = has_news
+        self._needs_second = has_news
+        """Whether copies between other clusters may have come too late for the next snapshot."""
+        self._not_before_ms = 0
+        self._unanswered = 0
+        """Snapshots that were given up in a row."""
+        self._unanswered_in: Sessions = {}
+        """The connections of the last of them."""
+        self._away_looks = 0
+        """Looks in a row that found a cluster away."""
+
+    def on_news(self) -> None:
+        """Messages were stored: markers alone are no news."""
+        self._has_news = self._needs_second = True
+
+    def pause_ms(self, now_ms: int) -> int | None:
+        """Time until the next look; None: there is nothing to look for until news come."""
+        if self._pending is None and not self._has_news:
+            return None
+        pause_ms = max(self._interval_ms, self._not_before_ms - now_ms)
+        if self._pending is None and self._away_looks:
+            longer_ms = self._interval_ms << min(self._away_looks, 20)
+            pause_ms = max(pause_ms, min(longer_ms, AWAY_PAUSE_MS_MAX))
+        return pause_ms
+
+    def look(self, now_ms: int, sessions: Sessions) -> Request | None:
+        """Look whether a snapshot is to be given up or to be begun; returns what is to be written.
+
+        `sessions`: with all clusters that the topic is copied to.
+        """
+        self._look_at_pending(now_ms, sessions)
+        if not all(sessions.values()):
+            self._away_looks += 1
+            return None
+        self._away_looks = 0
+        if self._unanswered and self._unanswered_in != sessions:
+            self._unanswered, self._not_before_ms = 0, now_ms
+            self._has_news = True
+        is_due = self._has_news and now_ms >= self._not_before_ms
+        if self._pending is not None or not is_due or not sessions:
+            return None
+        self._has_news = False
+        self._not_before_ms = now_ms + self._interval_ms
+        self._pending = _Pending(self._next_id(), sessions, now_ms)
+        self._counts.snapshots_pending += 1
+        return Request(self._pending.request_id, self._cluster)
+
+    def _look_at_pending(self, now_ms: int, sessions: Sessions) -> None:
+        pending = self._pending
+        if pending is None:
+            return
+        if pending.sessions != sessions:
+            self._counts.snapshots_interrupted += 1
+        elif now_ms - pending.started_ms >= self._timeout_ms:
+            self._counts.snapshots_timed_out += 1
+            pause_ms = min(self._timeout_ms << min(self._unanswered, 20), UNANSWERED_PAUSE_MS_MAX)
+            self._not_before_ms = now_ms + pause_ms
+            self._unanswered += 1
+            self._unanswered_in = dict(sessions)
+        else:
+            return
+        self.give_up()
+        if self._unanswered < UNANSWERED_MAX:
+            self._has_news = True  # what it was to cover is in no snapshot
+
+    def give_up(self) -> None:
+        """Wait for no more answers, as when the topic is closed."""
+        if self._pending is not None:
+            self._pending = None
+            self._counts.snapshots_pending -= 1
+
+    def on_response(self, response: Response, position: Position) -> Request | Snapshot | None:
+        """A response is stored here, at a position; returns what is to be written.
+
+        Responses that nobody waits for change nothing: late ones, repeated ones, and those of
+        clusters that were not asked.
+        """
+        pending = self._pending
+        if pending is None or response.snapshot_id != pending.request_id:
+            return None
+        if response.cluster not in pending.missing:
+            return None
+        pending.missing.discard(response.cluster)
+        pending.positions.setdefault(response.cluster, response.position)
+        if pending.missing:
+            return None
+        if len(pending.sessions) > 1 and pending.request_id == pending.snapshot_id:
+            pending.request_id += SECOND_ROUND
+            pending.missing = set(pending.sessions)
+            return Request(pending.request_id, self._cluster)
+        self.give_up()
+        self._unanswered = 0
+        self._counts.snapshots_taken += 1
+        if len(pending.sessions) > 1 and self._needs_second and not self._has_news:
+            self._has_news, self._needs_second = True, False
+        return Snapshot(pending.snapshot_id, position, pending.positions)

@@ -262,19 +262,59 @@ def test_copies_are_whole_after_kills_of_both_sides(
     assert copied == _first_seen(at_home, len(sent))
 
 
-def test_partitions_go_to_partitions(
-    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+def partitions(server: Standalone, topic: str) -> int:
+    found = admin(server, "GET", f"{topic_path(topic)}/partitions?checkAllowAutoCreation=false")
+    return int(found["partitions"])
+
+
+@pytest.mark.parametrize("spread", ["by the command", "by the replicators"])
+def test_a_partitioned_topic_appears_there_before_its_copies_and_grows_along(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client, spread: str
 ) -> None:
-    topic = f"persistent://{NAMESPACE}/parts"
-    call(east, "PUT", f"{topic_path(topic)}/partitions", 2, expect=204)
+    topic = f"persistent://{NAMESPACE}/parts-{spread.replace(' ', '-')}"
+    is_local = "false" if spread == "by the command" else "true"
+    path = f"{topic_path(topic)}/partitions"
+    call(east, "PUT", f"{path}?createLocalTopicOnly={is_local}", 2, expect=204)
+    if spread == "by the command":
+        assert partitions(west, topic) == 2
     producer = at_east.create_producer(topic)
-    part = f"{topic}-partition-0"
-    wait_until(lambda: "partitions" in str(replication(east, part).get("west", {}).get("problem")))
-    call(west, "PUT", f"{topic_path(topic)}/partitions", 2, expect=204)
+    wait_until(lambda: _is_connected(east, topic, 2))
+    assert partitions(west, topic) == 2
     reader = at_west.subscribe(topic, "s")
     for n in range(10):
         producer.send(f"m-{n}".encode(), partition_key=f"k-{n}")
     assert sorted(bodies(reader, 10)) == sorted(f"m-{n}" for n in range(10))
+    producer.close()
+    call(east, "POST", f"{path}?updateLocalTopicOnly={is_local}", 3, expect=204)
+    if spread == "by the command":
+        assert partitions(west, topic) == 3
+    at_east.create_producer(topic)
+    wait_until(lambda: _is_connected(east, topic, 3))
+    assert partitions(west, topic) == 3
+
+
+def _is_connected(server: Standalone, topic: str, count: int) -> bool:
+    parts = [replication(server, f"{topic}-partition-{index}") for index in range(count)]
+    return all(part.get("west", {}).get("connected") for part in parts)
+
+
+def test_a_topic_with_more_partitions_there_is_copied_once_this_side_has_as_many(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/unequal"
+    path = f"{topic_path(topic)}/partitions"
+    call(west, "PUT", f"{path}?createLocalTopicOnly=true", 3, expect=204)
+    note = call(east, "PUT", path, 2, expect=204).headers["x-magnetar-note"]
+    assert "2 partitions here and 3 in west" in note
+    producer = at_east.create_producer(topic)
+    part = f"{topic}-partition-0"
+    wait_until(lambda: "give it 3 here" in str(replication(east, part).get("west")))
+    reader = at_west.subscribe(topic, "s")
+    call(east, "POST", path, 3, expect=204)
+    for n in range(10):
+        producer.send(f"m-{n}".encode(), partition_key=f"k-{n}")
+    assert sorted(bodies(reader, 10)) == sorted(f"m-{n}" for n in range(10))
+    assert partitions(west, topic) == 3
 
 
 def test_a_cluster_that_is_taken_out_keeps_what_it_has(

@@ -918,6 +918,11 @@ class BrokerSettings(
         description="The same number towards Apache Pulsar. It cannot see that a message before "
         "another one is missing: with more than 1, a message that it refused may be lost.",
     )
+    replication_creates_partitions: bool = Field(
+        default=True,
+        description="Whether partitioned topics are created at the other cluster, and get more "
+        "partitions there, before they are copied. Off: an operator does it there.",
+    )
     replication_retry_s: float = Field(
         default=0.1, gt=0, description="Pause after a failure of copying; it doubles."
     )

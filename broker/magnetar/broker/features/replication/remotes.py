@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.base.errors import NotAllowedError
+from magnetar.broker.base.http_client import Answer
+from magnetar.broker.features.replication.remote_http import RemoteHttp
 from magnetar.sdk.errors import InvalidUrlError, SdkError
+from magnetar.sdk.wire import TopicName
+from magnetar.sdk.wire.errors import TopicNotFoundError
 
 if TYPE_CHECKING:
     from magnetar.sdk.connection import Connection, ConnectionPool
@@ -33,6 +37,7 @@ class RemoteCluster:
         self._data: Mapping[str, Any] = {}
         self._pool: ConnectionPool | None = None
         self._lookup: Lookup | None = None
+        self._http: RemoteHttp | None = None
         self._next_producer_id = 0
 
     def next_producer_id(self) -> int:
@@ -84,10 +89,18 @@ class RemoteCluster:
             tls_key_file=str(data.get("brokerClientKeyFilePath") or ""),
             tls_checks_host=not data.get("tlsAllowInsecureConnection"),
         )
-        network = SystemNetwork()
-        if service_url.is_tls:
-            network = SystemNetwork(lambda: renewed_tls_context(settings))
-        self._pool = ConnectionPool(settings, network)
+        plain, tls = SystemNetwork(), SystemNetwork(lambda: renewed_tls_context(settings))
+        self._pool = ConnectionPool(settings, tls if service_url.is_tls else plain)
+        http_field = "serviceUrlTls" if over_tls else "serviceUrl"
+        http_url = str(data.get(http_field) or "")
+        self._http = RemoteHttp(
+            self.name,
+            http_field,
+            http_url,
+            tls if http_url.startswith("https:") else plain,
+            token,
+            timeout_ms=self._timeout_ms,
+        )
         return Lookup(service_url, self._pool, listener_name=str(data.get("listenerName") or ""))
 
     async def find(self, topic: str) -> "Connection":
@@ -98,6 +111,29 @@ class RemoteCluster:
             RequestError: see `lookup`.
         """
         return await (await self.lookup()).connection_for(topic)
+
+    async def partitions_of(self, topic: TopicName) -> int:
+        """How many partitions a topic has there; 0: none, or there is no such topic. Asking creates
+        nothing.
+
+        Raises:
+            SdkError: nobody can tell just now.
+            RequestError: see `lookup`.
+        """
+        try:
+            return await (await self.lookup()).partitions(str(topic), may_create=False)
+        except TopicNotFoundError:
+            return 0
+
+    async def ask(self, method: str, path: str, body: bytes = b"") -> Answer:
+        """Send one request to its REST interface.
+
+        Raises:
+            RequestError: see `lookup`; or nobody answers.
+        """
+        await self.lookup()
+        assert self._http is not None, "it is there with the lookup"
+        return await self._http.ask(method, path, body)
 
     async def close(self) -> None:
         """Close all connections."""

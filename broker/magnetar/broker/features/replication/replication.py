@@ -21,6 +21,7 @@ import structlog
 from magnetar.broker.base.errors import RequestError
 from magnetar.broker.base.naming import REPLICATOR_PREFIX
 from magnetar.broker.features.replication.names import cursor_name
+from magnetar.broker.features.replication.partitions import have_partitions
 from magnetar.broker.features.replication.remotes import RemoteClusters
 from magnetar.broker.features.replication.sending import Sending, SendingSurroundings
 from magnetar.broker.policies.model import Policies
@@ -29,6 +30,8 @@ from magnetar.cursors import Cursor, CursorError
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.position import EARLIEST, LATEST, Position
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.wire import TopicName
 
 _log = structlog.get_logger()
 
@@ -36,6 +39,9 @@ INCARNATION_PROPERTY: Final = "magnetar.geo.incarnation"
 """In the properties of the topic's log: which life of the log it is, a number from 1."""
 
 _INCARNATION_BITS: Final = 62
+
+SPREAD_S_MAX: Final = 5.0
+"""Creating a partitioned topic does not wait longer for other clusters to have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,35 @@ class ReplicationSurroundings:
     """Whether what a topic has already is copied to a cluster that is new among its policies."""
     senders: set[Sending] = field(default_factory=set)
     """The senders at work."""
+
+    async def spread_partitions(self, topic: TopicName, clusters: Iterable[str]) -> str:
+        """Have a partitioned topic of this cluster in others with as many partitions, at once.
+
+        A replicator does it as well, before it copies; but a topic that nobody uses has none.
+
+        Returns:
+            What did not work, in words; empty: all of them have it.
+        """
+        around = self.sending
+        if not around.settings.replication_creates_partitions or not topic.is_persistent:
+            return ""
+
+        async def spread(cluster: str) -> str:
+            try:
+                async with asyncio.timeout(SPREAD_S_MAX):
+                    here = await around.partitions_of(topic)
+                    remote = self.remotes.cluster(cluster)
+                    await have_partitions(topic, here, remote, may_create=True)
+            except (SdkError, RequestError, TimeoutError) as error:
+                reason = str(error) or f"no answer within {SPREAD_S_MAX:g} s"
+                _log.warning(
+                    "partitions_not_spread", topic=str(topic), cluster=cluster, reason=reason
+                )
+                return f"not in cluster {cluster} yet: {reason}"
+            return ""
+
+        others = [each for each in clusters if each != around.cluster]
+        return "; ".join(filter(None, await asyncio.gather(*map(spread, others))))
 
 
 class Replication(Feature):

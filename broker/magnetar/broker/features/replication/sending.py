@@ -23,6 +23,7 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.log_snapshots import ReplayedLog, SnapshotCursor
 from magnetar.broker.features.replication.copies import as_copy, goes_to
 from magnetar.broker.features.replication.names import replicator_name
+from magnetar.broker.features.replication.partitions import have_partitions
 from magnetar.broker.features.replication.remotes import RemoteCluster
 from magnetar.broker.features.replication.source_marks import NO_INCARNATION, CopyPlace, Source
 from magnetar.broker.features.replication.window import SendWindow, sent_in, sent_properties
@@ -32,7 +33,7 @@ from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
-from magnetar.sdk.errors import BrokerUnavailableError, SdkError, service_error
+from magnetar.sdk.errors import BrokerUnavailableError, SdkError, ServiceError, service_error
 from magnetar.sdk.wire import (
     BaseCommand,
     MalformedPayloadError,
@@ -202,23 +203,19 @@ class Sending:
         )
 
     async def _have_partitions(self) -> None:
-        """Check that the topic has as many partitions there as here: messages of partition i go to
-        partition i (rule 8.1).
+        """Have as many partitions there as here, if the topic is a partition (rule 8.1).
 
         Raises:
-            NotAllowedError: it has another number.
+            SdkError, RequestError: see `have_partitions`.
         """
-        name = self._topic.name
-        if name.partition_index < 0:
-            return
-        base = name.partitioned
-        here = await self._around.partitions_of(base)
-        there = await (await self._remote.lookup()).partitions(str(base))
-        if here != there:
-            raise NotAllowedError(
-                f"{base} has {here} partitions here and {there} in {self._remote.name}: "
-                f"give it {here} there (`topics create-partitioned-topic`, or "
-                "`update-partitioned-topic`)"
+        name, around = self._topic.name, self._around
+        if name.partition_index >= 0:
+            base = name.partitioned
+            await have_partitions(
+                base,
+                await around.partitions_of(base),
+                self._remote,
+                may_create=around.settings.replication_creates_partitions,
             )
 
     async def _send_all(self, session: "_Session") -> None:
@@ -278,11 +275,13 @@ class Sending:
         found = session.schemas.get(version)
         if found is None:
             schema = await self._around.schema_of(self._topic.name, version)
-            found = await session.register(
-                str(self._topic.name),
-                schema,
-                timeout_ms=self._around.settings.replication_timeout_ms,
-            )
+            timeout_ms = self._around.settings.replication_timeout_ms
+            try:
+                found = await session.register(str(self._topic.name), schema, timeout_ms=timeout_ms)
+            except ServiceError as error:
+                number = int.from_bytes(version, "big")
+                told = f"{session.peer} refuses version {number} of the schema {schema.name}"
+                raise service_error(error.server_code, f"{told}: {error}") from error
             session.schemas[version] = found
         return found
 

@@ -219,6 +219,35 @@ def test_a_message_for_some_clusters_goes_to_them_alone(
     assert receive(reader).data() == b"there"
 
 
+def test_statistics_and_metrics_tell_of_both_directions(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/watched"
+    from_east = open_topic(at_east, east, topic, "west")
+    from_west = open_topic(at_west, west, topic, "east")
+    for _ in range(5):
+        from_east.send(b"east")
+    from_west.send(b"west")
+    wait_until(lambda: replication(west, topic)["east"]["msgInCount"] == 5)
+    wait_until(lambda: replication(east, topic)["west"]["msgInCount"] == 1)
+    wait_until(lambda: replication(east, topic)["west"]["replicationBacklog"] == 0)
+    shown = replication(east, topic)["west"]
+    assert (shown["msgOutCount"], shown["connected"], shown["problem"]) == (5, True, "")
+    assert shown["msgRateOut"] > 0  # type: ignore[operator]  # a number, as JSON
+    assert shown["msgRateIn"] > 0  # type: ignore[operator]
+    assert shown["replicationDelayInSeconds"] == 0
+    for field in ("inboundConnection", "outboundConnection"):
+        assert "127.0.0.1" in str(shown[field])
+    for field in ("inboundConnectedSince", "outboundConnectedSince"):
+        assert str(shown[field]).startswith("20")
+    publishers = admin(east, "GET", f"{topic_path(topic)}/stats")["publishers"]
+    assert [each["producerName"] for each in publishers] == [from_east.producer_name()]
+    labels = f'{{cluster="east",namespace="{NAMESPACE}",topic="{topic}",remote_cluster="west"}}'
+    lines = call(east, "GET", "/metrics").text.splitlines()
+    assert f"pulsar_replication_backlog{labels} 0" in lines
+    assert f"pulsar_replication_connected_count{labels} 1" in lines
+
+
 def _has_come_on(producer: pulsar.Producer, at: int, is_done: threading.Event) -> bool:
     return bool(producer.last_sequence_id() > at + 20) or is_done.is_set()
 
@@ -284,6 +313,8 @@ def test_a_partitioned_topic_appears_there_before_its_copies_and_grows_along(
     for n in range(10):
         producer.send(f"m-{n}".encode(), partition_key=f"k-{n}")
     assert sorted(bodies(reader, 10)) == sorted(f"m-{n}" for n in range(10))
+    summed = admin(east, "GET", f"{topic_path(topic)}/partitioned-stats")["replication"]["west"]
+    assert (summed["connected"], summed["msgOutCount"]) == (True, 10)
     producer.close()
     call(east, "POST", f"{path}?updateLocalTopicOnly={is_local}", 3, expect=204)
     if spread == "by the command":

@@ -22,6 +22,7 @@ from magnetar.broker.base.errors import NotAllowedError, RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.log_snapshots import ReplayedLog, SnapshotCursor
 from magnetar.broker.features.replication.copies import as_copy, goes_to
+from magnetar.broker.features.replication.figures import CopyFigures
 from magnetar.broker.features.replication.names import replicator_name
 from magnetar.broker.features.replication.partitions import have_partitions
 from magnetar.broker.features.replication.remotes import RemoteCluster
@@ -107,10 +108,10 @@ class Sending:
         """Why nothing is copied just now; empty: nothing is known to be wrong."""
         self.since_ms = 0
         """Since when it is connected, ms since 1970; 0: it is not."""
-        self.messages_out = 0
-        self.bytes_out = 0
-        self.skipped = 0
-        """Entries that do not go there."""
+        self.figures = CopyFigures(around.clock.wall_ms())
+        if cursor.backlog_entries:
+            first = log.next_position(cursor.mark_delete)
+            self.figures.fell_behind(topic.log.stored_since_ms(first) or around.clock.wall_ms())
 
     def start(self) -> None:
         """Begin."""
@@ -130,12 +131,24 @@ class Sending:
             await asyncio.wait([self._task])
 
     @property
+    def topic(self) -> TopicName:
+        """The topic that is copied."""
+        return self._topic.name
+
+    @property
+    def remote(self) -> str:
+        """Name of the cluster that it is copied to."""
+        return self._remote.name
+
+    @property
     def is_connected(self) -> bool:
         """Whether it has a producer there."""
         return self._session is not None
 
     def on_stored(self) -> None:
         """The log has news."""
+        if not self.figures.is_behind:
+            self.figures.fell_behind(self._around.clock.wall_ms())
         self._news.set()
 
     # Running
@@ -188,6 +201,7 @@ class Sending:
             await self._send_all(session)
         finally:
             self._session, self.since_ms = None, 0
+            self.figures.came_on(session.window.oldest_published_ms)
             session.detach()
 
     def _window(self, connection: "Connection") -> SendWindow:
@@ -224,7 +238,10 @@ class Sending:
         while True:
             self._news.clear()
             session.check()
-            if not window.has_room or position > self._topic.visibility.last:
+            is_at_end = position > self._topic.visibility.last
+            if is_at_end and window.is_empty:
+                self.figures.caught_up()
+            if is_at_end or not window.has_room:
                 await self._news.wait()
                 continue
             first, entries = await log.read_range(
@@ -257,14 +274,14 @@ class Sending:
         is_hidden = self._topic.visibility.is_aborted(position)
         if is_hidden or not goes_to(self._remote.name, metadata):
             session.window.skip(position)
-            self.skipped += 1
+            self.figures.skipped += 1
             return
         schema = b""
         if metadata.schema_version:
             schema = await self._schema_there(session, metadata.schema_version)
         session.send(self._source, position, entry, metadata, schema)
-        self.messages_out += max(1, metadata.num_messages_in_batch)
-        self.bytes_out += len(entry)
+        self.figures.messages_out += max(1, metadata.num_messages_in_batch)
+        self.figures.bytes_out += len(entry)
 
     async def _schema_there(self, session: "_Session", version: bytes) -> bytes:
         """The version that a schema has there, which is registered if need be (rule 9.1).
@@ -304,20 +321,34 @@ class Sending:
 
     # Shown
 
+    def delay_s(self, now_ms: int) -> int:
+        """The age of the oldest message that is not there, s; 0: all are."""
+        session = self._session
+        oldest_ms = session.window.oldest_published_ms if session is not None else 0
+        return self.figures.delay_s(now_ms, oldest_ms)
+
     def shown(self) -> dict[str, Any]:
-        """Statistics under Pulsar's names."""
+        """Statistics under Pulsar's names. What comes from there is another part's to say."""
+        figures, now_ms = self.figures, self._around.clock.wall_ms()
+        rate, bytes_rate, expiry_rate = figures.rates(now_ms)
         return {
             "msgRateIn": 0.0,
             "msgThroughputIn": 0.0,
-            "msgRateOut": 0.0,
-            "msgThroughputOut": 0.0,
-            "msgRateExpired": 0.0,
+            "msgInCount": 0,
+            "bytesInCount": 0,
+            "msgRateOut": rate,
+            "msgThroughputOut": bytes_rate,
+            "msgOutCount": figures.messages_out,
+            "bytesOutCount": figures.bytes_out,
+            "msgRateExpired": expiry_rate,
+            "msgExpiredCount": figures.expired_entries,
             "replicationBacklog": self.cursor.backlog_entries,
             "connected": self.is_connected,
-            "replicationDelayInSeconds": 0,
-            "msgOutCount": self.messages_out,
-            "bytesOutCount": self.bytes_out,
+            "replicationDelayInSeconds": self.delay_s(now_ms),
+            "inboundConnection": None,
+            "inboundConnectedSince": None,
             "outboundConnection": self._session.peer if self._session is not None else None,
+            "outboundConnectedSince": self.since_ms or None,
             "problem": self.problem,
         }
 
@@ -442,7 +473,7 @@ class _Session:
             command.highest_sequence_id = metadata.highest_sequence_id
         if metadata.num_chunks_from_msg > 1:
             command.is_chunk = True
-        self.window.send(position, len(copy))
+        self.window.send(position, len(copy), metadata.publish_time)
         self._connection.write(
             [encode_payload_command(BaseCommand(type=BaseCommand.SEND, send=command), copy)]
         )

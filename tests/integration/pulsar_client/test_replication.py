@@ -248,6 +248,27 @@ def test_statistics_and_metrics_tell_of_both_directions(
     assert f"pulsar_replication_connected_count{labels} 1" in lines
 
 
+def test_the_dispatch_rate_of_a_topic_bounds_its_copies_until_it_is_lifted(
+    east: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/throttled"
+    reader = at_west.subscribe(topic, "s")
+    producer = open_topic(at_east, east, topic, "west")
+    rate = {"dispatchThrottlingRateInMsg": 5, "ratePeriodInSecond": 3600}
+    policy = f"{topic_path(topic)}/replicatorDispatchRate"
+    call(east, "POST", policy, rate, expect=204)
+    wait_until(lambda: call(east, "GET", policy).json is not None)
+    for n in range(10):
+        producer.send(f"m-{n}".encode())
+    assert bodies(reader, 5) == [f"m-{n}" for n in range(5)]
+    with pytest.raises(pulsar.Timeout):
+        reader.receive(timeout_millis=500)
+    shown = replication(east, topic)["west"]
+    assert (shown["replicationBacklog"], shown["problem"]) == (5, "")
+    call(east, "DELETE", policy, expect=204)
+    assert bodies(reader, 5) == [f"m-{n}" for n in range(5, 10)]
+
+
 def _has_come_on(producer: pulsar.Producer, at: int, is_done: threading.Event) -> bool:
     return bool(producer.last_sequence_id() > at + 20) or is_done.is_set()
 

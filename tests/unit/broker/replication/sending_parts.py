@@ -142,6 +142,11 @@ class CopiedTopic:
         self.sender.start()
         await asyncio.sleep(0)
 
+    def set(self, **policies: Any) -> None:
+        """Change the topic's policies."""
+        self.topic.apply_policies(self.topic.policies.with_values(**policies))
+        self.sender.policies_changed()
+
     def store(self, *entries: bytes) -> None:
         """Entries that are published now."""
         self.log.store(*entries)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from magnetar.broker.policies.model import DispatchRate
 from magnetar.ledger.position import Position
 from tests.unit.broker.harness import batch, entry
 from tests.unit.broker.replication.sending_parts import CopiedTopic
@@ -90,3 +91,64 @@ async def test_the_delay_grows_while_the_other_side_is_away() -> None:
     await settle()
     assert world.sender.shown()["replicationDelayInSeconds"] == 0
     await world.end()
+
+
+async def test_no_more_than_the_rate_is_sent_and_the_rest_follows_when_it_is_lifted() -> None:
+    world = CopiedTopic(replicator_dispatch_rate_messages=3)
+    await world.begin()
+    world.store(*(message(world) for _ in range(10)))
+    await until(lambda: len(world.there.places) >= 3)
+    await settle()
+    assert world.there.places == [0, 1, 2]
+    world.there.receipt(0, 1, 2)
+    assert world.cursor.mark_delete == Position(7, 2)
+    assert world.sender.shown()["replicationBacklog"] == 7
+    world.set(replicator_dispatch_rate=DispatchRate())
+    await settle()
+    assert world.there.places == list(range(10))
+    await world.end()
+
+
+async def test_a_batch_counts_with_its_messages_and_bytes_are_bounded_as_well() -> None:
+    for rate in (DispatchRate(messages=5), DispatchRate(bytes=1)):
+        world = CopiedTopic()
+        await world.begin()
+        world.set(replicator_dispatch_rate=rate)
+        world.store(batch(5), batch(5))
+        await settle()
+        assert world.there.places == [0]
+        await world.end()
+
+
+async def test_tokens_come_back_with_time_and_wake_the_copying() -> None:
+    world = CopiedTopic()
+    await world.begin()
+    world.set(replicator_dispatch_rate=DispatchRate(messages=200))
+    world.store(*(message(world) for _ in range(210)))
+    await until(lambda: len(world.there.places) == 210)
+    assert world.there.places == list(range(210))
+    await world.end()
+
+
+async def test_a_session_that_is_lost_while_the_rate_is_used_up_is_noticed_at_once() -> None:
+    world = CopiedTopic()
+    await world.begin()
+    world.set(replicator_dispatch_rate=DispatchRate(messages=1, period_s=3600))
+    world.store(message(world), message(world))
+    await settle()
+    assert world.there.places == [0]
+    world.there.is_away = True
+    world.there.lose()
+    await until(lambda: "away" in world.sender.problem)
+    await world.end()
+
+
+async def test_what_does_not_go_there_needs_no_tokens(copied: CopiedTopic) -> None:
+    copied.set(replicator_dispatch_rate=DispatchRate(messages=1, period_s=3600))
+    copied.store(message(copied))
+    await settle()
+    copied.there.receipt(0)
+    copied.store(*(entry(replicated_from="west") for _ in range(3)))
+    await settle()
+    assert (copied.there.places, copied.sender.figures.skipped) == ([0], 3)
+    assert copied.sender.shown()["replicationBacklog"] == 0

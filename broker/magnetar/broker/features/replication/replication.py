@@ -26,6 +26,7 @@ from magnetar.broker.features.replication.remotes import RemoteClusters
 from magnetar.broker.features.replication.sending import Sending, SendingSurroundings
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import Feature, PublishBatch, PublishRows, TopicPort, Work
+from magnetar.broker.topic.dispatch.throttle import Published
 from magnetar.cursors import Cursor, CursorError
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.log import ManagedLog
@@ -98,12 +99,14 @@ class Replication(Feature):
         stored_cursors: Callable[[], Awaitable[Sequence[str]]],
         open_cursor: Callable[[str, Position], Awaitable[Cursor]],
         changed: Callable[[], None],
+        published: Published,
     ) -> None:
         """
         Args:
             stored_cursors: the names of the durable cursors of the topic.
             open_cursor: opens the cursor of a name, or makes it at a position.
             changed: called when the rows of the publish line are other ones.
+            published: messages and bytes that were published to the topic so far.
         """
         self._topic = topic
         self._log = log
@@ -111,6 +114,7 @@ class Replication(Feature):
         self._stored_cursors = stored_cursors
         self._open_cursor = open_cursor
         self._changed = changed
+        self._published = published
         self._cursors: dict[str, Cursor] = {}
         """By cluster."""
         self._senders: dict[str, Sending] = {}
@@ -133,6 +137,8 @@ class Replication(Feature):
         self._apply_soon()
 
     def policies_changed(self, before: Policies) -> None:
+        for each in self._senders.values():
+            each.policies_changed()
         if self._topic.policies.replicated_to != before.replicated_to:
             self._apply_soon()
 
@@ -184,6 +190,7 @@ class Replication(Feature):
             self._around.remotes.cluster(remote),
             self._around.sending,
             incarnation=incarnation,
+            published=self._published,
         )
         self._senders[remote] = sender
         self._around.senders.add(sender)

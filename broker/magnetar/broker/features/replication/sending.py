@@ -29,6 +29,7 @@ from magnetar.broker.features.replication.remotes import RemoteCluster
 from magnetar.broker.features.replication.source_marks import NO_INCARNATION, CopyPlace, Source
 from magnetar.broker.features.replication.window import SendWindow, sent_in, sent_properties
 from magnetar.broker.topic import TopicPort
+from magnetar.broker.topic.dispatch.throttle import Published, RateLimiter
 from magnetar.cursors import CursorError
 from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError
@@ -91,8 +92,13 @@ class Sending:
         around: SendingSurroundings,
         *,
         incarnation: int,
+        published: Published = lambda: (0, 0),
     ) -> None:
-        """`incarnation`: which life of the log it is; see `source_marks.py`."""
+        """
+        Args:
+            incarnation: which life of the log it is; see `source_marks.py`.
+            published: messages and bytes that were published to the topic so far.
+        """
         self._topic = topic
         self._log = log
         self.cursor = cursor
@@ -102,6 +108,10 @@ class Sending:
         self._label = f"{topic.name} to {remote.name}"
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
+        self._limiter = RateLimiter(asyncio.get_running_loop().time, published)
+        self._limiter.set_rate(topic.policies.replicator_dispatch_rate)
+        self._released = asyncio.Event()
+        """Set when waiting for the rate is of no use any more."""
         self._session: _Session | None = None
         self._is_closed = False
         self.problem = ""
@@ -150,6 +160,11 @@ class Sending:
         if not self.figures.is_behind:
             self.figures.fell_behind(self._around.clock.wall_ms())
         self._news.set()
+
+    def policies_changed(self) -> None:
+        """The topic has other policies: another rate may count."""
+        self._limiter.set_rate(self._topic.policies.replicator_dispatch_rate)
+        self._released.set()
 
     # Running
 
@@ -279,9 +294,30 @@ class Sending:
         schema = b""
         if metadata.schema_version:
             schema = await self._schema_there(session, metadata.schema_version)
+        if self._limiter.is_active:
+            await self._wait_for_rate(session)
         session.send(self._source, position, entry, metadata, schema)
-        self.figures.messages_out += max(1, metadata.num_messages_in_batch)
+        messages = max(1, metadata.num_messages_in_batch)
+        self._limiter.spend(messages, len(entry))
+        self.figures.messages_out += messages
         self.figures.bytes_out += len(entry)
+
+    async def _wait_for_rate(self, session: "_Session") -> None:
+        """Return when one more entry may be sent. A timer ends each wait (rule 17.8).
+
+        Raises:
+            SdkError: the session is lost.
+        """
+        limiter = self._limiter
+        while not all(limiter.room()):
+            self._released.clear()
+            session.check()
+            try:
+                async with asyncio.timeout(limiter.wait_s()):
+                    await self._released.wait()
+            except TimeoutError:
+                pass
+        session.check()
 
     async def _schema_there(self, session: "_Session", version: bytes) -> bytes:
         """The version that a schema has there, which is registered if need be (rule 9.1).
@@ -318,6 +354,7 @@ class Sending:
     def lost(self) -> None:
         """The connection, or the producer there, is gone."""
         self._news.set()
+        self._released.set()
 
     # Shown
 

@@ -269,6 +269,77 @@ def test_the_dispatch_rate_of_a_topic_bounds_its_copies_until_it_is_lifted(
     assert bodies(reader, 5) == [f"m-{n}" for n in range(5, 10)]
 
 
+def test_what_is_not_copied_yet_is_dropped_by_operators_and_by_nothing_else(
+    east: Standalone, at_east: pulsar.Client
+) -> None:
+    call(east, "PUT", "/admin/v2/clusters/gone", {"brokerServiceUrl": "pulsar://127.0.0.1:1"})
+    tenant = {"allowedClusters": ["east", "west", "gone"], "adminRoles": []}
+    call(east, "POST", "/admin/v2/tenants/public", tenant, expect=204)
+    topic = f"persistent://{NAMESPACE}/dropped"
+    producer = at_east.create_producer(topic)
+    path = topic_path(topic)
+    call(east, "POST", f"{path}/replication", ["east", "gone"], expect=204)
+    wait_until(lambda: "gone" in replication(east, topic))
+
+    def missing() -> object:
+        return replication(east, topic)["gone"]["replicationBacklog"]
+
+    for n in range(6):
+        producer.send(f"m-{n}".encode())
+    copies = f"{path}/subscription/pulsar.repl.gone"
+    assert call(east, "GET", f"{copies}/position/2", expect=200).body == b"m-1"
+    for method, action, body in (
+        ("DELETE", "", None),
+        ("DELETE", "?force=true", None),
+        ("POST", "/resetcursor/0", None),
+        ("POST", "/resetcursor", {"ledgerId": 0, "entryId": 0}),
+    ):
+        answer = call(east, method, f"{copies}{action}", body, expect=412)
+        assert "no subscription" in answer.json["reason"]
+    assert call(east, "PUT", copies, expect=None).status in (409, 412)
+    with pytest.raises(pulsar.PulsarException):
+        at_east.subscribe(topic, "pulsar.repl.gone")
+    call(east, "POST", f"{path}/all_subscription/expireMessages/1", expect=204)
+    call(east, "POST", f"/admin/v2/namespaces/{NAMESPACE}/clearBacklog", expect=204)
+    assert missing() == 6
+    note = call(east, "POST", f"{copies}/skip/2", expect=204).headers["x-magnetar-note"]
+    assert note == "what was dropped is not copied to cluster gone any more"
+    assert missing() == 4
+    call(east, "POST", f"{copies}/expireMessages/3600", expect=204)
+    assert missing() == 4
+    call(east, "POST", f"{copies}/skip_all", expect=204)
+    assert (missing(), replication(east, topic)["gone"]["msgExpiredCount"]) == (0, 6)
+    producer.send(b"later")
+    assert missing() == 1
+    clear = f"/admin/v2/namespaces/{NAMESPACE}/clearBacklog/pulsar.repl.gone"
+    call(east, "POST", clear, expect=204)
+    assert missing() == 0
+    call(east, "POST", f"{path}/replication", ["east"], expect=204)
+    wait_until(lambda: replication(east, topic) == {})
+    assert call(east, "POST", f"{copies}/skip_all").status == 404
+
+
+def test_a_cluster_that_is_away_holds_producers_back_by_the_quota_until_what_is_missing_is_dropped(
+    east: Standalone, at_east: pulsar.Client
+) -> None:
+    call(east, "PUT", "/admin/v2/clusters/gone", {"brokerServiceUrl": "pulsar://127.0.0.1:1"})
+    tenant = {"allowedClusters": ["east", "west", "gone"], "adminRoles": []}
+    call(east, "POST", "/admin/v2/tenants/public", tenant, expect=204)
+    topic = f"persistent://{NAMESPACE}/held"
+    path = topic_path(topic)
+    producer = at_east.create_producer(topic)
+    call(east, "POST", f"{path}/replication", ["east", "gone"], expect=204)
+    wait_until(lambda: "gone" in replication(east, topic))
+    quota = {"limitSize": 1000, "policy": "producer_exception"}
+    call(east, "POST", f"{path}/backlogQuota", quota, expect=204)
+    producer.send(b"x" * 2000)
+    producer.close()
+    with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
+        at_east.create_producer(topic)
+    call(east, "POST", f"{path}/subscription/pulsar.repl.gone/skip_all", expect=204)
+    at_east.create_producer(topic).send(b"goes on")
+
+
 def _has_come_on(producer: pulsar.Producer, at: int, is_done: threading.Event) -> bool:
     return bool(producer.last_sequence_id() > at + 20) or is_done.is_set()
 

@@ -120,7 +120,8 @@ class CopiedTopic:
     """The topic of the harness with a sender to the cluster `west`. `begin`, `end`."""
 
     def __init__(self, **settings: Any) -> None:
-        self.harness = Harness(replication_retry_s=0.001, replication_retry_s_max=0.001, **settings)
+        pauses = {"replication_retry_s": 0.001, "replication_retry_s_max": 0.001}
+        self.harness = Harness(**{**pauses, **settings})
         self.clock = ManualClock()
         self.harness.topics.clock = self.clock
         self.there = There()

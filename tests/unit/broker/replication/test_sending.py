@@ -152,3 +152,59 @@ async def test_what_does_not_go_there_needs_no_tokens(copied: CopiedTopic) -> No
     await settle()
     assert (copied.there.places, copied.sender.figures.skipped) == ([0], 3)
     assert copied.sender.shown()["replicationBacklog"] == 0
+
+
+async def test_what_is_dropped_is_not_sent_and_copying_goes_on_behind_it() -> None:
+    world = CopiedTopic(replicator_dispatch_rate_messages=1)
+    await world.begin()
+    world.store(*(message(world) for _ in range(6)))
+    await settle()
+    assert world.there.places == [0]
+    assert world.sender.drop_through(Position(7, 3)) == 4
+    assert world.cursor.mark_delete == Position(7, 3)
+    world.set(replicator_dispatch_rate=DispatchRate())
+    await settle()
+    assert [place for place in world.there.places if place > 1] == [4, 5]
+    world.there.receipt(*world.there.places)
+    assert world.cursor.mark_delete == Position(7, 5)
+    assert world.sender.shown()["msgExpiredCount"] == 4
+    await world.end()
+
+
+async def test_what_is_dropped_while_the_other_side_is_away_is_gone_at_once() -> None:
+    world = CopiedTopic()
+    world.there.is_away = True
+    await world.begin()
+    world.store(message(world), message(world))
+    world.clock.advance(9_000)
+    assert world.sender.shown()["replicationDelayInSeconds"] == 9
+    assert world.sender.drop_through(Position(7, 9)) == 2
+    shown = world.sender.shown()
+    assert (shown["replicationBacklog"], shown["replicationDelayInSeconds"]) == (0, 0)
+    world.there.is_away = False
+    world.store(message(world))
+    await until(lambda: world.there.places == [2])
+    assert world.there.copies[0].magnetar_source.HasField("previous_ledger_id") is False
+    await world.end()
+
+
+async def test_an_operator_skips_the_one_message_that_the_other_side_cannot_take() -> None:
+    world = CopiedTopic(replication_retry_s_max=3600.0)
+    world.there.message_bytes_max = 100
+    await world.begin()
+    world.store(message(world), entry(b"x" * 200), message(world))
+    await until(lambda: "raise its maxMessageSize" in world.sender.problem)
+    world.there.receipt(0)
+    assert world.sender.drop_through(Position(7, 1)) in (1, 2)
+    await until(lambda: 2 in world.there.places)
+    assert 1 not in world.there.places
+    assert world.sender.problem == ""
+    await world.end()
+
+
+async def test_a_sender_that_is_closed_drops_nothing(copied: CopiedTopic) -> None:
+    copied.there.is_away = True
+    copied.store(message(copied))
+    copied.sender.close()
+    assert copied.sender.drop_through(Position(7, 0)) == 0
+    assert copied.cursor.backlog_entries == 1

@@ -923,6 +923,11 @@ class BrokerSettings(
         description="Whether partitioned topics are created at the other cluster, and get more "
         "partitions there, before they are copied. Off: an operator does it there.",
     )
+    replication_ttl_enabled: bool = Field(
+        default=False,
+        description="Whether messages whose time to live is over are dropped though another "
+        "cluster does not have them yet. Pulsar does; it loses them there.",
+    )
     replication_retry_s: float = Field(
         default=0.1, gt=0, description="Pause after a failure of copying; it doubles."
     )

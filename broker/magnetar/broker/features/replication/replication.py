@@ -25,7 +25,14 @@ from magnetar.broker.features.replication.partitions import have_partitions
 from magnetar.broker.features.replication.remotes import RemoteClusters
 from magnetar.broker.features.replication.sending import Sending, SendingSurroundings
 from magnetar.broker.policies.model import Policies
-from magnetar.broker.topic import Feature, PublishBatch, PublishRows, TopicPort, Work
+from magnetar.broker.topic import (
+    Feature,
+    FeatureBacklog,
+    PublishBatch,
+    PublishRows,
+    TopicPort,
+    Work,
+)
 from magnetar.broker.topic.dispatch.throttle import Published
 from magnetar.cursors import Cursor, CursorError
 from magnetar.ledger.errors import LedgerError
@@ -219,6 +226,9 @@ class Replication(Feature):
 
     def cursors(self) -> Iterable[Cursor]:
         return self._cursors.values()
+
+    def backlogs(self) -> Iterable[FeatureBacklog]:
+        return self._senders.values()
 
     def close(self) -> None:
         """Begin nothing more, and send nothing more."""

@@ -30,6 +30,7 @@ from magnetar.broker.features.replication.source_marks import NO_INCARNATION, Co
 from magnetar.broker.features.replication.window import SendWindow, sent_in, sent_properties
 from magnetar.broker.topic import TopicPort
 from magnetar.broker.topic.dispatch.throttle import Published, RateLimiter
+from magnetar.broker.topic.feature import DurableBacklogCursor
 from magnetar.cursors import CursorError
 from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError
@@ -56,11 +57,11 @@ MAGNETAR_VERSION = "Magnetar"
 """What servers of ours say first of themselves: they see gaps, so much may be under way."""
 
 
-class ReplicationCursor(SnapshotCursor, Protocol):
+class ReplicationCursor(SnapshotCursor, DurableBacklogCursor, Protocol):
     """What is needed of the cursor; `Cursor` is one."""
 
     @property
-    def backlog_entries(self) -> int: ...
+    def name(self) -> str: ...
 
 
 SchemaOf = Callable[[TopicName, bytes], Awaitable[pb.Schema]]
@@ -184,9 +185,18 @@ class Sending:
                 failures += 1
                 _log.exception("replication_broke", copies=self._label)
             settings = self._around.settings
-            await asyncio.sleep(
+            await self._pause(
                 backoff(settings.replication_retry_s, failures, settings.replication_retry_s_max)
             )
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless something happens that makes waiting of no use."""
+        self._released.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._released.wait()
+        except TimeoutError:
+            pass
 
     def _note_problem(self, problem: str) -> None:
         if problem != self.problem:
@@ -253,6 +263,9 @@ class Sending:
         while True:
             self._news.clear()
             session.check()
+            if position <= self.cursor.mark_delete:
+                window.skip(self.cursor.mark_delete)  # all up to there was dropped
+                position = log.next_position(self.cursor.mark_delete)
             is_at_end = position > self._topic.visibility.last
             if is_at_end and window.is_empty:
                 self.figures.caught_up()
@@ -285,6 +298,9 @@ class Sending:
 
     async def _offer(self, session: "_Session", position: Position, entry: bytes) -> None:
         """Send the entry that comes next, or skip it."""
+        if position <= self.cursor.mark_delete:
+            session.window.skip(position)  # it was dropped
+            return
         metadata, _ = split_payload(entry)
         is_hidden = self._topic.visibility.is_aborted(position)
         if is_hidden or not goes_to(self._remote.name, metadata):
@@ -310,13 +326,8 @@ class Sending:
         """
         limiter = self._limiter
         while not all(limiter.room()):
-            self._released.clear()
             session.check()
-            try:
-                async with asyncio.timeout(limiter.wait_s()):
-                    await self._released.wait()
-            except TimeoutError:
-                pass
+            await self._pause(limiter.wait_s())
         session.check()
 
     async def _schema_there(self, session: "_Session", version: bytes) -> bytes:
@@ -355,6 +366,46 @@ class Sending:
         """The connection, or the producer there, is gone."""
         self._news.set()
         self._released.set()
+
+    # The backlog, as others see it: see `FeatureBacklog`
+
+    @property
+    def name(self) -> str:
+        """Name of the cursor."""
+        return self.cursor.name
+
+    @property
+    def what(self) -> str:
+        """Whose backlog it is, in words."""
+        return f"copies to cluster {self._remote.name}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its backlog is there to be seen, and dropped."""
+        return not self._is_closed
+
+    @property
+    def expires(self) -> bool:
+        """Whether messages are dropped when their time to live is over, copied or not."""
+        return self._around.settings.replication_ttl_enabled
+
+    def drop_through(self, through: Position) -> int:
+        """Copy nothing more through a position, though it is not there; returns how many entries
+        that drops. What is under way may arrive."""
+        cursor, before = self.cursor, self.cursor.backlog_entries
+        through = min(through, self._topic.visibility.last)
+        if self._is_closed or not cursor.ack_cumulative(through):
+            return 0
+        dropped = max(0, before - cursor.backlog_entries)
+        self.figures.expired_entries += dropped
+        if not cursor.backlog_entries:
+            self.figures.caught_up()
+        _log.warning(
+            "copies_dropped", copies=self._label, entries=dropped, through=str(cursor.mark_delete)
+        )
+        self._news.set()
+        self._released.set()
+        return dropped
 
     # Shown
 

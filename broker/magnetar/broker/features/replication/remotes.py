@@ -35,6 +35,8 @@ class RemoteCluster:
         self._read = read
         self._timeout_ms = timeout_ms
         self._data: Mapping[str, Any] = {}
+        self._proof = b""
+        """The token that connections were begun with."""
         self._pool: ConnectionPool | None = None
         self._lookup: Lookup | None = None
         self._http: RemoteHttp | None = None
@@ -46,19 +48,28 @@ class RemoteCluster:
         return self._next_producer_id
 
     async def lookup(self) -> "Lookup":
-        """Return what finds topics there, by the cluster's record as it is now.
+        """Return what finds topics there, by the cluster's record, and the token that it names, as
+        they are now. Connections of another record or token are closed: they prove who they are
+        once.
 
         Raises:
-            NotAllowedError: the record says no address, or none that can be used.
+            NotAllowedError: the record says no address, or none that can be used; or the token
+                cannot be read.
             RequestError: the record cannot be read, or there is none.
         """
         data = await self._read(self.name)
-        if self._lookup is None or data != self._data:
+        token = _token_of(self.name, data)
+        try:
+            proof = token() if token is not None else b""
+        except OSError as error:
+            raise NotAllowedError(f"cluster {self.name}: its token: {error}") from error
+        if self._lookup is None or data != self._data or proof != self._proof:
             await self.close()
-            self._lookup, self._data = self._open(data), data
+            self._lookup = self._open(data, token)
+            self._data, self._proof = data, proof
         return self._lookup
 
-    def _open(self, data: Mapping[str, Any]) -> "Lookup":
+    def _open(self, data: Mapping[str, Any], token: Callable[[], bytes] | None) -> "Lookup":
         # Only who copies topics loads the client.
         from magnetar.sdk.connection import ConnectionPool
         from magnetar.sdk.lookup import Lookup
@@ -78,7 +89,11 @@ class RemoteCluster:
             service_url = ServiceUrl.parse(str(url))
         except (InvalidUrlError, SdkError) as error:
             raise NotAllowedError(f"cluster {self.name}: {field} {url!r}: {error}") from error
-        token = _token_of(self.name, data)
+        if data.get("brokerClientTlsEnabledWithKeyStore"):
+            raise NotAllowedError(
+                f"cluster {self.name}: key stores of Java are not read here; give certificates in "
+                f"PEM files (`clusters update {self.name} --tls-trust-certs-filepath`)"
+            )
         settings = ClientSettings(
             operation_timeout_ms=self._timeout_ms,
             auth_method_name="token" if token is not None else "none",

@@ -1,4 +1,4 @@
-"""A topic is copied to a cluster that wants TLS and a token, set up by `magnetar admin clusters`."""
+"""Copies to a cluster that wants TLS and a token, set up by `magnetar admin clusters`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,8 @@ TOPIC = f"persistent://{NAMESPACE}/t"
 
 @pytest.fixture
 def west(tmp_path: Path) -> Iterator[Secured]:
-    with Secured(tmp_path / "west", settings=["cluster_name = 'west'"]) as running:
+    running = Secured(tmp_path / "west", settings=["cluster_name = 'west'"])
+    with running:
         root = bearer(token_for("root"))
         running.ask("PUT", "/admin/v2/clusters/east", headers=root, body={})
         clusters = {"allowedClusters": ["east", "west"], "adminRoles": []}

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.broker.policies.model import DispatchRate
 from magnetar.ledger.position import Position
@@ -208,3 +209,36 @@ async def test_a_sender_that_is_closed_drops_nothing(copied: CopiedTopic) -> Non
     copied.sender.close()
     assert copied.sender.drop_through(Position(7, 0)) == 0
     assert copied.cursor.backlog_entries == 1
+
+
+async def test_a_broker_there_that_hangs_is_left_and_the_reason_is_said() -> None:
+    world = CopiedTopic(replication_receipt_timeout_s=30)
+    await world.begin()
+    world.store(message(world), message(world))
+    await settle()
+    world.sender.look()
+    world.clock.advance(29_000)
+    world.there.receipt(0)
+    world.sender.look()  # something came
+    world.clock.advance(29_000)
+    world.sender.look()
+    await settle()
+    assert (world.sender.problem, world.there.places) == ("", [0, 1])
+    world.clock.advance(1_000)
+    with capture_logs() as lines:
+        world.sender.look()
+        await until(lambda: world.there.places == [0, 1, 1])
+    (reason,) = [each["reason"] for each in lines if each["event"] == "replication_stands_still"]
+    assert reason.endswith("has not receipted the message at 7:1 for 30 s")
+    await world.end()
+
+
+async def test_a_topic_that_has_nothing_to_copy_is_not_taken_for_one_that_hangs(
+    copied: CopiedTopic,
+) -> None:
+    await settle()
+    for _ in range(3):
+        copied.clock.advance(3_600_000)
+        copied.sender.look()
+    await settle()
+    assert (copied.sender.is_connected, copied.sender.problem) == (True, "")

@@ -937,6 +937,12 @@ class BrokerSettings(
     replication_timeout_ms: int = Field(
         default=30_000, ge=1, description="Time for one request to another cluster."
     )
+    replication_receipt_timeout_s: float = Field(
+        default=120.0,
+        gt=0,
+        description="Time for another cluster to confirm the oldest message under way, before the "
+        "connection is given up. The largest message must get over a slow link in it.",
+    )
     replication_check_interval_s: float = Field(
         default=10.0,
         gt=0,

@@ -150,12 +150,10 @@ class Replication(Feature):
             self._apply_soon()
 
     def look(self) -> Work | None:
-        """Begin, or end, what could not be done when the policies changed; sample counters."""
+        """Begin, or end, what could not be done when the policies changed; look at the senders."""
         self._apply_soon()
-        around = self._around.sending
         for each in self._senders.values():
-            now_ms = around.clock.wall_ms()
-            each.figures.sample(now_ms, around.settings.stats_rate_interval_s)
+            each.look()
         return None
 
     def _wanted(self) -> set[str]:

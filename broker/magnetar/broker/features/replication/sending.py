@@ -114,6 +114,9 @@ class Sending:
         self._released = asyncio.Event()
         """Set when waiting for the rate is of no use any more."""
         self._session: _Session | None = None
+        self._awaited: Position | None = None
+        """The copy whose receipt was awaited at the last look, and since which look it was."""
+        self._awaited_since_s = 0.0
         self._is_closed = False
         self.problem = ""
         """Why nothing is copied just now; empty: nothing is known to be wrong."""
@@ -161,6 +164,20 @@ class Sending:
         if not self.figures.is_behind:
             self.figures.fell_behind(self._around.clock.wall_ms())
         self._news.set()
+
+    def look(self) -> None:
+        """Sample the counters, and begin anew if receipts have not come for long: a broker there
+        that hangs would hold the copies up for ever, and nobody would know (rule 17.8)."""
+        around, session = self._around, self._session
+        self.figures.sample(around.clock.wall_ms(), around.settings.stats_rate_interval_s)
+        awaited = session.window.awaited if session is not None else None
+        now_s = around.clock.monotonic_s()
+        if awaited is None or awaited != self._awaited:
+            self._awaited, self._awaited_since_s = awaited, now_s
+        elif session is not None and not session.is_failed:
+            waited_s = now_s - self._awaited_since_s
+            if waited_s >= around.settings.replication_receipt_timeout_s:
+                session.give_up(f"has not receipted the message at {awaited} for {waited_s:.0f} s")
 
     def policies_changed(self) -> None:
         """The topic has other policies: another rate may count."""
@@ -592,6 +609,15 @@ class _Session:
 
     def on_session_lost(self, connection: "Connection") -> None:
         self._fail(BrokerUnavailableError(f"{self.peer} has closed the producer, or is lost"))
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it has ended, as `check` will tell."""
+        return self._failure is not None
+
+    def give_up(self, why: str) -> None:
+        """End it: `why` says what the broker there does not do."""
+        self._fail(BrokerUnavailableError(f"{self.peer} {why}"))
 
     def _fail(self, error: SdkError) -> None:
         if self._failure is None:

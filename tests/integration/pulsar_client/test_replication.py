@@ -132,6 +132,16 @@ def test_messages_go_both_ways_once_and_do_not_come_back(
     wait_until(lambda: replication(east, topic)["west"]["replicationBacklog"] == 0)
 
 
+def test_the_first_message_of_a_new_topic_is_copied(
+    at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    for n in range(10):
+        topic = f"persistent://{NAMESPACE}/new-{n}"
+        at_east.create_producer(topic).send(b"first")
+        reader = at_west.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert receive(reader).data() == b"first"
+
+
 def test_a_copy_has_what_the_message_had(
     east: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
 ) -> None:

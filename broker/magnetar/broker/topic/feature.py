@@ -83,7 +83,7 @@ class FeatureBacklog(Protocol):
 
     @property
     def what(self) -> str:
-        """Whose backlog it is, in words."""
+        """The work that the backlog is of, in words, such as `copies to cluster west`."""
         ...
 
     @property

@@ -132,15 +132,18 @@ class Replication(Feature):
     # Its life
 
     async def restore(self) -> None:
-        """Have the cursors that are stored, before anything is trimmed.
+        """Have the cursors that are stored, before anything is trimmed; and one for each cluster
+        that the policies name, before anything is published: what came before it is not copied.
 
         Raises:
-            CursorError
+            LedgerError, CursorError: a cursor cannot be opened, or made, now.
         """
         for name in await self._stored_cursors():
             if name.startswith(REPLICATOR_PREFIX):
                 remote = name.removeprefix(REPLICATOR_PREFIX)
                 self._cursors[remote] = await self._open_cursor(name, LATEST)
+        for remote in sorted(self._wanted()):
+            await self._begin(remote)
         self._apply_soon()
 
     def policies_changed(self, before: Policies) -> None:
@@ -186,8 +189,8 @@ class Replication(Feature):
             async with self._topic.gate.placing():
                 cursor = await self._open_cursor(cursor_name(remote), start)
             self._cursors[remote] = cursor
-        if self._is_closed:
-            return
+        if self._is_closed or remote in self._senders:
+            return  # policies that changed while this was under way have begun it
         sender = Sending(
             self._topic,
             self._log,

@@ -393,7 +393,7 @@ class Sending:
 
     @property
     def what(self) -> str:
-        """Whose backlog it is, in words."""
+        """The copies that the backlog is of, in words."""
         return f"copies to cluster {self._remote.name}"
 
     @property

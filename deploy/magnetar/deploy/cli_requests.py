@@ -19,7 +19,8 @@ from magnetar.deploy.errors import SettingsError
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the JSON of the response.")]
 
-Kind = Literal["text", "number", "flag", "pairs", "names", "json"]
+Kind = Literal["text", "number", "flag", "switch", "pairs", "names", "json"]
+"""`flag`: it is sent if it is given. `switch`: it can be given as --no-NAME as well."""
 
 _HELP = {
     "topic": "A short name, or persistent://tenant/namespace/name.",
@@ -33,6 +34,7 @@ _TYPES: Mapping[Kind, Any] = {
     "text": str,
     "number": int,
     "flag": bool,
+    "switch": bool | None,
     "pairs": list[str] | None,
     "names": str,
     "json": str,
@@ -53,6 +55,14 @@ class Option:
     field: str = ""
     """Name of the option in the JSON object of the body. `.`: the value is the whole body."""
     is_required: bool = False
+    also: str = ""
+    """Another name of it, such as that of Pulsar's tool."""
+
+    @property
+    def spellings(self) -> Sequence[str]:
+        """As typer takes them."""
+        own = f"--{self.name}/--no-{self.name}" if self.kind == "switch" else f"--{self.name}"
+        return (own, f"--{self.also}") if self.also else (own,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,8 @@ class Command:
     """The command prints the answer."""
     body: Callable[[Mapping[str, Any]], object] | None = None
     """Makes the body out of all values, where fields do not do."""
+    merges: bool = False
+    """The fields are set in what a GET of the same path shows: what is not given stays."""
 
     @property
     def arguments(self) -> Sequence[str]:
@@ -98,7 +110,7 @@ def _function(command: Command) -> Callable[..., None]:
     options: list[tuple[str, Any, Any]] = [
         (
             each.name,
-            Annotated[_TYPES[each.kind], typer.Option(f"--{each.name}", help=each.help)],
+            Annotated[_TYPES[each.kind], typer.Option(*each.spellings, help=each.help)],
             inspect.Parameter.empty if each.is_required else _default(each),
         )
         for each in command.options
@@ -123,7 +135,7 @@ def _function(command: Command) -> Callable[..., None]:
 
 
 def _default(option: Option) -> Any:
-    if option.kind == "pairs":
+    if option.kind in ("pairs", "switch"):
         return None
     if option.kind == "flag":
         return bool(option.default)
@@ -152,7 +164,10 @@ def _run(command: Command, values: Mapping[str, Any]) -> None:
     body = command.body(values) if command.body is not None else fields or whole
     if command.asks:
         confirm(command.asks.format(**values), yes=values["yes"])
-    found = AdminClient(values["url"]).ask(command.method, path, query, body)
+    client = AdminClient(values["url"])
+    if command.merges:
+        body = {**client.get(path), **fields}
+    found = client.ask(command.method, path, query, body)
     if command.shows:
         show(found, as_json=values["as_json"])
 
@@ -188,6 +203,8 @@ def _value_of(option: Option, value: Any) -> Any:
         return _json(option, value) if value else None
     if option.kind == "flag":
         return True if value else None
+    if option.kind == "switch":
+        return value
     return None if value == _default(option) and not option.is_required else value
 
 

@@ -18,13 +18,62 @@ _NAMESPACE = f"{_A}/namespaces/{{namespace}}"
 _TOPIC = f"{_A}/{{topic}}"
 _SUBSCRIPTION = f"{_TOPIC}/subscription/{{subscription}}"
 
-_URLS = (
-    Option("service-url", "HTTP address of its brokers, as http://host:port.", field="serviceUrl"),
+_CLUSTER_DATA = (
+    Option(
+        "service-url",
+        "HTTP address of its brokers, as http://host:port.",
+        field="serviceUrl",
+        also="url",
+    ),
     Option(
         "broker-url", "Address of its brokers, as pulsar://host:port.", field="brokerServiceUrl"
     ),
+    Option("url-secure", "The same over TLS, as https://host:port.", field="serviceUrlTls"),
     Option(
-        "peers", "Names of peer clusters, separated by commas.", "names", field="peerClusterNames"
+        "broker-url-secure",
+        "Address of its brokers over TLS, as pulsar+ssl://host:port.",
+        field="brokerServiceUrlTls",
+    ),
+    Option(
+        "tls-enable",
+        "Whether brokers copy topics there over TLS.",
+        "switch",
+        field="brokerClientTlsEnabled",
+    ),
+    Option(
+        "tls-allow-insecure",
+        "Whether they do not check the name in the other side's certificate.",
+        "switch",
+        field="tlsAllowInsecureConnection",
+    ),
+    Option(
+        "tls-trust-certs-filepath",
+        "PEM file of the authorities that they trust, on each broker here.",
+        field="brokerClientTrustCertsFilePath",
+    ),
+    Option(
+        "tls-certs-filepath",
+        "PEM file of their certificate, for mutual TLS.",
+        field="brokerClientCertificateFilePath",
+    ),
+    Option("tls-key-filepath", "PEM file of its private key.", field="brokerClientKeyFilePath"),
+    Option(
+        "auth-plugin",
+        "How they prove who they are: `token`, or Pulsar's name of that class.",
+        field="authenticationPlugin",
+    ),
+    Option(
+        "auth-parameters",
+        "Their token: file:///PATH or env:NAME, read on each broker; or token:VALUE.",
+        field="authenticationParameters",
+    ),
+    Option("listener-name", "Name of the listener whose addresses they use.", field="listenerName"),
+    Option(
+        "peers",
+        "Names of peer clusters, separated by commas.",
+        "names",
+        field="peerClusterNames",
+        also="peer-clusters",
     ),
 )
 _ACTIONS = Option(
@@ -49,8 +98,15 @@ def _lines(command: tuple[str, str, str]) -> Command:
 CLUSTERS = (
     _lines(("list", "Print the names of all clusters.", f"{_A}/clusters")),
     _lines(("get", "Print a cluster.", _CLUSTER)),
-    Command("create", "Register a cluster.", "PUT", _CLUSTER, _URLS),
-    Command("update", "Update a cluster.", "POST", _CLUSTER, _URLS),
+    Command("create", "Register a cluster.", "PUT", _CLUSTER, _CLUSTER_DATA),
+    Command(
+        "update",
+        "Update a cluster. What is not given stays as it is.",
+        "POST",
+        _CLUSTER,
+        _CLUSTER_DATA,
+        merges=True,
+    ),
     Command(
         "delete",
         "Delete a cluster from the list.",

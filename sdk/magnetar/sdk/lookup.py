@@ -79,8 +79,11 @@ class Lookup:
         """
         return (await self._service_connection())[1]
 
-    async def partitions(self, topic: str) -> int:
+    async def partitions(self, topic: str, *, may_create: bool = True) -> int:
         """Number of partitions of a topic; 0 if it is not partitioned.
+
+        Args:
+            may_create: whether the broker may create the topic, if its namespace lets it.
 
         Raises:
             ServiceError, BrokerUnavailableError
@@ -93,7 +96,9 @@ class Lookup:
                 BaseCommand(
                     type=BaseCommand.PARTITIONED_METADATA,
                     partitionMetadata=CommandPartitionedTopicMetadata(
-                        topic=topic, request_id=request_id
+                        topic=topic,
+                        request_id=request_id,
+                        metadata_auto_creation_enabled=may_create,
                     ),
                 ),
             )

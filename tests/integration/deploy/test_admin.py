@@ -244,6 +244,7 @@ def test_topics_are_made_grown_ended_and_deleted(server: Standalone) -> None:
 OF_RESOURCES = (
     "clusters create other --service-url http://other:8080",
     "clusters update other --service-url http://elsewhere:8080",
+    "clusters update other --tls-enable --auth-plugin token --auth-parameters env:TOKEN",
     "clusters list",
     "clusters get other",
     "clusters update-peer-clusters other --peers standalone",

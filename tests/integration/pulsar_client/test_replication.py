@@ -132,6 +132,16 @@ def test_messages_go_both_ways_once_and_do_not_come_back(
     wait_until(lambda: replication(east, topic)["west"]["replicationBacklog"] == 0)
 
 
+def test_the_first_message_of_a_new_topic_is_copied(
+    at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    for n in range(10):
+        topic = f"persistent://{NAMESPACE}/new-{n}"
+        at_east.create_producer(topic).send(b"first")
+        reader = at_west.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert receive(reader).data() == b"first"
+
+
 def test_a_copy_has_what_the_message_had(
     east: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
 ) -> None:
@@ -219,6 +229,127 @@ def test_a_message_for_some_clusters_goes_to_them_alone(
     assert receive(reader).data() == b"there"
 
 
+def test_statistics_and_metrics_tell_of_both_directions(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/watched"
+    from_east = open_topic(at_east, east, topic, "west")
+    from_west = open_topic(at_west, west, topic, "east")
+    for _ in range(5):
+        from_east.send(b"east")
+    from_west.send(b"west")
+    wait_until(lambda: replication(west, topic)["east"]["msgInCount"] == 5)
+    wait_until(lambda: replication(east, topic)["west"]["msgInCount"] == 1)
+    wait_until(lambda: replication(east, topic)["west"]["replicationBacklog"] == 0)
+    shown = replication(east, topic)["west"]
+    assert (shown["msgOutCount"], shown["connected"], shown["problem"]) == (5, True, "")
+    assert shown["msgRateOut"] > 0  # type: ignore[operator]  # a number, as JSON
+    assert shown["msgRateIn"] > 0  # type: ignore[operator]
+    assert shown["replicationDelayInSeconds"] == 0
+    for field in ("inboundConnection", "outboundConnection"):
+        assert "127.0.0.1" in str(shown[field])
+    for field in ("inboundConnectedSince", "outboundConnectedSince"):
+        assert str(shown[field]).startswith("20")
+    publishers = admin(east, "GET", f"{topic_path(topic)}/stats")["publishers"]
+    assert [each["producerName"] for each in publishers] == [from_east.producer_name()]
+    labels = f'{{cluster="east",namespace="{NAMESPACE}",topic="{topic}",remote_cluster="west"}}'
+    lines = call(east, "GET", "/metrics").text.splitlines()
+    assert f"pulsar_replication_backlog{labels} 0" in lines
+    assert f"pulsar_replication_connected_count{labels} 1" in lines
+
+
+def test_the_dispatch_rate_of_a_topic_bounds_its_copies_until_it_is_lifted(
+    east: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/throttled"
+    reader = at_west.subscribe(topic, "s")
+    producer = open_topic(at_east, east, topic, "west")
+    rate = {"dispatchThrottlingRateInMsg": 5, "ratePeriodInSecond": 3600}
+    policy = f"{topic_path(topic)}/replicatorDispatchRate"
+    call(east, "POST", policy, rate, expect=204)
+    wait_until(lambda: call(east, "GET", policy).json is not None)
+    for n in range(10):
+        producer.send(f"m-{n}".encode())
+    assert bodies(reader, 5) == [f"m-{n}" for n in range(5)]
+    with pytest.raises(pulsar.Timeout):
+        reader.receive(timeout_millis=500)
+    shown = replication(east, topic)["west"]
+    assert (shown["replicationBacklog"], shown["problem"]) == (5, "")
+    call(east, "DELETE", policy, expect=204)
+    assert bodies(reader, 5) == [f"m-{n}" for n in range(5, 10)]
+
+
+def test_what_is_not_copied_yet_is_dropped_by_operators_and_by_nothing_else(
+    east: Standalone, at_east: pulsar.Client
+) -> None:
+    call(east, "PUT", "/admin/v2/clusters/gone", {"brokerServiceUrl": "pulsar://127.0.0.1:1"})
+    tenant = {"allowedClusters": ["east", "west", "gone"], "adminRoles": []}
+    call(east, "POST", "/admin/v2/tenants/public", tenant, expect=204)
+    topic = f"persistent://{NAMESPACE}/dropped"
+    producer = at_east.create_producer(topic)
+    path = topic_path(topic)
+    call(east, "POST", f"{path}/replication", ["east", "gone"], expect=204)
+    wait_until(lambda: "gone" in replication(east, topic))
+
+    def missing() -> object:
+        return replication(east, topic)["gone"]["replicationBacklog"]
+
+    for n in range(6):
+        producer.send(f"m-{n}".encode())
+    copies = f"{path}/subscription/pulsar.repl.gone"
+    assert call(east, "GET", f"{copies}/position/2", expect=200).body == b"m-1"
+    for method, action, body in (
+        ("DELETE", "", None),
+        ("DELETE", "?force=true", None),
+        ("POST", "/resetcursor/0", None),
+        ("POST", "/resetcursor", {"ledgerId": 0, "entryId": 0}),
+    ):
+        answer = call(east, method, f"{copies}{action}", body, expect=412)
+        assert "no subscription" in answer.json["reason"]
+    assert call(east, "PUT", copies, expect=None).status in (409, 412)
+    with pytest.raises(pulsar.PulsarException):
+        at_east.subscribe(topic, "pulsar.repl.gone")
+    call(east, "POST", f"{path}/all_subscription/expireMessages/1", expect=204)
+    call(east, "POST", f"/admin/v2/namespaces/{NAMESPACE}/clearBacklog", expect=204)
+    assert missing() == 6
+    note = call(east, "POST", f"{copies}/skip/2", expect=204).headers["x-magnetar-note"]
+    assert note == "what was dropped is not copied to cluster gone any more"
+    assert missing() == 4
+    call(east, "POST", f"{copies}/expireMessages/3600", expect=204)
+    assert missing() == 4
+    call(east, "POST", f"{copies}/skip_all", expect=204)
+    assert (missing(), replication(east, topic)["gone"]["msgExpiredCount"]) == (0, 6)
+    producer.send(b"later")
+    assert missing() == 1
+    clear = f"/admin/v2/namespaces/{NAMESPACE}/clearBacklog/pulsar.repl.gone"
+    call(east, "POST", clear, expect=204)
+    assert missing() == 0
+    call(east, "POST", f"{path}/replication", ["east"], expect=204)
+    wait_until(lambda: replication(east, topic) == {})
+    assert call(east, "POST", f"{copies}/skip_all").status == 404
+
+
+def test_a_cluster_that_is_away_holds_producers_back_by_the_quota_until_what_is_missing_is_dropped(
+    east: Standalone, at_east: pulsar.Client
+) -> None:
+    call(east, "PUT", "/admin/v2/clusters/gone", {"brokerServiceUrl": "pulsar://127.0.0.1:1"})
+    tenant = {"allowedClusters": ["east", "west", "gone"], "adminRoles": []}
+    call(east, "POST", "/admin/v2/tenants/public", tenant, expect=204)
+    topic = f"persistent://{NAMESPACE}/held"
+    path = topic_path(topic)
+    producer = at_east.create_producer(topic)
+    call(east, "POST", f"{path}/replication", ["east", "gone"], expect=204)
+    wait_until(lambda: "gone" in replication(east, topic))
+    quota = {"limitSize": 1000, "policy": "producer_exception"}
+    call(east, "POST", f"{path}/backlogQuota", quota, expect=204)
+    producer.send(b"x" * 2000)
+    producer.close()
+    with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
+        at_east.create_producer(topic)
+    call(east, "POST", f"{path}/subscription/pulsar.repl.gone/skip_all", expect=204)
+    at_east.create_producer(topic).send(b"goes on")
+
+
 def _has_come_on(producer: pulsar.Producer, at: int, is_done: threading.Event) -> bool:
     return bool(producer.last_sequence_id() > at + 20) or is_done.is_set()
 
@@ -262,19 +393,61 @@ def test_copies_are_whole_after_kills_of_both_sides(
     assert copied == _first_seen(at_home, len(sent))
 
 
-def test_partitions_go_to_partitions(
-    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+def partitions(server: Standalone, topic: str) -> int:
+    found = admin(server, "GET", f"{topic_path(topic)}/partitions?checkAllowAutoCreation=false")
+    return int(found["partitions"])
+
+
+@pytest.mark.parametrize("spread", ["by the command", "by the replicators"])
+def test_a_partitioned_topic_appears_there_before_its_copies_and_grows_along(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client, spread: str
 ) -> None:
-    topic = f"persistent://{NAMESPACE}/parts"
-    call(east, "PUT", f"{topic_path(topic)}/partitions", 2, expect=204)
+    topic = f"persistent://{NAMESPACE}/parts-{spread.replace(' ', '-')}"
+    is_local = "false" if spread == "by the command" else "true"
+    path = f"{topic_path(topic)}/partitions"
+    call(east, "PUT", f"{path}?createLocalTopicOnly={is_local}", 2, expect=204)
+    if spread == "by the command":
+        assert partitions(west, topic) == 2
     producer = at_east.create_producer(topic)
-    part = f"{topic}-partition-0"
-    wait_until(lambda: "partitions" in str(replication(east, part).get("west", {}).get("problem")))
-    call(west, "PUT", f"{topic_path(topic)}/partitions", 2, expect=204)
+    wait_until(lambda: _is_connected(east, topic, 2))
+    assert partitions(west, topic) == 2
     reader = at_west.subscribe(topic, "s")
     for n in range(10):
         producer.send(f"m-{n}".encode(), partition_key=f"k-{n}")
     assert sorted(bodies(reader, 10)) == sorted(f"m-{n}" for n in range(10))
+    summed = admin(east, "GET", f"{topic_path(topic)}/partitioned-stats")["replication"]["west"]
+    assert (summed["connected"], summed["msgOutCount"]) == (True, 10)
+    producer.close()
+    call(east, "POST", f"{path}?updateLocalTopicOnly={is_local}", 3, expect=204)
+    if spread == "by the command":
+        assert partitions(west, topic) == 3
+    at_east.create_producer(topic)
+    wait_until(lambda: _is_connected(east, topic, 3))
+    assert partitions(west, topic) == 3
+
+
+def _is_connected(server: Standalone, topic: str, count: int) -> bool:
+    parts = [replication(server, f"{topic}-partition-{index}") for index in range(count)]
+    return all(part.get("west", {}).get("connected") for part in parts)
+
+
+def test_a_topic_with_more_partitions_there_is_copied_once_this_side_has_as_many(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/unequal"
+    path = f"{topic_path(topic)}/partitions"
+    call(west, "PUT", f"{path}?createLocalTopicOnly=true", 3, expect=204)
+    note = call(east, "PUT", path, 2, expect=204).headers["x-magnetar-note"]
+    assert "2 partitions here and 3 in west" in note
+    producer = at_east.create_producer(topic)
+    part = f"{topic}-partition-0"
+    wait_until(lambda: "give it 3 here" in str(replication(east, part).get("west")))
+    reader = at_west.subscribe(topic, "s")
+    call(east, "POST", path, 3, expect=204)
+    for n in range(10):
+        producer.send(f"m-{n}".encode(), partition_key=f"k-{n}")
+    assert sorted(bodies(reader, 10)) == sorted(f"m-{n}" for n in range(10))
+    assert partitions(west, topic) == 3
 
 
 def test_a_cluster_that_is_taken_out_keeps_what_it_has(

@@ -7,11 +7,10 @@ ask, and if that one sends it on, it looks again.
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 from urllib.parse import urlsplit
-
-from magnetar.ledger.ports import Network
 
 ANSWER_BYTES_MAX = 4 << 20
 
@@ -38,8 +37,16 @@ class Answer:
         return 200 <= self.status < 300
 
 
+class Outgoing(Protocol):
+    """Outgoing stream connections: what a request needs of a network."""
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
+    ) -> asyncio.Transport: ...
+
+
 async def call(
-    network: Network,
+    network: Outgoing,
     method: str,
     url: str,
     *,

@@ -64,6 +64,12 @@ def done(*, note: str = "") -> Response:
     return Response(status_code=204, headers=headers)
 
 
+def noted(note: str) -> Response:
+    """204: it was done; with what the operator should know of it, if anything."""
+    line = " ".join(note.split()).encode("latin-1", "replace").decode("latin-1")
+    return Response(status_code=204, headers={NOTE_HEADER: line} if line else None)
+
+
 def text_or_json(value: Any, *, is_text: bool) -> Response:
     """Text goes out as it is, as Pulsar's servers send it: its tools read no quotes."""
     return Response(value, media_type=JSON) if is_text else JSONResponse(value)

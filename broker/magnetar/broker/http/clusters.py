@@ -58,6 +58,38 @@ class ClusterData(RequestBody):
         return self.model_dump(exclude_none=True)
 
 
+_STARS = "********"
+_PASSWORDS = ("brokerClientTlsTrustStorePassword", "brokerClientTlsKeyStorePassword")
+_REFERENCES = ("file:", "env:")
+"""How parameters begin that say where a secret is, and not the secret."""
+
+
+def without_secrets(data: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return a cluster's record as it is shown: with stars for secrets (rule 15.1)."""
+    shown = dict(data)
+    parameters = shown.get("authenticationParameters")
+    if isinstance(parameters, str) and parameters and not parameters.startswith(_REFERENCES):
+        kind = "token:" if parameters.startswith("token:") else ""
+        shown["authenticationParameters"] = f"{kind}{_STARS}"
+    for name in _PASSWORDS:
+        if shown.get(name):
+            shown[name] = _STARS
+    return shown
+
+
+def with_secrets(
+    data: Mapping[str, JsonValue], before: Mapping[str, JsonValue]
+) -> dict[str, JsonValue]:
+    """Return what is stored in the place of `before`: stars, as they were shown, are no change."""
+    shown = without_secrets(before)
+    secrets = {
+        name: before[name]
+        for name in ("authenticationParameters", *_PASSWORDS)
+        if name in before and shown[name] != before[name] and data.get(name) == shown[name]
+    }
+    return {**data, **secrets}
+
+
 class FailureDomain(RequestBody):
     """Brokers that may go together."""
 
@@ -140,7 +172,8 @@ class _Clusters:
         return await self._tenants.clusters()
 
     async def get(self, cluster: str) -> ClusterData:
-        return ClusterData.model_validate((await self._tenants.cluster(cluster)).data)
+        data = (await self._tenants.cluster(cluster)).data
+        return ClusterData.model_validate(without_secrets(data))
 
     async def create(self, cluster: str, data: ClusterData) -> Response:
         """409: it is known already. 412: it cannot have this name."""
@@ -150,7 +183,8 @@ class _Clusters:
     async def update(self, cluster: str, data: ClusterData) -> Response:
         kept = data.kept()
         await self._tenants.update_cluster(
-            cluster, lambda record: record.model_copy(update={"data": kept})
+            cluster,
+            lambda record: record.model_copy(update={"data": with_secrets(kept, record.data)}),
         )
         return Response()
 

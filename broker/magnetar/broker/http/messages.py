@@ -25,7 +25,7 @@ from magnetar.broker.topics.inspecting import (
     nth_entry,
     nth_unacked,
 )
-from magnetar.broker.topics.operating import create_subscription, subscription_of
+from magnetar.broker.topics.operating import backlog_of, create_subscription, subscription_of
 from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.position import EARLIEST, Position
 
@@ -129,7 +129,7 @@ class _Messages:
             if not (await self._context.policies.of(there.name)).auto_subscription_creation:
                 subscription_of(there, sub)  # Raises what says that there is none.
             await create_subscription(self._context.topics, there, sub, EARLIEST, {})
-        subscription = subscription_of(there, sub)
+        subscription = backlog_of(there, sub)
         position = await nth_unacked(there, subscription, number) if number > 0 else None
         if position is None:
             raise HttpRefusal(404, f"subscription {sub} of {there.name} has no message {number}")

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from magnetar.broker.base.errors import InvalidNameError, NotThereError
 from magnetar.broker.base.json_values import Flag, WholeNumber
+from magnetar.broker.base.naming import is_replicator
 from magnetar.broker.cluster.balance.bundles import BundleId, hash_of
 from magnetar.broker.cluster.balance.load_report import BundleLoad
 from magnetar.broker.http.bodies import done, text_or_json
@@ -389,6 +390,11 @@ class _Backlogs:
         return [each for each in there.subscriptions.values() if each.is_durable and each.is_open]
 
     async def _clear(self, topics: Sequence[TopicName], wanted: str | None) -> None:
+        if wanted is not None and is_replicator(wanted):
+            for topic in topics:
+                await self._clear_one(topic, wanted)
+            return
+
         async def names(topic: TopicName) -> list[str]:
             return [each.name for each in await self._durable(topic)]
 
@@ -402,9 +408,13 @@ class _Backlogs:
 
     async def _clear_one(self, topic: TopicName, name: str) -> None:
         async def skip_all(of: TopicName) -> None:
+            there = await self._context.served(of)
             for each in await self._durable(of):
                 if each.name == name:
-                    await operating.skip_all(each)
+                    await operating.skip_all(there, each)
+            copies = there.feature_backlogs().get(name)
+            if copies is not None:
+                await operating.skip_all(there, copies)
 
         action = f"subscription/{quote(name, safe='')}/skip_all"
         await on_each(self._context.admin, [topic], skip_all, "POST", action, may_be_missing=True)
@@ -415,7 +425,8 @@ class _Backlogs:
         return Response(status_code=204)
 
     async def clear_subscription(self, tenant: str, namespace: str, sub: str) -> Response:
-        """Forget the backlogs of one subscription on all topics of a namespace."""
+        """Forget the backlogs of one subscription, or of copies to one cluster, on all topics of a
+        namespace."""
         await self._clear(await self._topics_of(tenant, namespace), sub)
         return Response(status_code=204)
 

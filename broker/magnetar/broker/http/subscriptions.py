@@ -11,10 +11,12 @@ from urllib.parse import quote
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field, JsonValue
 
+from magnetar.broker.base import naming
 from magnetar.broker.base.entry import messages_of
 from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.broker.base.json_values import Flag, WholeNumber
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.features.retention.expiry import Expirable, expiring
+from magnetar.broker.http.bodies import RequestBody, noted
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork
 from magnetar.broker.http.late_routes import late_router
@@ -109,19 +111,19 @@ class _Subscriptions:
         """Forget the whole backlog; consumers are disconnected, and come back."""
 
         async def work(there: Topic) -> None:
-            await operating.skip_all(operating.subscription_of(there, sub))
+            await operating.skip_all(there, operating.backlog_of(there, sub))
 
         name = await self._persistent(tenant, namespace, topic)
         await self._each(name, "POST", _action(sub, "skip_all"), work)
-        return _done()
+        return _dropped(sub)
 
     async def skip(self, tenant: str, namespace: str, topic: str, sub: str, count: int) -> Response:
         """Forget the oldest entries of the backlog."""
         if count < 0:
             raise HttpRefusal(412, f"{count} messages cannot be skipped")
         there = await self._single(tenant, namespace, topic, "skipping so many messages")
-        await operating.skip(there, operating.subscription_of(there, sub), count)
-        return _done()
+        await operating.skip(there, operating.backlog_of(there, sub), count)
+        return _dropped(sub)
 
     async def skip_unreadable(
         self, tenant: str, namespace: str, topic: str, sub: str
@@ -137,18 +139,23 @@ class _Subscriptions:
         """Forget what is older. 409: that is being done already."""
 
         async def work(there: Topic) -> None:
-            await _expire(self._keeping, there, [operating.subscription_of(there, sub)], seconds)
+            await _expire(self._keeping, there, [operating.backlog_of(there, sub)], seconds)
 
         name = await self._persistent(tenant, namespace, topic)
         await self._each(name, "POST", _action(sub, f"expireMessages/{seconds}"), work)
-        return _done()
+        return _dropped(sub)
 
     async def expire_all(self, tenant: str, namespace: str, topic: str, seconds: int) -> Response:
-        """Expire messages of all durable subscriptions of a topic."""
+        """Expire messages of all durable subscriptions of a topic; and of copies to other clusters,
+        if these are to expire at all."""
 
         async def work(there: Topic) -> None:
-            known = there.subscriptions.values()
-            durable = [each for each in known if each.is_durable and each.is_open]
+            known = expiring(there)
+            durable = [
+                each
+                for each in known
+                if each.is_open and (not isinstance(each, Subscription) or each.is_durable)
+            ]
             await _expire(self._keeping, there, durable, seconds)
 
         name = await self._persistent(tenant, namespace, topic)
@@ -160,13 +167,13 @@ class _Subscriptions:
     ) -> Response:
         """Forget everything through a message, or before it if it is excluded."""
         there = await self._single(tenant, namespace, topic, "expiring up to a message")
-        subscription = operating.subscription_of(there, sub)
+        subscription = operating.backlog_of(there, sub)
         through = Position(place.ledger_id, place.entry_id - place.is_excluded)
         self._keeping.expiry.expire_through(
             there, [subscription], min(through, there.log.last_confirmed)
         )
         await operating.persist(subscription)
-        return _done()
+        return _dropped(sub)
 
     async def reset_to_time(
         self, tenant: str, namespace: str, topic: str, sub: str, timestamp: int
@@ -174,6 +181,7 @@ class _Subscriptions:
         """Go on at what was published at or after a time, ms since 1970."""
 
         async def work(there: Topic) -> None:
+            operating.check_subscription_alone(there, sub)
             subscription = operating.subscription_of(there, sub)
             await operating.reset_to_time(there, subscription, timestamp)
 
@@ -186,6 +194,7 @@ class _Subscriptions:
     ) -> Response:
         """Go on at a message, or behind it if it is excluded."""
         there = await self._single(tenant, namespace, topic, "a reset to a message")
+        operating.check_subscription_alone(there, sub)
         subscription = operating.subscription_of(there, sub)
         await operating.reset(subscription, *await first_of(there, place))
         return _done()
@@ -247,6 +256,7 @@ class _Subscriptions:
         """Delete a subscription. 412: it has consumers, and is not to be deleted by force."""
 
         async def work(there: Topic) -> None:
+            operating.check_subscription_alone(there, sub)
             subscription = operating.subscription_of(there, sub)
             await there.subscriptions.delete(subscription, is_forced=force)
 
@@ -365,8 +375,16 @@ def _done() -> Response:
     return Response(status_code=204)
 
 
+def _dropped(subscription: str) -> Response:
+    """204; of copies to another cluster, with what that means."""
+    if not subscription.startswith(naming.REPLICATOR_PREFIX):
+        return _done()
+    cluster = subscription.removeprefix(naming.REPLICATOR_PREFIX)
+    return noted(f"what was dropped is not copied to cluster {cluster} any more")
+
+
 async def _expire(
-    keeping: Keeping, topic: Topic, subscriptions: list[Subscription], age_s: int
+    keeping: Keeping, topic: Topic, subscriptions: list[Expirable], age_s: int
 ) -> None:
     """
     Raises:

@@ -50,6 +50,16 @@ def _first_known(values: Sequence[str | None]) -> str | None:
     return next((each for each in values if each not in (None, "None")), values[0])
 
 
+def _earliest_text(values: Sequence[str | None]) -> str | None:
+    """None: there is none anywhere."""
+    return min((each for each in values if each is not None), default=None)
+
+
+def _first_problem(values: Sequence[str]) -> str:
+    """Empty: there is none anywhere."""
+    return next(filter(None, values), "")
+
+
 def _common(values: Sequence[Any]) -> Any:
     """What is the same in all; else nothing."""
     return values[0] if all(each == values[0] for each in values) else None
@@ -179,6 +189,18 @@ SUBSCRIPTION_RULES: Final = {
     ),
     "consumers": _of_clients(CONSUMER_RULES, "consumerName", "address"),
 }
+REPLICATION_RULES: Final = _rules(
+    {
+        _sum: """
+            msgRateIn msgThroughputIn msgInCount bytesInCount msgRateOut msgThroughputOut
+            msgOutCount bytesOutCount msgRateExpired msgExpiredCount replicationBacklog""",
+        _largest: "replicationDelayInSeconds",
+        all: "connected",
+        _first_known: "inboundConnection outboundConnection",
+        _earliest_text: "inboundConnectedSince outboundConnectedSince",
+        _first_problem: "problem",
+    }
+)
 COMPACTION_RULES: Final = _rules(
     {
         _sum: "lastCompactionRemovedEventCount",
@@ -204,9 +226,9 @@ TOPIC_RULES: Final = {
                 topicEpoch lastPublishTimeStamp""",
             any: "msgChunkPublished",
             _first: "deduplicationStatus oldestBacklogMessageSubscriptionName averageMsgSize",
-            _united: "replication",
         }
     ),
+    "replication": _by_name(REPLICATION_RULES),
     "publishers": _of_clients(PUBLISHER_RULES, "producerName"),
     "subscriptions": _by_name(SUBSCRIPTION_RULES),
     "compaction": lambda parts: _joined(COMPACTION_RULES, parts),

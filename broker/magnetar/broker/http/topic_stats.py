@@ -14,11 +14,12 @@ nothing just now, and `whyIdleText`, its words; both are null while it delivers.
 Source: HTTP sheet, section 9.5. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from magnetar.broker.base.naming import CREATED_PROPERTY
+from magnetar.broker.features.replication.names import parse_replicator
 from magnetar.broker.features.retention.backlog import BacklogAge
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.consumer import KEY_SHARED, Consumer
@@ -102,7 +103,10 @@ def topic_stats(
     messages = topic.line.messages_in
     line, shown = topic.line, topic.shown()
     rate_in, throughput_in, drop_rate = line.rates(now_ms)
-    publishers = [_producer_stats(each, now_ms) for each in topic.producers.values()]
+    replication, copiers = _replication_stats(topic, shown.get("replication", {}), now_ms)
+    publishers = [
+        _producer_stats(each, now_ms) for each in topic.producers.values() if each not in copiers
+    ]
     stats: Stats = {
         "msgRateIn": rate_in,
         "msgThroughputIn": throughput_in,
@@ -145,11 +149,46 @@ def topic_stats(
         "lastPublishTimeStamp": line.last_publish_ms,
         **shown.get("offload", NOT_OFFLOADED),
         **_values_of(TOPIC_CONSTANTS),
-        "replication": shown.get("replication", {}),
+        "replication": replication,
     }
     if not topic.name.is_persistent:
         stats["msgDropRate"] = drop_rate
     return stats
+
+
+def copiers_of(topic: Topic) -> Mapping[str, Producer]:
+    """The producers by which other clusters copy to a topic, by cluster."""
+    found: dict[str, Producer] = {}
+    for each in topic.producers.values():
+        name = parse_replicator(each.name)
+        if name is not None:
+            found[name.source] = each
+    return found
+
+
+def _replication_stats(
+    topic: Topic, shown: Mapping[str, Stats], now_ms: int
+) -> tuple[dict[str, Stats], Sequence[Producer]]:
+    """The copies to and from each cluster that the topic is copied to; and the producers that are
+    shown in this way, and are no publishers. Where it is only copied from, they are."""
+    if not shown:
+        return {}, ()
+    stats = {
+        cluster: {**each, "outboundConnectedSince": _time_or_none(each["outboundConnectedSince"])}
+        for cluster, each in shown.items()
+    }
+    copiers = {name: each for name, each in copiers_of(topic).items() if name in stats}
+    for cluster, producer in copiers.items():
+        rate, throughput, *_ = producer.rates(now_ms)
+        stats[cluster] |= {
+            "msgRateIn": rate,
+            "msgThroughputIn": throughput,
+            "msgInCount": producer.messages_in,
+            "bytesInCount": producer.bytes_in,
+            "inboundConnection": producer.peer.address,
+            "inboundConnectedSince": _time(producer.connected_at_ms),
+        }
+    return stats, list(copiers.values())
 
 
 def compaction_stats(topic: Topic) -> Mapping[str, int]:
@@ -363,6 +402,10 @@ def _key_stats(consumer: Consumer, dispatcher: Dispatcher | None) -> Stats:
 
 def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _time_or_none(ms: int | None) -> str | None:
+    return _time(ms) if ms is not None else None
 
 
 def _sum(subscriptions: dict[str, Stats], field: str) -> Any:

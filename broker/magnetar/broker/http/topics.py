@@ -28,7 +28,7 @@ from magnetar.broker.cluster.balance.bundles import BundleId
 from magnetar.broker.features.compaction import compaction_of
 from magnetar.broker.features.offloading import offload_of
 from magnetar.broker.features.transactions.ids import COORDINATORS
-from magnetar.broker.http.bodies import RequestBody
+from magnetar.broker.http.bodies import RequestBody, noted
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.late_routes import late_router
@@ -427,8 +427,10 @@ class _Partitions:
         namespace: str,
         topic: str,
         wanted: Annotated[WholeNumber | PartitionedTopicMetadata, Body()],
+        createLocalTopicOnly: bool = False,
     ) -> Response:
-        """Create a partitioned topic with all its partitions.
+        """Create a partitioned topic with all its partitions, also in the clusters that it is
+        copied to, unless it is to be created in this one only.
 
         409: the name is taken. 406: no such number. 412: the name is that of a partition.
         """
@@ -439,7 +441,10 @@ class _Partitions:
         async with self._context.topics.creation.turn(name.namespace_name):
             await self._context.topics.creation.check_room(name.namespace_name, wanted.partitions)
             await self._partitioned.create(name, wanted.partitions, wanted.properties)
-        return Response(status_code=204)
+        return await self._spread(name, is_local=createLocalTopicOnly)
+
+    async def _spread(self, name: TopicName, *, is_local: bool) -> Response:
+        return noted("" if is_local else await self._context.topics.spread_partitions(name))
 
     async def partitions(
         self,
@@ -470,8 +475,10 @@ class _Partitions:
         topic: str,
         wanted: Annotated[WholeNumber, Body()],
         force: bool = False,
+        updateLocalTopicOnly: bool = False,
     ) -> Response:
-        """Have more partitions; the subscriptions of the topic are in the new ones as well.
+        """Have more partitions; the subscriptions of the topic are in the new ones as well. So do
+        the clusters that it is copied to, unless only this one is meant.
 
         422: fewer than now, or too many. 409: not partitioned, or a new name is taken.
         """
@@ -484,7 +491,7 @@ class _Partitions:
                 await self._partitioned.grow(name, wanted, is_forced=force)
         except PartitionCountError as error:
             raise HttpRefusal(422, str(error)) from error
-        return Response(status_code=204)
+        return await self._spread(name, is_local=updateLocalTopicOnly)
 
     async def create_missed(self, tenant: str, namespace: str, topic: str) -> Response:
         """Have all partitions of a topic whose creation was interrupted."""

@@ -29,6 +29,8 @@ OURS: Final[Mapping[str, str]] = {
     "delayedDeliveryEnabled": "delayed_delivery",
     "delayedDeliveryMaxDelayInMillis": "delayed_delivery_max_delay_ms",
     "delayedDeliveryTickTimeMillis": "delayed_delivery_tick_ms",
+    "dispatchThrottlingRatePerReplicatorInByte": "replicator_dispatch_rate_bytes",
+    "dispatchThrottlingRatePerReplicatorInMsg": "replicator_dispatch_rate_messages",
     "dispatchThrottlingRatePerSubscriptionInByte": "subscription_dispatch_rate_bytes",
     "dispatchThrottlingRatePerSubscriptionInMsg": "subscription_dispatch_rate_messages",
     "dispatchThrottlingRatePerTopicInByte": "dispatch_rate_bytes",
@@ -155,10 +157,8 @@ _ABSENT: Final[tuple[tuple[str, str], ...]] = (
         "resourceUsageTransportPublishIntervalInSecs topicPublisherThrottlingTickTimeMillis",
     ),
     (
-        "clusters have stores of their own, and copies are sent as fast as they are taken",
-        "configurationMetadataSyncEventTopic dispatchThrottlingRatePerReplicatorInByte "
-        "dispatchThrottlingRatePerReplicatorInMsg metadataSyncEventTopic "
-        "replicationProducerQueueSize",
+        "clusters have stores of their own, and what is under way to one is bounded by bytes",
+        "configurationMetadataSyncEventTopic metadataSyncEventTopic replicationProducerQueueSize",
     ),
     (
         "this broker has no such feature",
@@ -182,6 +182,8 @@ _NONE_IS_ZERO: Final = frozenset(
         "dispatch_rate_messages",
         "publish_rate_bytes",
         "publish_rate_messages",
+        "replicator_dispatch_rate_bytes",
+        "replicator_dispatch_rate_messages",
         "subscribe_rate_per_consumer",
         "subscription_dispatch_rate_bytes",
         "subscription_dispatch_rate_messages",

@@ -272,11 +272,16 @@ POLICIES: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         field="replicator_dispatch_rate",
+        acts="features/replication/sending.py",
         namespace="replicatorDispatchRate",
         topic="replicatorDispatchRate",
         key="replicatorDispatchRate",
         is_per_cluster=True,
-        note="copies are sent to other clusters as fast as these take them",
+        broker=lambda settings: DispatchRate(
+            messages=settings.replicator_dispatch_rate_messages or -1,
+            bytes=settings.replicator_dispatch_rate_bytes or -1,
+        ),
+        over=_dispatch_rate,
     ),
     Policy(
         field="subscribe_rate",

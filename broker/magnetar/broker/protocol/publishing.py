@@ -350,7 +350,7 @@ class Publishing:
             await topic.line.admit_producer(producer_name, is_transactional=request.txn_enabled)
             if request.producer_access_mode == SHARED:  # Others may have to wait for room.
                 await topic.access.admit(self, producer_name)
-            await services.keeping.quotas.check_producer(topic)
+            await services.keeping.quotas.check_producer(topic, producer_name)
             schema_version = await version_for_producer(services.schemas, topic, request)
             if request.initial_subscription_name:
                 await self._ensure_subscription(topic, request.initial_subscription_name)

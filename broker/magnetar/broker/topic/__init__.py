@@ -1,6 +1,14 @@
 """A topic that this broker owns: its log, its producers, its subscriptions, and what it hosts."""
 
-from magnetar.broker.topic.feature import NO_ROWS, Feature, PublishRows, TopicPort, Work
+from magnetar.broker.topic.feature import (
+    NO_ROWS,
+    Backlog,
+    Feature,
+    FeatureBacklog,
+    PublishRows,
+    TopicPort,
+    Work,
+)
 from magnetar.broker.topic.publish_batch import EntryNotes, PublishBatch
 from magnetar.broker.topic.publish_line import PublishLine
 from magnetar.broker.topic.subscriptions import OpenCursor, TopicSubscriptions
@@ -9,8 +17,10 @@ from magnetar.broker.topic.topic import Topic, looking_at
 
 __all__ = [
     "NO_ROWS",
+    "Backlog",
     "EntryNotes",
     "Feature",
+    "FeatureBacklog",
     "InternalAppend",
     "OldestEntry",
     "OpenCursor",

@@ -22,10 +22,78 @@ from magnetar.broker.topic.surroundings import InternalAppend, TopicLog
 from magnetar.broker.topic.trim_gate import TrimGate
 from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.position import Position
 from magnetar.sdk.wire import TopicName
 
 Work = Coroutine[object, object, None]
 """What a look has found to be done."""
+
+
+class BacklogCursor(Protocol):
+    """What is asked of a cursor that has a backlog; those of subscriptions are such."""
+
+    @property
+    def mark_delete(self) -> Position: ...
+
+    @property
+    def backlog_entries(self) -> int: ...
+
+    @property
+    def is_caught_up(self) -> bool: ...
+
+    def next_unacked(self, position: Position, /) -> Position: ...
+
+
+class Backlog(Protocol):
+    """Entries that a subscription, or a feature, is not done with."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def cursor(self) -> BacklogCursor: ...
+
+
+class DurableBacklogCursor(BacklogCursor, Protocol):
+    """The durable cursor of a feature's backlog."""
+
+    async def persist(self) -> None:
+        """
+        Raises:
+            CursorError
+        """
+        ...
+
+
+class FeatureBacklog(Protocol):
+    """A backlog of a feature, by the name of its cursor. It counts against quotas that hold
+    producers back, is never evicted, and operators can drop it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def cursor(self) -> DurableBacklogCursor: ...
+
+    @property
+    def what(self) -> str:
+        """The work that the backlog is of, in words, such as `copies to cluster west`."""
+        ...
+
+    @property
+    def expires(self) -> bool:
+        """Whether messages in it expire as in those of subscriptions."""
+        ...
+
+    def drop_through(self, through: Position, /) -> int:
+        """Be done with everything through a position; returns how many entries that drops."""
+        ...
 
 
 class TopicPort(Protocol):
@@ -154,6 +222,10 @@ class Feature:
 
     def cursors(self) -> Iterable[Cursor]:
         """Durable cursors of the feature. They hold trimming back, and close with the topic."""
+        return ()
+
+    def backlogs(self) -> Iterable[FeatureBacklog]:
+        """Backlogs of the feature, each with one of its durable cursors."""
         return ()
 
     def abandon(self) -> None:

@@ -21,7 +21,7 @@ from magnetar.broker.policies.model import DEFAULTS, Policies
 from magnetar.broker.topic.access import ProducerAccess
 from magnetar.broker.topic.dispatch.throttle import DispatchRates
 from magnetar.broker.topic.dispatch.visibility import Visibility
-from magnetar.broker.topic.feature import Feature, Work
+from magnetar.broker.topic.feature import Feature, FeatureBacklog, Work
 from magnetar.broker.topic.last_message import LastMessage
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.publish_line import PublishLine
@@ -183,6 +183,10 @@ class Topic:
     def internal_cursors(self) -> Mapping[str, Cursor]:
         """Durable cursors that are no subscriptions, by name: those of features."""
         return {each.name: each for feature in self.features for each in feature.cursors()}
+
+    def feature_backlogs(self) -> Mapping[str, FeatureBacklog]:
+        """The backlogs of features, by the names of their cursors."""
+        return {each.name: each for feature in self.features for each in feature.backlogs()}
 
     def durable_cursors(self) -> list[Cursor]:
         """The cursors that survive the broker, internal ones included: they hold trimming back."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from magnetar.broker.base.entry import MARKER, last_batch_index_of, messages_of
 from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError, NotThereError
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import Backlog, Topic
 from magnetar.broker.topic.positions import entries_in, nth_position, position_at_time
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.ledger.errors import LedgerError
@@ -51,7 +51,7 @@ async def nth_entry(topic: Topic, number: int, *, from_end: bool) -> tuple[Posit
     return position, await entry_at(topic, position)
 
 
-async def nth_unacked(topic: Topic, subscription: Subscription, number: int) -> Position | None:
+async def nth_unacked(topic: Topic, subscription: Backlog, number: int) -> Position | None:
     """The unacknowledged entry with that number, from 1; None: there are not so many."""
     cursor, last = subscription.cursor, topic.visibility.last
     position = cursor.mark_delete

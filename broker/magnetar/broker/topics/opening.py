@@ -345,6 +345,7 @@ class TopicOpener:
             stored_cursors=stored.names,
             open_cursor=partial(self.open_cursor, topic, log),
             changed=topic.line.update,
+            published=lambda: (topic.line.messages_in, topic.line.bytes_in),
         )
 
     async def _open_transaction_log(self, topic: Topic) -> TopicTransactionLog:

@@ -3,6 +3,9 @@
 Each of these is durable, or as good as acknowledged, when it returns. Resetting and clearing close
 the subscription's consumers, which come back to the new position by themselves.
 
+What drops a backlog takes the name of a feature's as well, such as `pulsar.repl.west`: the copies
+that are not in cluster west yet. It is no subscription otherwise.
+
 Source: HTTP sheet, sections 9.1 and 9.3.
 """
 
@@ -17,7 +20,7 @@ from magnetar.broker.base.errors import (
     SubscriptionNotFoundError,
 )
 from magnetar.broker.features.retention import trimming
-from magnetar.broker.features.retention.expiry import advance
+from magnetar.broker.features.retention.expiry import Expirable, advance
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.positions import position_at_time
 from magnetar.broker.topic.subscription import Subscription
@@ -41,6 +44,30 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
     if subscription is None or not subscription.is_open or not subscription.is_durable:
         raise SubscriptionNotFoundError(f"Subscription {name} of {topic.name} not found")
     return subscription
+
+
+def check_subscription_alone(topic: Topic, name: str) -> None:
+    """Refuse the name of a feature's backlog where a subscription is meant.
+
+    Raises:
+        NotAllowedError
+    """
+    found = topic.feature_backlogs().get(name)
+    if found is not None:
+        raise NotAllowedError(
+            f"{name} of {topic.name} is no subscription: it is the backlog of {found.what}, which "
+            "goes when the topic's policies name that cluster no more"
+        )
+
+
+def backlog_of(topic: Topic, name: str) -> Expirable:
+    """A durable subscription of the topic, or the backlog of a feature.
+
+    Raises:
+        SubscriptionNotFoundError
+    """
+    found = topic.feature_backlogs().get(name)
+    return found if found is not None else subscription_of(topic, name)
 
 
 async def create_subscription(
@@ -101,16 +128,20 @@ async def reset_to_time(topic: Topic, subscription: Subscription, publish_time_m
         ) from error
 
 
-async def skip_all(subscription: Subscription) -> None:
+async def skip_all(topic: Topic, backlog: Expirable) -> None:
     """Forget the whole backlog.
 
     Raises:
-        UnknownFailureError: the new position could not be stored.
+        UnknownFailureError, RequestError: the new position could not be stored.
     """
-    await reset(subscription, LATEST)
+    if isinstance(backlog, Subscription):
+        await reset(backlog, LATEST)
+    else:
+        backlog.drop_through(topic.log.last_confirmed)
+        await persist(backlog)
 
 
-async def skip(topic: Topic, subscription: Subscription, entries: int) -> int:
+async def skip(topic: Topic, subscription: Expirable, entries: int) -> int:
     """Forget the oldest `entries` unacknowledged entries; returns how many there were of them.
 
     Raises:
@@ -121,7 +152,10 @@ async def skip(topic: Topic, subscription: Subscription, entries: int) -> int:
     position = await nth_unacked(topic, subscription, count) if count else None
     if position is None:
         return 0
-    dropped = advance(subscription, position)
+    if isinstance(subscription, Subscription):
+        dropped = advance(subscription, position)
+    else:
+        dropped = subscription.drop_through(position)
     await persist(subscription)
     return dropped
 
@@ -165,14 +199,19 @@ async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
     return skipped
 
 
-async def persist(subscription: Subscription) -> None:
+async def persist(subscription: Expirable) -> None:
     """Have what was advanced stored.
 
     Raises:
         ServiceNotReadyError: the topic was closed meanwhile, and nothing was advanced.
         BrokerPersistenceError
     """
-    if subscription.is_closed:
+    is_closing = (
+        subscription.is_closed
+        if isinstance(subscription, Subscription)
+        else not subscription.is_open
+    )
+    if is_closing:
         raise ServiceNotReadyError(f"subscription {subscription.name} is closing: try again")
     try:
         await subscription.cursor.persist()
@@ -218,7 +257,7 @@ async def truncate(topic: Topic) -> int:
     """
     for subscription in list(topic.subscriptions.values()):
         if subscription.is_durable and subscription.is_open:
-            await skip_all(subscription)
+            await skip_all(topic, subscription)
     try:
         await topic.log.rotate()
         await topic.log.rotate()  # Nothing to rotate: waits until the one before is closed.

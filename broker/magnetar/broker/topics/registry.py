@@ -77,6 +77,7 @@ class Topics:
         )
         self.offloading = offloading
         """What moves ledgers to object stores; None: this broker has no store."""
+        self._replicating = replicating
         self.replicating_senders = replicating.senders if replicating is not None else frozenset()
         """What copies topics of this broker to other clusters."""
         self.subscription_counts = (
@@ -112,6 +113,18 @@ class Topics:
     def attach_coordinators(self, make: MakeCoordinator) -> None:
         """Have coordinators of transactions made of the topics that are their places."""
         self._opener.make_coordinator = make
+
+    async def spread_partitions(self, name: TopicName) -> str:
+        """Have a partitioned topic in the clusters that its policies name; returns what did not
+        work, in words.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+        if self._replicating is None:
+            return ""
+        clusters = (await self._policies.of(name)).replicated_to
+        return await self._replicating.spread_partitions(name, clusters)
 
     # In use
 

@@ -170,6 +170,32 @@ def test_what_a_client_has_in_several_partitions_is_one_and_others_stay_apart() 
     assert [(each["producerName"], each["msgRateIn"]) for each in found["publishers"]] == shown
 
 
+def test_copies_of_partitions_are_added_by_cluster_and_connected_only_if_all_are() -> None:
+    def part(number: int, problem: str = "") -> dict[str, Any]:
+        since = f"2026-01-0{number}" if not problem else None
+        west = {
+            "msgRateOut": 1.5 * number,
+            "replicationBacklog": number,
+            "connected": not problem,
+            "replicationDelayInSeconds": 10 * number,
+            "outboundConnection": f"west-{number}:6650" if not problem else None,
+            "outboundConnectedSince": since,
+            "problem": problem,
+        }
+        return {"replication": {"west": west}}
+
+    (found,) = summed([part(1, "away"), part(3), part(2)])["replication"].values()
+    assert found == {
+        "msgRateOut": 9.0,
+        "replicationBacklog": 6,
+        "connected": False,
+        "replicationDelayInSeconds": 30,
+        "outboundConnection": "west-3:6650",
+        "outboundConnectedSince": "2026-01-02",
+        "problem": "away",
+    }
+
+
 def test_an_epoch_that_no_partition_has_is_none() -> None:
     assert summed([{"topicEpoch": None}] * 2) == {"topicEpoch": None}
 

@@ -11,7 +11,7 @@ from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import entry
-from tests.unit.broker.keeping.world import NOW_MS, World, backlog
+from tests.unit.broker.keeping.world import NOW_MS, Copies, World, backlog
 from tests.unit.broker.memory_log import MemoryLog
 from tests.waiting import settle
 
@@ -325,3 +325,25 @@ async def test_the_search_finds_the_newest_older_one(
     ]
     older = [each for each, time in zip(positions, times, strict=True) if time < limit]
     assert await newest_older(log, EARLIEST, limit, now_ms=100) == (older[-1] if older else None)
+
+
+@pytest.mark.parametrize("expires", [False, True])
+async def test_what_is_not_copied_yet_expires_only_where_that_is_wanted(expires: bool) -> None:
+    world = await World.make(message_ttl_s=10)
+    world.store(60, 50, 1)
+    subscription, copies = await world.subscription(), Copies(world, expires=expires)
+    work = world.keeping.expiry.look_at(world.topic)
+    assert work is not None
+    await work
+    assert backlog(subscription) == 1
+    assert copies.cursor.backlog_entries == (1 if expires else 3)
+
+
+async def test_copies_expire_without_any_subscription() -> None:
+    world = await World.make(message_ttl_s=10)
+    world.store(60)
+    copies = Copies(world, expires=True)
+    work = world.keeping.expiry.look_at(world.topic)
+    assert work is not None
+    await work
+    assert copies.cursor.is_caught_up

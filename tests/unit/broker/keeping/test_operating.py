@@ -4,12 +4,16 @@ import asyncio
 
 import pytest
 
-from magnetar.broker.base.errors import ServiceNotReadyError
+from magnetar.broker.base.errors import (
+    NotAllowedError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+)
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics import operating
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST
-from tests.unit.broker.keeping.world import World, backlog
+from tests.unit.broker.keeping.world import Copies, World, backlog
 from tests.waiting import settle
 
 
@@ -64,3 +68,33 @@ async def test_a_creation_that_a_moving_topic_overtakes_is_not_reported_as_done(
 
     with pytest.raises(ServiceNotReadyError):
         await world.topic.subscriptions.ensure("s", open_cursor)
+
+
+async def test_copies_are_skipped_by_the_name_of_their_cursor_and_that_is_stored() -> None:
+    world = await World.make()
+    world.store(3, 2, 1)
+    copies = Copies(world)
+    assert operating.backlog_of(world.topic, copies.name) is copies
+    assert await operating.skip(world.topic, copies, 2) == 2
+    assert (copies.cursor.backlog_entries, copies.cursor.persists) == (1, 1)
+    await operating.skip_all(world.topic, copies)
+    assert (copies.cursor.backlog_entries, copies.cursor.persists) == (0, 2)
+
+
+async def test_copies_that_are_closing_are_not_reported_as_skipped() -> None:
+    world = await World.make()
+    world.store(1)
+    copies = Copies(world)
+    copies.is_open = False
+    with pytest.raises(ServiceNotReadyError):
+        await operating.skip_all(world.topic, copies)
+
+
+async def test_the_backlog_of_copies_is_no_subscription() -> None:
+    world = await World.make()
+    copies = Copies(world)
+    with pytest.raises(NotAllowedError, match="backlog of copies to cluster west"):
+        operating.check_subscription_alone(world.topic, copies.name)
+    for name in (copies.name, "pulsar.repl.north"):
+        with pytest.raises(SubscriptionNotFoundError):
+            operating.subscription_of(world.topic, name)

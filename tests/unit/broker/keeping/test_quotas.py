@@ -2,6 +2,7 @@
 
 import pytest
 
+from magnetar.broker.features.replication.names import replicator_name
 from magnetar.broker.features.retention.backlog import (
     backlog_bytes,
     oldest_publish_ms,
@@ -14,7 +15,7 @@ from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.pulsar_pb2 import ServerError
 from tests.unit.broker.harness import id_of
-from tests.unit.broker.keeping.world import NOW_MS, World, backlog
+from tests.unit.broker.keeping.world import NOW_MS, Copies, World, backlog
 
 HOLD, EXCEPTION, EVICT = BacklogPolicy.HOLD, BacklogPolicy.EXCEPTION, BacklogPolicy.EVICT
 CODES = {
@@ -216,3 +217,52 @@ async def test_no_message_is_older_to_the_quota_than_its_ledger() -> None:
     world.clock.now_ms += 60_000
     (text,) = await _ages_found(world)
     assert "68 s old" in text
+
+
+@pytest.mark.parametrize("policy", [HOLD, EXCEPTION])
+@pytest.mark.parametrize(("kind", "limit"), [("size", 100), ("age", 60)])
+async def test_what_is_not_copied_to_another_cluster_counts_where_producers_are_held_back(
+    kind: str, limit: int, policy: BacklogPolicy
+) -> None:
+    world = await World.make(**_policies(kind, limit, policy))
+    world.keeping.quotas._clock = world.harness.services.clock
+    world.harness.services.keeping.quotas._clock = world.clock
+    world.store(100, body=b"x" * 100)
+    copies = Copies(world)
+    refused = await world.client().produce()
+    assert refused.error.error == CODES[policy]
+    assert "until copies to cluster west catch up" in refused.error.message
+    copies.drop_through(Position(7, 0))
+    assert (await world.client().produce()).type == BaseCommand.PRODUCER_SUCCESS
+
+
+async def test_copies_that_come_are_not_held_back_by_those_that_go() -> None:
+    """Two clusters that copy to each other would otherwise hold each other back for ever."""
+    world = await World.make(**_policies("size", 100, HOLD))
+    copier = world.client()
+    name = replicator_name("west", "standalone")
+    assert (await copier.produce(producer_name=name)).type == BaseCommand.PRODUCER_SUCCESS
+    other = world.client()
+    await other.produce()
+    world.store(100, body=b"x" * 100)
+    Copies(world)
+    again = await world.client().produce(producer_name=replicator_name("north", "standalone"))
+    assert again.type == BaseCommand.PRODUCER_SUCCESS
+    await _enforce(world)
+    assert {each.name for each in world.topic.producers.values()} == {
+        name,
+        replicator_name("north", "standalone"),
+    }
+    await world.subscription()
+    refused = await world.client().produce(producer_name=replicator_name("south", "standalone"))
+    assert refused.error.error == CODES[HOLD], "consumers hold all producers back"
+    await _enforce(world)
+    assert not world.topic.producers
+
+
+async def test_an_eviction_leaves_what_is_not_copied_alone() -> None:
+    world = await World.make(**_policies("size", 100, EVICT))
+    world.store(*[100] * 10, body=b"x" * 100)
+    subscription, copies = await world.subscription(), Copies(world)
+    await _enforce(world)
+    assert (backlog(subscription), copies.cursor.backlog_entries) == (0, 10)

@@ -1,8 +1,10 @@
 """A topic with subscriptions on a log in memory, and a clock that stands still."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from magnetar.broker.topic import Topic
+from magnetar.broker.base.naming import REPLICATOR_PREFIX
+from magnetar.broker.topic import Feature, FeatureBacklog, Topic
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics.keeping import Keeping
 from magnetar.cursors import NonDurableCursor
@@ -79,6 +81,34 @@ class World:
 
         await self.topic.subscriptions.ensure(name, open_cursor)
         return self.topic.subscriptions[name]
+
+
+class Copies(Feature):
+    """A feature that copies a topic to another cluster, which takes nothing just now."""
+
+    def __init__(self, world: World, *, expires: bool = False) -> None:
+        self.cursor = PersistedCursor(world.log, f"{REPLICATOR_PREFIX}west", initial=EARLIEST)
+        self.name, self.what = self.cursor.name, "copies to cluster west"
+        self.expires = expires
+        self.is_open = True
+        world.topic.host(*world.topic.features, self)
+
+    def backlogs(self) -> Iterable[FeatureBacklog]:
+        return [self]
+
+    def drop_through(self, through: Position) -> int:
+        before = self.cursor.backlog_entries
+        self.cursor.ack_cumulative(through)
+        return before - self.cursor.backlog_entries
+
+
+class PersistedCursor(NonDurableCursor):
+    """A cursor that counts how often it was to be stored."""
+
+    persists = 0
+
+    async def persist(self) -> None:
+        self.persists += 1
 
 
 def backlog(subscription: Subscription) -> int:

@@ -5,16 +5,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.replication.sending import Sending
 from magnetar.broker.http.metrics.page import Gathering, SumsOfCounters
 from magnetar.broker.http.metrics.sampler import STEPS_AT_ONCE, Sampler
 from magnetar.broker.http.metrics.text import Table, Value
-from magnetar.broker.http.metrics.topic_values import TOPIC
+from magnetar.broker.http.metrics.topic_values import TOPIC, with_replication
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.consumer import SHARED
 from magnetar.broker.topics.services import Counters
 from magnetar.sdk.wire import TopicName
-from tests.unit.broker.harness import Harness
+from tests.unit.broker.harness import Harness, entry
 from tests.unit.broker.memory_log import ManualClock
+from tests.unit.broker.replication.sending_parts import CopiedTopic
 
 Samples = Mapping[str, Value]
 
@@ -42,9 +44,9 @@ class _World:
             name = TopicName.parse(f"persistent://{namespace}/t{number}")
             self.topics.append(await self.harness.services.topics.get(name))
 
-    def gather(self) -> dict[str, Value]:
+    def gather(self, *senders: Sending) -> dict[str, Value]:
         """Sample (name and labels) to value."""
-        gathering = Gathering(self.settings, self.sampler, cluster="c")
+        gathering = Gathering(self.settings, self.sampler, senders, cluster="c")
         for topic in self.topics:
             gathering.add(topic)
         return _samples(gathering.tables(self.sums))
@@ -102,6 +104,47 @@ async def test_without_topics_each_namespace_has_one_series_and_none_is_missing(
     assert found[f"pulsar_subscription_delayed{labels}"] == 0
     assert _series_of("pulsar_subscription_back_log", found) == []
     assert found["magnetar_metrics_topics_left_out"] == 0, "that was asked for"
+
+
+async def test_copies_to_a_cluster_have_series_of_their_topic_or_else_of_its_namespace() -> None:
+    for is_shown in (True, False):
+        world, copied = _World(expose_topic_level_metrics=is_shown), CopiedTopic()
+        copied.there.is_away = True
+        await copied.begin()
+        copied.store(entry(), entry())
+        copied.clock.advance(9_000)
+        world.topics.append(copied.topic)
+        found = world.gather(copied.sender)
+        topic = f',topic="{copied.topic.name}"' if is_shown else ""
+        labels = f'{{cluster="c",namespace="public/default"{topic},remote_cluster="west"}}'
+        shown = {
+            each.removeprefix("pulsar_replication_").removesuffix(labels): value
+            for each, value in found.items()
+            if each.startswith("pulsar_replication_")
+        }
+        assert shown == {
+            "rate_in": 0,
+            "rate_out": 0,
+            "throughput_in": 0,
+            "throughput_out": 0,
+            "backlog": 2,
+            "connected_count": 0,
+            "disconnected_count": 1,
+            "rate_expired": 0,
+            "delay_in_seconds": 9,
+        }
+        await copied.end()
+
+
+def test_a_namespace_shows_the_sums_of_its_copies_and_the_longest_delay() -> None:
+    row = (1.0, 2.0, 3.0, 4.0, 5.0, 1.0, 0.0, 6.0, 70.0)
+    assert with_replication(row, (*row[:-1], 50.0)) == (2, 4, 6, 8, 10, 2, 0, 12, 70)
+
+
+async def test_a_topic_that_is_copied_nowhere_has_no_such_series() -> None:
+    world = _World()
+    await world.load(1)
+    assert not [each for each in world.gather() if "replication" in each]
 
 
 async def test_subscriptions_have_a_bound_of_their_own() -> None:

@@ -43,6 +43,10 @@ _GAUGES = """
     pulsar_compaction_removed_event_count pulsar_compaction_succeed_count
     pulsar_compaction_failed_count pulsar_compaction_duration_time_in_mills
     pulsar_compaction_compacted_entries_count
+    pulsar_replication_rate_in pulsar_replication_rate_out pulsar_replication_throughput_in
+    pulsar_replication_throughput_out pulsar_replication_backlog pulsar_replication_rate_expired
+    pulsar_replication_connected_count pulsar_replication_disconnected_count
+    pulsar_replication_delay_in_seconds
     pulsar_subscription_back_log pulsar_subscription_back_log_no_delayed pulsar_subscription_delayed
     pulsar_subscription_unacked_messages pulsar_subscription_blocked_on_unacked_messages
     pulsar_subscription_msg_rate_out pulsar_subscription_msg_throughput_out

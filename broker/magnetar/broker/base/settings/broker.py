@@ -918,6 +918,16 @@ class BrokerSettings(
         description="The same number towards Apache Pulsar. It cannot see that a message before "
         "another one is missing: with more than 1, a message that it refused may be lost.",
     )
+    replication_creates_partitions: bool = Field(
+        default=True,
+        description="Whether partitioned topics are created at the other cluster, and get more "
+        "partitions there, before they are copied. Off: an operator does it there.",
+    )
+    replication_ttl_enabled: bool = Field(
+        default=False,
+        description="Whether messages whose time to live is over are dropped though another "
+        "cluster does not have them yet. Pulsar does; it loses them there.",
+    )
     replication_retry_s: float = Field(
         default=0.1, gt=0, description="Pause after a failure of copying; it doubles."
     )
@@ -926,6 +936,12 @@ class BrokerSettings(
     )
     replication_timeout_ms: int = Field(
         default=30_000, ge=1, description="Time for one request to another cluster."
+    )
+    replication_receipt_timeout_s: float = Field(
+        default=120.0,
+        gt=0,
+        description="Time for another cluster to confirm the oldest message under way, before the "
+        "connection is given up. The largest message must get over a slow link in it.",
     )
     replication_check_interval_s: float = Field(
         default=10.0,

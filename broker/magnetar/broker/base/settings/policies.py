@@ -86,6 +86,16 @@ class PolicySettings(Section):
     subscription_dispatch_rate_bytes: int = Field(
         default=0, ge=0, description="Bytes per second sent from a subscription; 0 = no limit."
     )
+    replicator_dispatch_rate_messages: int = Field(
+        default=0,
+        ge=0,
+        description="Messages per second sent from a topic to another cluster; 0 = no limit.",
+    )
+    replicator_dispatch_rate_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes per second sent from a topic to another cluster; 0 = no limit.",
+    )
     subscribe_rate_per_consumer: int = Field(
         default=0, ge=0, description="SUBSCRIBE requests of one consumer per period; 0 = no limit."
     )

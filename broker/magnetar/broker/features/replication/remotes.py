@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.base.errors import NotAllowedError
+from magnetar.broker.base.http_client import Answer
+from magnetar.broker.features.replication.remote_http import RemoteHttp
 from magnetar.sdk.errors import InvalidUrlError, SdkError
+from magnetar.sdk.wire import TopicName
+from magnetar.sdk.wire.errors import TopicNotFoundError
 
 if TYPE_CHECKING:
     from magnetar.sdk.connection import Connection, ConnectionPool
@@ -31,8 +35,11 @@ class RemoteCluster:
         self._read = read
         self._timeout_ms = timeout_ms
         self._data: Mapping[str, Any] = {}
+        self._proof = b""
+        """The token that connections were begun with."""
         self._pool: ConnectionPool | None = None
         self._lookup: Lookup | None = None
+        self._http: RemoteHttp | None = None
         self._next_producer_id = 0
 
     def next_producer_id(self) -> int:
@@ -41,19 +48,28 @@ class RemoteCluster:
         return self._next_producer_id
 
     async def lookup(self) -> "Lookup":
-        """Return what finds topics there, by the cluster's record as it is now.
+        """Return what finds topics there, by the cluster's record, and the token that it names, as
+        they are now. Connections of another record or token are closed: they prove who they are
+        once.
 
         Raises:
-            NotAllowedError: the record says no address, or none that can be used.
+            NotAllowedError: the record says no address, or none that can be used; or the token
+                cannot be read.
             RequestError: the record cannot be read, or there is none.
         """
         data = await self._read(self.name)
-        if self._lookup is None or data != self._data:
+        token = _token_of(self.name, data)
+        try:
+            proof = token() if token is not None else b""
+        except OSError as error:
+            raise NotAllowedError(f"cluster {self.name}: its token: {error}") from error
+        if self._lookup is None or data != self._data or proof != self._proof:
             await self.close()
-            self._lookup, self._data = self._open(data), data
+            self._lookup = self._open(data, token)
+            self._data, self._proof = data, proof
         return self._lookup
 
-    def _open(self, data: Mapping[str, Any]) -> "Lookup":
+    def _open(self, data: Mapping[str, Any], token: Callable[[], bytes] | None) -> "Lookup":
         # Only who copies topics loads the client.
         from magnetar.sdk.connection import ConnectionPool
         from magnetar.sdk.lookup import Lookup
@@ -73,7 +89,11 @@ class RemoteCluster:
             service_url = ServiceUrl.parse(str(url))
         except (InvalidUrlError, SdkError) as error:
             raise NotAllowedError(f"cluster {self.name}: {field} {url!r}: {error}") from error
-        token = _token_of(self.name, data)
+        if data.get("brokerClientTlsEnabledWithKeyStore"):
+            raise NotAllowedError(
+                f"cluster {self.name}: key stores of Java are not read here; give certificates in "
+                f"PEM files (`clusters update {self.name} --tls-trust-certs-filepath`)"
+            )
         settings = ClientSettings(
             operation_timeout_ms=self._timeout_ms,
             auth_method_name="token" if token is not None else "none",
@@ -84,10 +104,18 @@ class RemoteCluster:
             tls_key_file=str(data.get("brokerClientKeyFilePath") or ""),
             tls_checks_host=not data.get("tlsAllowInsecureConnection"),
         )
-        network = SystemNetwork()
-        if service_url.is_tls:
-            network = SystemNetwork(lambda: renewed_tls_context(settings))
-        self._pool = ConnectionPool(settings, network)
+        plain, tls = SystemNetwork(), SystemNetwork(lambda: renewed_tls_context(settings))
+        self._pool = ConnectionPool(settings, tls if service_url.is_tls else plain)
+        http_field = "serviceUrlTls" if over_tls else "serviceUrl"
+        http_url = str(data.get(http_field) or "")
+        self._http = RemoteHttp(
+            self.name,
+            http_field,
+            http_url,
+            tls if http_url.startswith("https:") else plain,
+            token,
+            timeout_ms=self._timeout_ms,
+        )
         return Lookup(service_url, self._pool, listener_name=str(data.get("listenerName") or ""))
 
     async def find(self, topic: str) -> "Connection":
@@ -98,6 +126,29 @@ class RemoteCluster:
             RequestError: see `lookup`.
         """
         return await (await self.lookup()).connection_for(topic)
+
+    async def partitions_of(self, topic: TopicName) -> int:
+        """How many partitions a topic has there; 0: none, or there is no such topic. Asking creates
+        nothing.
+
+        Raises:
+            SdkError: nobody can tell just now.
+            RequestError: see `lookup`.
+        """
+        try:
+            return await (await self.lookup()).partitions(str(topic), may_create=False)
+        except TopicNotFoundError:
+            return 0
+
+    async def ask(self, method: str, path: str, body: bytes = b"") -> Answer:
+        """Send one request to its REST interface.
+
+        Raises:
+            RequestError: see `lookup`; or nobody answers.
+        """
+        await self.lookup()
+        assert self._http is not None, "it is there with the lookup"
+        return await self._http.ask(method, path, body)
 
     async def close(self) -> None:
         """Close all connections."""

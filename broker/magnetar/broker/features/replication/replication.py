@@ -21,15 +21,26 @@ import structlog
 from magnetar.broker.base.errors import RequestError
 from magnetar.broker.base.naming import REPLICATOR_PREFIX
 from magnetar.broker.features.replication.names import cursor_name
+from magnetar.broker.features.replication.partitions import have_partitions
 from magnetar.broker.features.replication.remotes import RemoteClusters
 from magnetar.broker.features.replication.sending import Sending, SendingSurroundings
 from magnetar.broker.features.replication.subscriptions import ReplicatedSubscriptionsSurroundings
 from magnetar.broker.policies.model import Policies
-from magnetar.broker.topic import Feature, PublishBatch, PublishRows, TopicPort, Work
+from magnetar.broker.topic import (
+    Feature,
+    FeatureBacklog,
+    PublishBatch,
+    PublishRows,
+    TopicPort,
+    Work,
+)
+from magnetar.broker.topic.dispatch.throttle import Published
 from magnetar.cursors import Cursor, CursorError
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.position import EARLIEST, LATEST, Position
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.wire import TopicName
 
 _log = structlog.get_logger()
 
@@ -41,6 +52,9 @@ START_PROPERTY: Final = "magnetar.geo.start"
 `ledger:entry`. Without it all are."""
 
 _INCARNATION_BITS: Final = 62
+
+SPREAD_S_MAX: Final = 5.0
+"""Creating a partitioned topic does not wait longer for other clusters to have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,35 @@ class ReplicationSurroundings:
     senders: set[Sending] = field(default_factory=set)
     """The senders at work."""
 
+    async def spread_partitions(self, topic: TopicName, clusters: Iterable[str]) -> str:
+        """Have a partitioned topic of this cluster in others with as many partitions, at once.
+
+        A replicator does it as well, before it copies; but a topic that nobody uses has none.
+
+        Returns:
+            What did not work, in words; empty: all of them have it.
+        """
+        around = self.sending
+        if not around.settings.replication_creates_partitions or not topic.is_persistent:
+            return ""
+
+        async def spread(cluster: str) -> str:
+            try:
+                async with asyncio.timeout(SPREAD_S_MAX):
+                    here = await around.partitions_of(topic)
+                    remote = self.remotes.cluster(cluster)
+                    await have_partitions(topic, here, remote, may_create=True)
+            except (SdkError, RequestError, TimeoutError) as error:
+                reason = str(error) or f"no answer within {SPREAD_S_MAX:g} s"
+                _log.warning(
+                    "partitions_not_spread", topic=str(topic), cluster=cluster, reason=reason
+                )
+                return f"not in cluster {cluster} yet: {reason}"
+            return ""
+
+        others = [each for each in clusters if each != around.cluster]
+        return "; ".join(filter(None, await asyncio.gather(*map(spread, others))))
+
 
 class Replication(Feature):
     """The copies of one topic of this broker to all other clusters."""
@@ -69,12 +112,14 @@ class Replication(Feature):
         stored_cursors: Callable[[], Awaitable[Sequence[str]]],
         open_cursor: Callable[[str, Position, dict[str, str]], Awaitable[Cursor]],
         changed: Callable[[], None],
+        published: Published,
     ) -> None:
         """
         Args:
             stored_cursors: the names of the durable cursors of the topic.
             open_cursor: opens the cursor of a name, or makes it at a position, with properties.
             changed: called when the rows of the publish line are other ones.
+            published: messages and bytes that were published to the topic so far.
         """
         self._topic = topic
         self._log = log
@@ -82,6 +127,7 @@ class Replication(Feature):
         self._stored_cursors = stored_cursors
         self._open_cursor = open_cursor
         self._changed = changed
+        self._published = published
         self._cursors: dict[str, Cursor] = {}
         """By cluster."""
         self._senders: dict[str, Sending] = {}
@@ -92,24 +138,31 @@ class Replication(Feature):
     # Its life
 
     async def restore(self) -> None:
-        """Have the cursors that are stored, before anything is trimmed.
+        """Have the cursors that are stored, before anything is trimmed; and one for each cluster
+        that the policies name, before anything is published: what came before it is not copied.
 
         Raises:
-            CursorError
+            LedgerError, CursorError: a cursor cannot be opened, or made, now.
         """
         for name in await self._stored_cursors():
             if name.startswith(REPLICATOR_PREFIX):
                 remote = name.removeprefix(REPLICATOR_PREFIX)
                 self._cursors[remote] = await self._open_cursor(name, LATEST, {})
+        for remote in sorted(self._wanted()):
+            await self._begin(remote)
         self._apply_soon()
 
     def policies_changed(self, before: Policies) -> None:
+        for each in self._senders.values():
+            each.policies_changed()
         if self._topic.policies.replicated_to != before.replicated_to:
             self._apply_soon()
 
     def look(self) -> Work | None:
-        """Begin, or end, what could not be done when the policies changed."""
+        """Begin, or end, what could not be done when the policies changed; look at the senders."""
         self._apply_soon()
+        for each in self._senders.values():
+            each.look()
         return None
 
     def _wanted(self) -> set[str]:
@@ -141,8 +194,8 @@ class Replication(Feature):
             async with self._topic.gate.placing():
                 cursor = await self._make_cursor(remote)
             self._cursors[remote] = cursor
-        if self._is_closed:
-            return
+        if self._is_closed or remote in self._senders:
+            return  # policies that changed while this was under way have begun it
         sender = Sending(
             self._topic,
             self._log,
@@ -150,6 +203,7 @@ class Replication(Feature):
             self._around.remotes.cluster(remote),
             self._around.sending,
             incarnation=incarnation,
+            published=self._published,
         )
         self._senders[remote] = sender
         self._around.senders.add(sender)
@@ -196,6 +250,9 @@ class Replication(Feature):
 
     def cursors(self) -> Iterable[Cursor]:
         return self._cursors.values()
+
+    def backlogs(self) -> Iterable[FeatureBacklog]:
+        return self._senders.values()
 
     def close(self) -> None:
         """Begin nothing more, and send nothing more."""

@@ -22,17 +22,21 @@ from magnetar.broker.base.errors import NotAllowedError, RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.log_snapshots import ReplayedLog, SnapshotCursor
 from magnetar.broker.features.replication.copies import MARKER_RECEIPT, as_copy, goes_to
+from magnetar.broker.features.replication.figures import CopyFigures
 from magnetar.broker.features.replication.names import replicator_name
+from magnetar.broker.features.replication.partitions import have_partitions
 from magnetar.broker.features.replication.remotes import RemoteCluster
 from magnetar.broker.features.replication.source_marks import NO_INCARNATION, CopyPlace, Source
 from magnetar.broker.features.replication.window import SendWindow, sent_in, sent_properties
 from magnetar.broker.topic import TopicPort
+from magnetar.broker.topic.dispatch.throttle import Published, RateLimiter
+from magnetar.broker.topic.feature import DurableBacklogCursor
 from magnetar.cursors import CursorError
 from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
-from magnetar.sdk.errors import BrokerUnavailableError, SdkError, service_error
+from magnetar.sdk.errors import BrokerUnavailableError, SdkError, ServiceError, service_error
 from magnetar.sdk.wire import (
     BaseCommand,
     MalformedPayloadError,
@@ -53,11 +57,11 @@ MAGNETAR_VERSION = "Magnetar"
 """What servers of ours say first of themselves: they see gaps, so much may be under way."""
 
 
-class ReplicationCursor(SnapshotCursor, Protocol):
+class ReplicationCursor(SnapshotCursor, DurableBacklogCursor, Protocol):
     """What is needed of the cursor; `Cursor` is one."""
 
     @property
-    def backlog_entries(self) -> int: ...
+    def name(self) -> str: ...
 
 
 SchemaOf = Callable[[TopicName, bytes], Awaitable[pb.Schema]]
@@ -89,8 +93,13 @@ class Sending:
         around: SendingSurroundings,
         *,
         incarnation: int,
+        published: Published = lambda: (0, 0),
     ) -> None:
-        """`incarnation`: which life of the log it is; see `source_marks.py`."""
+        """
+        Args:
+            incarnation: which life of the log it is; see `source_marks.py`.
+            published: messages and bytes that were published to the topic so far.
+        """
         self._topic = topic
         self._log = log
         self.cursor = cursor
@@ -100,16 +109,23 @@ class Sending:
         self._label = f"{topic.name} to {remote.name}"
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
+        self._limiter = RateLimiter(asyncio.get_running_loop().time, published)
+        self._limiter.set_rate(topic.policies.replicator_dispatch_rate)
+        self._released = asyncio.Event()
+        """Set when waiting for the rate is of no use any more."""
         self._session: _Session | None = None
+        self._awaited: Position | None = None
+        """The copy whose receipt was awaited at the last look, and since which look it was."""
+        self._awaited_since_s = 0.0
         self._is_closed = False
         self.problem = ""
         """Why nothing is copied just now; empty: nothing is known to be wrong."""
         self.since_ms = 0
         """Since when it is connected, ms since 1970; 0: it is not."""
-        self.messages_out = 0
-        self.bytes_out = 0
-        self.skipped = 0
-        """Entries that do not go there."""
+        self.figures = CopyFigures(around.clock.wall_ms())
+        if cursor.backlog_entries:
+            first = log.next_position(cursor.mark_delete)
+            self.figures.fell_behind(topic.log.stored_since_ms(first) or around.clock.wall_ms())
 
     def start(self) -> None:
         """Begin."""
@@ -129,13 +145,44 @@ class Sending:
             await asyncio.wait([self._task])
 
     @property
+    def topic(self) -> TopicName:
+        """The topic that is copied."""
+        return self._topic.name
+
+    @property
+    def remote(self) -> str:
+        """Name of the cluster that it is copied to."""
+        return self._remote.name
+
+    @property
     def is_connected(self) -> bool:
         """Whether it has a producer there."""
         return self._session is not None
 
     def on_stored(self) -> None:
         """The log has news."""
+        if not self.figures.is_behind:
+            self.figures.fell_behind(self._around.clock.wall_ms())
         self._news.set()
+
+    def look(self) -> None:
+        """Sample the counters, and begin anew if receipts have not come for long: a broker there
+        that hangs would hold the copies up for ever, and nobody would know (rule 17.8)."""
+        around, session = self._around, self._session
+        self.figures.sample(around.clock.wall_ms(), around.settings.stats_rate_interval_s)
+        awaited = session.window.awaited if session is not None else None
+        now_s = around.clock.monotonic_s()
+        if awaited is None or awaited != self._awaited:
+            self._awaited, self._awaited_since_s = awaited, now_s
+        elif session is not None and not session.is_failed:
+            waited_s = now_s - self._awaited_since_s
+            if waited_s >= around.settings.replication_receipt_timeout_s:
+                session.give_up(f"has not receipted the message at {awaited} for {waited_s:.0f} s")
+
+    def policies_changed(self) -> None:
+        """The topic has other policies: another rate may count."""
+        self._limiter.set_rate(self._topic.policies.replicator_dispatch_rate)
+        self._released.set()
 
     # Running
 
@@ -155,9 +202,18 @@ class Sending:
                 failures += 1
                 _log.exception("replication_broke", copies=self._label)
             settings = self._around.settings
-            await asyncio.sleep(
+            await self._pause(
                 backoff(settings.replication_retry_s, failures, settings.replication_retry_s_max)
             )
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless something happens that makes waiting of no use."""
+        self._released.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._released.wait()
+        except TimeoutError:
+            pass
 
     def _note_problem(self, problem: str) -> None:
         if problem != self.problem:
@@ -187,6 +243,7 @@ class Sending:
             await self._send_all(session)
         finally:
             self._session, self.since_ms = None, 0
+            self.figures.came_on(session.window.oldest_published_ms)
             session.detach()
 
     def _window(self, connection: "Connection") -> SendWindow:
@@ -202,23 +259,19 @@ class Sending:
         )
 
     async def _have_partitions(self) -> None:
-        """Check that the topic has as many partitions there as here: messages of partition i go to
-        partition i (rule 8.1).
+        """Have as many partitions there as here, if the topic is a partition (rule 8.1).
 
         Raises:
-            NotAllowedError: it has another number.
+            SdkError, RequestError: see `have_partitions`.
         """
-        name = self._topic.name
-        if name.partition_index < 0:
-            return
-        base = name.partitioned
-        here = await self._around.partitions_of(base)
-        there = await (await self._remote.lookup()).partitions(str(base))
-        if here != there:
-            raise NotAllowedError(
-                f"{base} has {here} partitions here and {there} in {self._remote.name}: "
-                f"give it {here} there (`topics create-partitioned-topic`, or "
-                "`update-partitioned-topic`)"
+        name, around = self._topic.name, self._around
+        if name.partition_index >= 0:
+            base = name.partitioned
+            await have_partitions(
+                base,
+                await around.partitions_of(base),
+                self._remote,
+                may_create=around.settings.replication_creates_partitions,
             )
 
     async def _send_all(self, session: "_Session") -> None:
@@ -227,7 +280,13 @@ class Sending:
         while True:
             self._news.clear()
             session.check()
-            if not window.has_room or position > self._topic.visibility.last:
+            if position <= self.cursor.mark_delete:
+                window.skip(self.cursor.mark_delete)  # all up to there was dropped
+                position = log.next_position(self.cursor.mark_delete)
+            is_at_end = position > self._topic.visibility.last
+            if is_at_end and window.is_empty:
+                self.figures.caught_up()
+            if is_at_end or not window.has_room:
                 await self._news.wait()
                 continue
             first, entries = await log.read_range(
@@ -256,18 +315,37 @@ class Sending:
 
     async def _offer(self, session: "_Session", position: Position, entry: bytes) -> None:
         """Send the entry that comes next, or skip it."""
+        if position <= self.cursor.mark_delete:
+            session.window.skip(position)  # it was dropped
+            return
         metadata, _ = split_payload(entry)
         is_hidden = self._topic.visibility.is_aborted(position)
         if is_hidden or not goes_to(self._remote.name, metadata):
             session.window.skip(position)
-            self.skipped += 1
+            self.figures.skipped += 1
             return
         schema = b""
         if metadata.schema_version:
             schema = await self._schema_there(session, metadata.schema_version)
+        if self._limiter.is_active:
+            await self._wait_for_rate(session)
         session.send(self._source, position, entry, metadata, schema)
-        self.messages_out += max(1, metadata.num_messages_in_batch)
-        self.bytes_out += len(entry)
+        messages = max(1, metadata.num_messages_in_batch)
+        self._limiter.spend(messages, len(entry))
+        self.figures.messages_out += messages
+        self.figures.bytes_out += len(entry)
+
+    async def _wait_for_rate(self, session: "_Session") -> None:
+        """Return when one more entry may be sent. A timer ends each wait (rule 17.8).
+
+        Raises:
+            SdkError: the session is lost.
+        """
+        limiter = self._limiter
+        while not all(limiter.room()):
+            session.check()
+            await self._pause(limiter.wait_s())
+        session.check()
 
     async def _schema_there(self, session: "_Session", version: bytes) -> bytes:
         """The version that a schema has there, which is registered if need be (rule 9.1).
@@ -278,11 +356,13 @@ class Sending:
         found = session.schemas.get(version)
         if found is None:
             schema = await self._around.schema_of(self._topic.name, version)
-            found = await session.register(
-                str(self._topic.name),
-                schema,
-                timeout_ms=self._around.settings.replication_timeout_ms,
-            )
+            timeout_ms = self._around.settings.replication_timeout_ms
+            try:
+                found = await session.register(str(self._topic.name), schema, timeout_ms=timeout_ms)
+            except ServiceError as error:
+                number = int.from_bytes(version, "big")
+                told = f"{session.peer} refuses version {number} of the schema {schema.name}"
+                raise service_error(error.server_code, f"{told}: {error}") from error
             session.schemas[version] = found
         return found
 
@@ -302,23 +382,78 @@ class Sending:
     def lost(self) -> None:
         """The connection, or the producer there, is gone."""
         self._news.set()
+        self._released.set()
+
+    # The backlog, as others see it: see `FeatureBacklog`
+
+    @property
+    def name(self) -> str:
+        """Name of the cursor."""
+        return self.cursor.name
+
+    @property
+    def what(self) -> str:
+        """The copies that the backlog is of, in words."""
+        return f"copies to cluster {self._remote.name}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its backlog is there to be seen, and dropped."""
+        return not self._is_closed
+
+    @property
+    def expires(self) -> bool:
+        """Whether messages are dropped when their time to live is over, copied or not."""
+        return self._around.settings.replication_ttl_enabled
+
+    def drop_through(self, through: Position) -> int:
+        """Copy nothing more through a position, though it is not there; returns how many entries
+        that drops. What is under way may arrive."""
+        cursor, before = self.cursor, self.cursor.backlog_entries
+        through = min(through, self._topic.visibility.last)
+        if self._is_closed or not cursor.ack_cumulative(through):
+            return 0
+        dropped = max(0, before - cursor.backlog_entries)
+        self.figures.expired_entries += dropped
+        if not cursor.backlog_entries:
+            self.figures.caught_up()
+        _log.warning(
+            "copies_dropped", copies=self._label, entries=dropped, through=str(cursor.mark_delete)
+        )
+        self._news.set()
+        self._released.set()
+        return dropped
 
     # Shown
 
+    def delay_s(self, now_ms: int) -> int:
+        """The age of the oldest message that is not there, s; 0: all are."""
+        session = self._session
+        oldest_ms = session.window.oldest_published_ms if session is not None else 0
+        return self.figures.delay_s(now_ms, oldest_ms)
+
     def shown(self) -> dict[str, Any]:
-        """Statistics under Pulsar's names."""
+        """Statistics under Pulsar's names. What comes from there is another part's to say."""
+        figures, now_ms = self.figures, self._around.clock.wall_ms()
+        rate, bytes_rate, expiry_rate = figures.rates(now_ms)
         return {
             "msgRateIn": 0.0,
             "msgThroughputIn": 0.0,
-            "msgRateOut": 0.0,
-            "msgThroughputOut": 0.0,
-            "msgRateExpired": 0.0,
+            "msgInCount": 0,
+            "bytesInCount": 0,
+            "msgRateOut": rate,
+            "msgThroughputOut": bytes_rate,
+            "msgOutCount": figures.messages_out,
+            "bytesOutCount": figures.bytes_out,
+            "msgRateExpired": expiry_rate,
+            "msgExpiredCount": figures.expired_entries,
             "replicationBacklog": self.cursor.backlog_entries,
             "connected": self.is_connected,
-            "replicationDelayInSeconds": 0,
-            "msgOutCount": self.messages_out,
-            "bytesOutCount": self.bytes_out,
+            "replicationDelayInSeconds": self.delay_s(now_ms),
+            "inboundConnection": None,
+            "inboundConnectedSince": None,
             "outboundConnection": self._session.peer if self._session is not None else None,
+            "outboundConnectedSince": self.since_ms or None,
             "problem": self.problem,
         }
 
@@ -448,7 +583,7 @@ class _Session:
         if metadata.HasField("marker_type"):
             command.marker = True
             self._markers.add(position)
-        self.window.send(position, len(copy))
+        self.window.send(position, len(copy), metadata.publish_time)
         self._connection.write(
             [encode_payload_command(BaseCommand(type=BaseCommand.SEND, send=command), copy)]
         )
@@ -487,6 +622,15 @@ class _Session:
 
     def on_session_lost(self, connection: "Connection") -> None:
         self._fail(BrokerUnavailableError(f"{self.peer} has closed the producer, or is lost"))
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it has ended, as `check` will tell."""
+        return self._failure is not None
+
+    def give_up(self, why: str) -> None:
+        """End it: `why` says what the broker there does not do."""
+        self._fail(BrokerUnavailableError(f"{self.peer} {why}"))
 
     def _fail(self, error: SdkError) -> None:
         if self._failure is None:

@@ -21,6 +21,8 @@ class _Entry(NamedTuple):
     position: Position
     size: int
     """Bytes that were sent; 0: it was skipped."""
+    published_ms: int = 0
+    """When it was published, by its producer's clock; 0: unknown."""
 
 
 class SendWindow:
@@ -42,6 +44,13 @@ class SendWindow:
         self._under_way: deque[_Entry] = deque()
         self._sent_entries = 0
         self._sent_bytes = 0
+        self._receipted_ms = 0
+
+    @property
+    def oldest_published_ms(self) -> int:
+        """Publish time of the oldest copy under way, or else of the last that was receipted; 0:
+        unknown."""
+        return self._under_way[0].published_ms if self._under_way else self._receipted_ms
 
     @property
     def has_room(self) -> bool:
@@ -60,9 +69,9 @@ class SendWindow:
         else:
             self.mark = position
 
-    def send(self, position: Position, size: int) -> None:
+    def send(self, position: Position, size: int, published_ms: int = 0) -> None:
         """The entry that comes next is sent."""
-        self._under_way.append(_Entry(position, size))
+        self._under_way.append(_Entry(position, size, published_ms))
         self._sent_entries += 1
         self._sent_bytes += size
         self.previous = position
@@ -75,7 +84,7 @@ class SendWindow:
     def receipt(self) -> None:
         """The copy that is awaited was receipted."""
         under_way = self._under_way
-        position, size = under_way.popleft()
+        position, size, self._receipted_ms = under_way.popleft()
         self._sent_entries -= 1
         self._sent_bytes -= size
         self.mark = self.receipted = position

@@ -4,11 +4,12 @@ Amounts are estimates from the ledger list: nothing is read for them. Entries ar
 whole ledgers plus a share of those that a position cuts. Nothing is ever negative: a position in a
 ledger that is gone counts as the border where that ledger was.
 
-A quota is by size or by age of what the slowest durable subscription has not acknowledged. Above
-it, its policy says what happens. *Hold* and *exception*: producers are disconnected and refused,
-each with an error of its own, until the backlog is below again. *Eviction*: the oldest messages
-leave the backlogs, down to nine tenths of a quota by size, or down to the age. A new producer asks
-at once; for those that are connected the ticker asks.
+A quota is by size or by age of what the slowest durable subscription has not acknowledged. Where it
+holds producers back, backlogs of features count as well, such as copies to another cluster; none of
+these is ever evicted. Above a quota, its policy says what happens. *Hold* and *exception*:
+producers are disconnected and refused, each with an error of its own, until the backlog is below
+again. *Eviction*: the oldest messages leave the backlogs, down to nine tenths of a quota by size,
+or down to the age. A new producer asks at once; for those that are connected the ticker asks.
 
 Source: protocol sheet section 8 (backlog quota); managed ledger, section 6.
 """
@@ -26,9 +27,16 @@ from magnetar.broker.base.errors import (
     BrokerPersistenceError,
     RequestError,
 )
-from magnetar.broker.features.retention.expiry import Expiry, advance, closings, is_credible
+from magnetar.broker.base.naming import is_replicator
+from magnetar.broker.features.retention.expiry import (
+    Expirable,
+    Expiry,
+    advance,
+    closings,
+    is_credible,
+)
 from magnetar.broker.policies.model import BacklogPolicy
-from magnetar.broker.topic import OldestEntry, Topic
+from magnetar.broker.topic import Backlog, OldestEntry, Topic
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.managed_log.log_retention import bytes_behind, position_with_bytes_behind
@@ -54,7 +62,7 @@ def storage_bytes(topic: Topic) -> int:
     return sum(ledger.bytes for ledger in topic.log.ledgers)
 
 
-def backlog_bytes(topic: Topic, subscription: Subscription) -> int:
+def backlog_bytes(topic: Topic, subscription: Backlog) -> int:
     """About how many bytes lie behind what a subscription has acknowledged without a gap."""
     if not subscription.is_open or subscription.cursor.is_caught_up:
         return 0
@@ -72,10 +80,23 @@ def slowest(topic: Topic) -> Subscription | None:
     return found
 
 
+def furthest_back(topic: Topic, *, counts_features: bool) -> Expirable | None:
+    """What is furthest back, subscription or backlog of a feature; None: nothing has a backlog."""
+    found: Expirable | None = slowest(topic)
+    if not counts_features:
+        return found
+    for each in topic.feature_backlogs().values():
+        if not each.is_open or each.cursor.is_caught_up:
+            continue
+        if found is None or each.cursor.mark_delete < found.cursor.mark_delete:
+            found = each
+    return found
+
+
 def topic_backlog_bytes(topic: Topic) -> int:
     """The largest backlog of a durable subscription, which is what a quota counts."""
-    furthest_back = slowest(topic)
-    return backlog_bytes(topic, furthest_back) if furthest_back is not None else 0
+    found = slowest(topic)
+    return backlog_bytes(topic, found) if found is not None else 0
 
 
 async def oldest_publish_ms(topic: Topic, subscription: Subscription) -> int | None:
@@ -90,7 +111,7 @@ async def oldest_publish_ms(topic: Topic, subscription: Subscription) -> int | N
     return oldest.published_ms if oldest is not None else None
 
 
-async def oldest_entry(topic: Topic, subscription: Subscription) -> OldestEntry | None:
+async def oldest_entry(topic: Topic, subscription: Backlog) -> OldestEntry | None:
     """The oldest unacknowledged entry; None: there is none. One read at most.
 
     Raises:
@@ -108,7 +129,7 @@ async def oldest_entry(topic: Topic, subscription: Subscription) -> OldestEntry 
     return OldestEntry(position, publish_time_ms_of(found[0])) if found else None
 
 
-async def age_s(topic: Topic, subscription: Subscription, now_ms: int) -> float | None:
+async def age_s(topic: Topic, subscription: Backlog, now_ms: int) -> float | None:
     """The age of the oldest unacknowledged entry; None: there is none. One read at most.
 
     An entry from the future is as old as its ledger is closed, and not old at all while that is
@@ -132,23 +153,23 @@ async def backlog_age(topic: Topic, now_ms: int, *, reads: bool = True) -> Backl
     Returns:
         None: there is no backlog, or the message cannot be read now.
     """
-    furthest_back = slowest(topic)
-    if furthest_back is None:
+    found = slowest(topic)
+    if found is None:
         return None
-    position = furthest_back.cursor.next_unacked(furthest_back.cursor.mark_delete)
+    position = found.cursor.next_unacked(found.cursor.mark_delete)
     oldest = topic.use.oldest_seen
     if oldest is None or oldest.position != position:
         if not reads and topic.tail.cache.find(position) is None:
             return None
         try:
             async with asyncio.timeout(_LOOK_S_MAX):
-                oldest = await oldest_entry(topic, furthest_back)
+                oldest = await oldest_entry(topic, found)
         except (LedgerError, TimeoutError):
             return None
         topic.use.oldest_seen = oldest
         if oldest is None:
             return None
-    return BacklogAge(furthest_back.name, int(_age_s(topic, oldest, now_ms)))
+    return BacklogAge(found.name, int(_age_s(topic, oldest, now_ms)))
 
 
 def _age_s(topic: Topic, oldest: OldestEntry, now_ms: int) -> float:
@@ -174,10 +195,13 @@ class Excess:
     is_age: bool
     text: str
     """What was found and what is allowed."""
+    feature: str = ""
+    """The feature whose backlog it is, in words; empty: a subscription's."""
 
     def refusal(self, topic: str) -> RequestError | None:
         """What a producer is told; None: it is let in."""
-        advice = f"{topic}: {self.text}; producers are refused until consumers catch up"
+        who = f"{self.feature} catch up" if self.feature else "consumers catch up"
+        advice = f"{topic}: {self.text}; producers are refused until {who}"
         match self.policy:
             case BacklogPolicy.HOLD:
                 return BacklogQuotaHoldError(advice)
@@ -193,7 +217,7 @@ class Quotas:
         self._clock = clock
         self._expiry = expiry
 
-    async def check_producer(self, topic: Topic) -> None:
+    async def check_producer(self, topic: Topic, producer_name: str) -> None:
         """Refuse a new producer where the policy wants that.
 
         Raises:
@@ -204,7 +228,7 @@ class Quotas:
         if policies.size_quota.bytes <= 0 and policies.age_quota.seconds <= 0:
             return
         try:
-            excesses = await self.excesses(topic)
+            excesses = await self.excesses(topic, counts_features=not is_replicator(producer_name))
         except LedgerError as error:
             raise BrokerPersistenceError(
                 f"{topic.name}: whether its backlog is above the quota cannot be told: {error}"
@@ -219,7 +243,8 @@ class Quotas:
         policies = topic.policies
         if policies.size_quota.bytes <= 0 and policies.age_quota.seconds <= 0:
             return None
-        return self.enforce(topic) if slowest(topic) is not None else None
+        has_backlog = slowest(topic) is not None or topic.feature_backlogs()
+        return self.enforce(topic) if has_backlog else None
 
     async def enforce(self, topic: Topic) -> None:
         """Do what the policies say about each excess.
@@ -227,44 +252,49 @@ class Quotas:
         Raises:
             LedgerError: the oldest message cannot be read now.
         """
-        for excess in await self.excesses(topic):
+        excesses = await self.excesses(topic)
+        for excess in excesses:
             if topic.is_closed or not topic.tenure.holds():
                 return
             if excess.policy is BacklogPolicy.EVICT:
                 await self._evict(topic, excess)
-            elif topic.producers:
-                _log.warning(
-                    "producers_blocked_by_quota",
-                    topic=str(topic.name),
-                    producers=len(topic.producers),
-                    reason=excess.text,
-                )
-                for producer in list(topic.producers.values()):
-                    producer.close_by_broker()
+            else:
+                _block(topic, excess, spares_copiers=bool(excess.feature))
+        if any(each.feature for each in excesses) and topic.producers:
+            for excess in await self.excesses(topic, counts_features=False):
+                if excess.policy is not BacklogPolicy.EVICT and not topic.is_closed:
+                    _block(topic, excess, spares_copiers=False)
 
-    async def excesses(self, topic: Topic) -> list[Excess]:
+    async def excesses(self, topic: Topic, *, counts_features: bool = True) -> list[Excess]:
         """The quotas that the topic is above, size before age.
+
+        Args:
+            counts_features: whether backlogs of features count; against a quota that evicts they
+                never do. Copies that come from another cluster add nothing to those that go there,
+                and are judged without these: else two clusters would hold each other back for ever.
 
         Raises:
             LedgerError: the oldest message cannot be read now.
         """
         policies = topic.policies
         found: list[Excess] = []
-        limit = policies.size_quota.bytes
-        if limit > 0 and (size := topic_backlog_bytes(topic)) >= limit:
-            text = f"its backlog has {size} bytes, and the quota is {limit}"
-            found.append(Excess(policies.size_quota.policy, False, text))
-        limit_s = policies.age_quota.seconds
-        if limit_s > 0 and (old_s := await self._age_s(topic)) > limit_s:
-            text = f"its oldest unacknowledged message is {old_s:.0f} s old; the quota is {limit_s}"
-            found.append(Excess(policies.age_quota.policy, True, text))
+        limit, policy = policies.size_quota.bytes, policies.size_quota.policy
+        counts = counts_features and policy is not BacklogPolicy.EVICT
+        behind = furthest_back(topic, counts_features=counts) if limit > 0 else None
+        if behind is not None and (size := backlog_bytes(topic, behind)) >= limit:
+            text = f"its backlog{_of(behind)} has {size} bytes, and the quota is {limit}"
+            found.append(Excess(policy, False, text, _feature_in(behind)))
+        limit_s, policy = policies.age_quota.seconds, policies.age_quota.policy
+        counts = counts_features and policy is not BacklogPolicy.EVICT
+        behind = furthest_back(topic, counts_features=counts) if limit_s > 0 else None
+        now_ms = self._clock.wall_ms()
+        if behind is not None and (old_s := await age_s(topic, behind, now_ms) or 0.0) > limit_s:
+            text = (
+                f"the oldest message in its backlog{_of(behind)} is {old_s:.0f} s old; the quota "
+                f"is {limit_s}"
+            )
+            found.append(Excess(policy, True, text, _feature_in(behind)))
         return found
-
-    async def _age_s(self, topic: Topic) -> float:
-        furthest_back = slowest(topic)
-        if furthest_back is None:
-            return 0.0
-        return await age_s(topic, furthest_back, self._clock.wall_ms()) or 0.0
 
     async def _evict(self, topic: Topic, excess: Excess) -> None:
         durable = [each for each in topic.subscriptions.values() if each.is_durable]
@@ -283,3 +313,31 @@ class Quotas:
             _log.warning(
                 "backlog_evicted", topic=str(topic.name), entries=dropped, reason=excess.text
             )
+
+
+def _block(topic: Topic, excess: Excess, *, spares_copiers: bool) -> None:
+    """Disconnect the producers of a topic; those that bring copies may be spared."""
+    blocked = [
+        each
+        for each in topic.producers.values()
+        if not (spares_copiers and is_replicator(each.name))
+    ]
+    if blocked:
+        _log.warning(
+            "producers_blocked_by_quota",
+            topic=str(topic.name),
+            producers=len(blocked),
+            reason=excess.text,
+        )
+        for producer in blocked:
+            producer.close_by_broker()
+
+
+def _feature_in(backlog: Expirable) -> str:
+    """The feature that a backlog is of, in words; empty: it is a subscription's."""
+    return "" if isinstance(backlog, Subscription) else backlog.what
+
+
+def _of(backlog: Expirable) -> str:
+    what = _feature_in(backlog)
+    return f" of {what}" if what else ""

@@ -10,6 +10,9 @@ a clock that is behind, and ages nothing: what the log knows of the storing coun
 entries just before may be younger. With clocks that disagree the result is approximate, and never
 beyond the last confirmed entry (rule 4.3 of the managed ledger).
 
+Backlogs of features, such as copies to another cluster, expire only where the feature says so: they
+are lost by it.
+
 Expiry, eviction and an operator's skip *advance* a subscription. To the cursor that is a cumulative
 acknowledgement, and to the dispatcher as if every entry up to there had been acknowledged: what is
 pending at a consumer stays with its client, and counts for nothing any more. Nothing is deleted
@@ -23,7 +26,7 @@ from typing import TypeGuard
 import structlog
 
 from magnetar.broker.base.entry import publish_time_ms_of
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import FeatureBacklog, Topic
 from magnetar.broker.topic.positions import CLOCKS_DIFFER_MS, ListedLog, newest_published_ms
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.ledger.managed_log.log_metadata import LogLedger
@@ -34,6 +37,9 @@ _log = structlog.get_logger()
 
 _CLOCK_SET_MS = 1_577_836_800_000
 """2020: machines whose clock nobody has set yet begin in 1970 or 2000."""
+
+Expirable = Subscription | FeatureBacklog
+"""What messages expire in."""
 
 _Piece = tuple[int, int, int]
 """Ledger, first entry, number of entries."""
@@ -52,19 +58,19 @@ class Expiry:
 
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
         """For the ticker: the work, if messages of the topic can be too old."""
-        if topic.policies.message_ttl_s <= 0 or not _with_backlog(topic.subscriptions.values()):
+        if topic.policies.message_ttl_s <= 0:
             return None
-        return self._expire(topic)
+        behind = _with_backlog(expiring(topic))
+        return self._expire(topic, behind) if behind else None
 
-    async def _expire(self, topic: Topic) -> None:
-        await self.expire(
-            topic, list(topic.subscriptions.values()), age_s=topic.policies.message_ttl_s
-        )
+    async def _expire(self, topic: Topic, behind: Sequence[Expirable]) -> None:
+        await self.expire(topic, behind, age_s=topic.policies.message_ttl_s)
 
     async def expire(
-        self, topic: Topic, subscriptions: Sequence[Subscription], *, age_s: float
+        self, topic: Topic, subscriptions: Sequence[Expirable], *, age_s: float
     ) -> int:
-        """Drop what is older than `age_s` from the subscriptions; returns how many entries, summed.
+        """Drop what is older than `age_s` from the subscriptions, or backlogs of features; returns
+        how many entries, summed.
 
         Raises:
             LedgerError: an entry cannot be read now.
@@ -80,7 +86,7 @@ class Expiry:
             self._running.discard(topic)
 
     async def _expire_older(
-        self, topic: Topic, behind: Sequence[Subscription], now_ms: int, time_ms: int
+        self, topic: Topic, behind: Sequence[Expirable], now_ms: int, time_ms: int
     ) -> int:
         """Drop what is older than the time.
 
@@ -93,7 +99,7 @@ class Expiry:
         closed = await self._closed_before(topic, behind, now_ms, time_ms)
         if closed is not None:
             total += self.expire_through(topic, behind, closed)
-        by_start: dict[Position, list[tuple[Subscription, Position]]] = {}
+        by_start: dict[Position, list[tuple[Expirable, Position]]] = {}
         for each in _with_backlog(behind):
             mark = each.cursor.mark_delete
             # Where transactions hold a subscription back, it is not at the end of those ledgers.
@@ -117,7 +123,7 @@ class Expiry:
         return total
 
     async def _closed_before(
-        self, topic: Topic, behind: Sequence[Subscription], now_ms: int, time_ms: int
+        self, topic: Topic, behind: Sequence[Expirable], now_ms: int, time_ms: int
     ) -> Position | None:
         """The end of the ledgers that were closed before the time; None: nobody stands before it.
 
@@ -137,11 +143,14 @@ class Expiry:
         return end
 
     def expire_through(
-        self, topic: Topic, subscriptions: Sequence[Subscription], through: Position
+        self, topic: Topic, subscriptions: Sequence[Expirable], through: Position
     ) -> int:
         """Drop everything through the position; returns how many entries, summed."""
         total = 0
         for subscription in subscriptions:
+            if not isinstance(subscription, Subscription):
+                total += subscription.drop_through(through)
+                continue
             dropped = advance(subscription, through)
             if dropped:
                 subscription.expired_entries += dropped
@@ -155,6 +164,12 @@ class Expiry:
                     through=str(through),
                 )
         return total
+
+
+def expiring(topic: Topic) -> list[Expirable]:
+    """What messages of a topic expire in: all subscriptions, and features that want it."""
+    wanting = (each for each in topic.feature_backlogs().values() if each.expires)
+    return [*topic.subscriptions.values(), *wanting]
 
 
 def advance(subscription: Subscription, through: Position) -> int:
@@ -180,7 +195,7 @@ def _is_ours(topic: Topic) -> bool:
     return not topic.is_closed and topic.tenure.holds()
 
 
-def _with_backlog(subscriptions: Iterable[Subscription]) -> list[Subscription]:
+def _with_backlog(subscriptions: Iterable[Expirable]) -> list[Expirable]:
     return [each for each in subscriptions if each.is_open and not each.cursor.is_caught_up]
 
 

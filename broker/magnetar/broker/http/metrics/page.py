@@ -7,11 +7,12 @@ series are right whatever is shown. Writing begins when everything is gathered.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.replication.sending import Sending
 from magnetar.broker.http.metrics import topic_values as of
 from magnetar.broker.http.metrics.broker_values import (
     BALANCE,
@@ -44,11 +45,19 @@ from magnetar.broker.http.metrics.text import (
     labels_of,
     portions,
 )
-from magnetar.broker.http.metrics.topic_values import COMPACTION, CONSUMER, SUBSCRIPTION, TOPIC
+from magnetar.broker.http.metrics.topic_values import (
+    COMPACTION,
+    CONSUMER,
+    REPLICATION,
+    SUBSCRIPTION,
+    TOPIC,
+)
+from magnetar.broker.http.topic_stats import copiers_of
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.ledger.metric_fields import Kind
+from magnetar.sdk.wire import TopicName
 
 STEPS_AT_ONCE = 200
 """Topics and subscriptions that are gathered before others get their turn: some milliseconds."""
@@ -59,7 +68,7 @@ NAMESPACE_TOPICS = gauge("pulsar_topics_count", "Topics of a namespace that this
 class _Namespace:
     """The topics of a namespace that have no series of their own, added up."""
 
-    __slots__ = ("delayed", "has_unshown", "sums", "topics")
+    __slots__ = ("delayed", "has_unshown", "replication", "sums", "topics")
 
     def __init__(self) -> None:
         self.topics = 0
@@ -67,6 +76,8 @@ class _Namespace:
         self.has_unshown = False
         self.sums = [0.0] * len(of.TOPIC)
         self.delayed = 0
+        self.replication: dict[str, tuple[float, ...]] = {}
+        """By the other cluster."""
 
 
 class SumsOfCounters:
@@ -101,9 +112,20 @@ _KINDS = tuple(metric.kind for metric in of.TOPIC)
 class Gathering:
     """One look at all topics, topic by topic."""
 
-    def __init__(self, settings: BrokerSettings, sampler: Sampler, *, cluster: str) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        sampler: Sampler,
+        senders: Iterable[Sending] = (),
+        *,
+        cluster: str,
+    ) -> None:
+        """`senders`: what copies topics to other clusters."""
         self._sampler = sampler
         self._cluster = cluster
+        self._senders: dict[TopicName, list[Sending]] = {}
+        for each in senders:
+            self._senders.setdefault(each.topic, []).append(each)
         self._topics_max = settings.metrics_topics_max
         self._topics_left = (
             settings.metrics_topics_max if settings.expose_topic_level_metrics else 0
@@ -120,6 +142,7 @@ class Gathering:
         self.subscriptions_left_out = 0
         self._topics = Table(of.TOPIC)
         self._compactions = Table(of.COMPACTION)
+        self._replications = Table(of.REPLICATION)
         self._subscriptions = Table(of.SUBSCRIPTION)
         self._consumers = Table(of.CONSUMER)
         self._namespaces: dict[str, _Namespace] = {}
@@ -139,6 +162,11 @@ class Gathering:
             namespace.has_unshown = True
             namespace.sums = [a + b for a, b in zip(namespace.sums, values, strict=True)]
             namespace.delayed += within.delayed
+            for remote, row in self._replication_of(topic):
+                known = namespace.replication.get(remote)
+                namespace.replication[remote] = (
+                    row if known is None else of.with_replication(known, row)
+                )
             if self._counts_left_out:
                 self.topics_left_out += 1
                 self.subscriptions_left_out += within.subscriptions
@@ -147,10 +175,22 @@ class Gathering:
         labels = {"cluster": self._cluster, "namespace": name, "topic": str(topic.name)}
         text = labels_of(labels)
         self._topics.rows.append((text, values))
+        for remote, row in self._replication_of(topic):
+            own = labels_of({**labels, "remote_cluster": remote})
+            self._replications.rows.append((own, row))
         compacted = of.compaction_values(topic)
         if compacted is not None:
             self._compactions.rows.append((text, compacted))
         return 1 + self._add_subscriptions(topic, labels)
+
+    def _replication_of(self, topic: Topic) -> Iterator[tuple[str, tuple[float, ...]]]:
+        """Rows of the table of replication, by the other cluster."""
+        senders = self._senders.get(topic.name)
+        if senders is None:
+            return
+        copiers, now_ms = copiers_of(topic), topic.clock.wall_ms()
+        for each in senders:
+            yield each.remote, of.replication_values(each, copiers.get(each.remote), now_ms)
 
     def _add_subscriptions(self, topic: Topic, labels: dict[str, str]) -> int:
         steps = 0
@@ -188,6 +228,9 @@ class Gathering:
                 self._topics.rows.append((labels, sums[name]))
                 delayed = of.namespace_subscription_values(namespace.delayed)
                 self._subscriptions.rows.append((labels, delayed))
+            for remote, row in namespace.replication.items():
+                own = {"cluster": self._cluster, "namespace": name, "remote_cluster": remote}
+                self._replications.rows.append((labels_of(own), row))
         left_out = (
             self.topics_left_out,
             self.subscriptions_left_out,
@@ -199,6 +242,7 @@ class Gathering:
             Table(LEFT_OUT, [("", left_out)]),
             self._topics,
             self._compactions,
+            self._replications,
             self._subscriptions,
             self._consumers,
         ]
@@ -229,7 +273,8 @@ class MetricsPage:
     async def gather(self) -> list[Table]:
         """Everything of the broker and its topics, as of about now."""
         settings = self._broker.services.settings
-        gathering = Gathering(settings, self.sampler, cluster=settings.cluster_name)
+        senders = list(self._broker.services.topics.replicating_senders)
+        gathering = Gathering(settings, self.sampler, senders, cluster=settings.cluster_name)
         steps = 0
         for topic in self._topics():
             steps += gathering.add(topic)
@@ -266,6 +311,7 @@ CATALOGUE: Mapping[str, Sequence[Named]] = {
     "transaction": (*COORDINATOR, *BUFFERS),
     "namespace": (NAMESPACE_TOPICS,),
     "topic": (*TOPIC, *COMPACTION),
+    "replication": REPLICATION,
     "subscription": SUBSCRIPTION,
     "consumer": CONSUMER,
 }

@@ -5,9 +5,11 @@ the metric (its reference of metrics); what it lacks begins with `magnetar_`. Va
 those of a namespace are the sums of its topics'.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from magnetar.broker.features.compaction import Compaction
+from magnetar.broker.features.replication.sending import Sending
 from magnetar.broker.features.retention.backlog import storage_bytes, topic_backlog_bytes
 from magnetar.broker.http.metrics.rates import Numbers
 from magnetar.broker.http.metrics.text import Value, counter, gauge
@@ -15,6 +17,7 @@ from magnetar.broker.topic import Topic
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.topic.dispatch.shared import SharedDispatcher
+from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.subscription import Subscription
 
 TOPIC = (
@@ -97,6 +100,27 @@ CONSUMER = (
     ),
     gauge("pulsar_consumer_available_permits", "Messages that it has asked for."),
 )
+
+REPLICATION = (
+    gauge("pulsar_replication_rate_in", "Messages per second that come from the cluster."),
+    gauge("pulsar_replication_rate_out", "Messages per second that are sent to it."),
+    gauge("pulsar_replication_throughput_in", "Bytes per second that come from it."),
+    gauge("pulsar_replication_throughput_out", "Bytes per second that are sent to it."),
+    gauge("pulsar_replication_backlog", "Entries that are not there yet."),
+    gauge("pulsar_replication_connected_count", "Topics that are connected to it."),
+    gauge("pulsar_replication_disconnected_count", "Topics that are not."),
+    gauge(
+        "pulsar_replication_rate_expired",
+        "Entries per second that were dropped before they were there.",
+    ),
+    gauge(
+        "pulsar_replication_delay_in_seconds",
+        "Age of the oldest message that is not there; of a namespace, the highest of its topics.",
+    ),
+)
+"""Of a topic and another cluster (label `remote_cluster`), or of all topics of a namespace."""
+
+_DELAY = len(REPLICATION) - 1
 
 TOPIC_COUNTERS = 5
 SUBSCRIPTION_COUNTERS = 4
@@ -222,6 +246,29 @@ def subscription_values(subscription: Subscription, rates: Numbers) -> tuple[flo
 def namespace_subscription_values(delayed: float) -> list[Value]:
     """The row of a namespace in the table of subscriptions."""
     return [delayed if is_shown else None for is_shown in OF_NAMESPACE]
+
+
+def replication_values(sender: Sending, copier: Producer | None, now_ms: int) -> tuple[float, ...]:
+    """In the order of `REPLICATION`; `copier`: the producer by which that cluster copies here."""
+    rate_in, bytes_in, *_ = copier.rates(now_ms) if copier is not None else (0.0, 0.0)
+    rate_out, bytes_out, expiry_rate = sender.figures.rates(now_ms)
+    return (
+        rate_in,
+        rate_out,
+        bytes_in,
+        bytes_out,
+        sender.cursor.backlog_entries,
+        sender.is_connected,
+        not sender.is_connected,
+        expiry_rate,
+        sender.delay_s(now_ms),
+    )
+
+
+def with_replication(sums: Sequence[float], more: Sequence[float]) -> tuple[float, ...]:
+    """Two rows of the table `REPLICATION` as one."""
+    added = [a + b for a, b in zip(sums, more, strict=True)]
+    return (*added[:_DELAY], max(sums[_DELAY], more[_DELAY]))
 
 
 def consumer_values(consumer: Consumer, rates: Numbers) -> tuple[float, ...]:

@@ -1,0 +1,92 @@
+"""How another cluster's record becomes connections to it, and what of it is refused in words."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar.broker.base.errors import NotAllowedError
+from magnetar.broker.features.replication.remotes import RemoteClusters
+
+URLS = {"brokerServiceUrl": "pulsar://west:6650", "serviceUrl": "http://west:8080"}
+
+
+class _Records:
+    def __init__(self, **data: Any) -> None:
+        self.data: Mapping[str, Any] = data
+
+    async def read(self, name: str) -> Mapping[str, Any]:
+        assert name == "west"
+        return self.data
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({}, "cluster west has no brokerServiceUrl: .*clusters update west"),
+        ({"brokerServiceUrl": "http://west"}, "cluster west: brokerServiceUrl 'http://west'"),
+        (URLS | {"brokerClientTlsEnabled": True}, "has no brokerServiceUrlTls"),
+        (URLS | {"brokerClientTlsEnabledWithKeyStore": True}, "key stores of Java are not read"),
+        (URLS | {"authenticationPlugin": "AuthenticationBasic"}, "AuthenticationBasic"),
+        (
+            URLS | {"authenticationPlugin": "token", "authenticationParameters": "secret"},
+            "must be token:..., file:... or env:...",
+        ),
+    ],
+)
+async def test_what_a_record_lacks_is_said_with_what_to_do(
+    data: Mapping[str, Any], reason: str
+) -> None:
+    remote = RemoteClusters(_Records(**data).read, timeout_ms=1000).cluster("west")
+    with pytest.raises(NotAllowedError, match=reason):
+        await remote.lookup()
+
+
+async def test_a_record_that_changes_counts_from_the_next_lookup_on() -> None:
+    records = _Records(**URLS)
+    remote = RemoteClusters(records.read, timeout_ms=1000).cluster("west")
+    first = await remote.lookup()
+    assert await remote.lookup() is first
+    records.data = URLS | {"listenerName": "outside"}
+    assert await remote.lookup() is not first
+    await remote.close()
+
+
+async def test_partitions_need_the_address_of_the_rest_interface() -> None:
+    records = _Records(brokerServiceUrl="pulsar://west:6650")
+    remote = RemoteClusters(records.read, timeout_ms=1000).cluster("west")
+    with pytest.raises(NotAllowedError, match="cluster west has no serviceUrl"):
+        await remote.ask("PUT", "/x")
+    records.data = {
+        "brokerServiceUrlTls": "pulsar+ssl://west:6651",
+        "brokerClientTlsEnabled": True,
+        "serviceUrl": "http://west:8080",
+    }
+    with pytest.raises(NotAllowedError, match="cluster west has no serviceUrlTls"):
+        await remote.ask("PUT", "/x")
+    await remote.close()
+
+
+async def test_connections_are_begun_anew_with_another_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one\n")
+    records = _Records(
+        **URLS, authenticationPlugin="token", authenticationParameters=f"file://{file}"
+    )
+    remote = RemoteClusters(records.read, timeout_ms=1000).cluster("west")
+    first = await remote.lookup()
+    assert await remote.lookup() is first
+    file.write_text("two")
+    assert await remote.lookup() is not first
+    await remote.close()
+
+
+async def test_a_token_that_cannot_be_read_is_named_with_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "missing"
+    records = _Records(
+        **URLS, authenticationPlugin="token", authenticationParameters=f"file://{file}"
+    )
+    remote = RemoteClusters(records.read, timeout_ms=1000).cluster("west")
+    with pytest.raises(NotAllowedError, match=f"cluster west: its token: .*{file}"):
+        await remote.lookup()

@@ -1,0 +1,129 @@
+"""Which clusters a topic is copied to, and the cursors that keep how far."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from magnetar.broker.features.replication import Replication, ReplicationSurroundings
+from magnetar.broker.features.replication.remotes import RemoteClusters
+from magnetar.broker.features.replication.sending import SendingSurroundings
+from magnetar.broker.policies.model import Policies
+from magnetar.cursors import CursorUnavailableError
+from magnetar.ledger.position import LATEST, Position
+from magnetar.sdk.wire import TopicName
+from tests.unit.broker.harness import Harness, entry
+from tests.unit.broker.memory_parts import TOPIC
+from tests.unit.broker.replication.sending_parts import MemoryCursor, There
+from tests.waiting import settle
+
+
+class _Remotes:
+    def __init__(self) -> None:
+        self.there = There()
+
+    def cluster(self, name: str) -> There:
+        self.there.name = name
+        return self.there
+
+
+class World:
+    """A topic of the cluster `east` that is opened with the replication feature."""
+
+    def __init__(self, *clusters: str) -> None:
+        self.harness = Harness()
+        self.clusters = clusters
+        self.made: dict[str, Position] = {}
+        self.error: CursorUnavailableError | None = None
+        self.remotes = _Remotes()
+
+    async def open(self) -> None:
+        """Open the topic."""
+        self.topic = await self.harness.services.topics.get(TopicName.parse(TOPIC))
+        self.topic.policies = self.topic.policies.with_values(replicated_to=self.clusters)
+        around = ReplicationSurroundings(
+            cast(RemoteClusters, self.remotes),
+            SendingSurroundings(
+                "east",
+                self.harness.clock,
+                cast(Any, None),
+                cast(Any, None),
+                self.harness.settings,
+            ),
+            random.Random(1),
+            starts_at_earliest=False,
+        )
+        self.feature = Replication(
+            self.topic,
+            cast(Any, self.harness.log),
+            around,
+            stored_cursors=self._stored,
+            open_cursor=cast(Any, self._open_cursor),
+            changed=lambda: None,
+            published=lambda: (0, 0),
+        )
+        await self.feature.restore()
+
+    async def close(self) -> None:
+        self.feature.close()
+        await self.feature.stopped()
+
+    async def _stored(self) -> Sequence[str]:
+        return ()
+
+    async def _open_cursor(self, name: str, position: Position) -> MemoryCursor:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        self.made[name] = position
+        cursor = MemoryCursor(self.harness.log, self.harness.log.last_confirmed)
+        cursor.name = name
+        return cursor
+
+    def set(self, *clusters: str) -> None:
+        """Change the topic's list."""
+        before: Policies = self.topic.policies
+        self.topic.policies = before.with_values(replicated_to=clusters)
+        self.feature.policies_changed(before)
+
+
+async def test_a_topic_is_not_open_before_it_has_a_cursor_for_each_cluster() -> None:
+    world = World("east", "west", "north")
+    await world.open()
+    assert world.made == {"pulsar.repl.north": LATEST, "pulsar.repl.west": LATEST}
+    world.harness.log.store(entry())
+    assert [each.cursor.backlog_entries for each in world.feature.backlogs()] == [1, 1]
+    await world.close()
+
+
+async def test_a_topic_whose_cursor_cannot_be_made_is_not_opened() -> None:
+    world = World("west")
+    world.error = CursorUnavailableError("the bookies are away")
+    with pytest.raises(CursorUnavailableError):
+        await world.open()
+    await world.close()
+
+
+async def test_a_topic_that_is_copied_nowhere_makes_nothing() -> None:
+    world = World("east")
+    await world.open()
+    assert (world.made, list(world.feature.backlogs()), dict(world.feature.shown())) == ({}, [], {})
+    assert not world.harness.log.properties
+    await world.close()
+
+
+async def test_a_cluster_that_is_added_later_is_copied_to_once() -> None:
+    world = World("east")
+    await world.open()
+    world.set("east", "west")
+    world.set("east", "west", "north")
+    await settle()
+    world.feature.look()
+    await settle()
+    assert sorted(each.name for each in world.feature.backlogs()) == [
+        "pulsar.repl.north",
+        "pulsar.repl.west",
+    ]
+    await world.close()

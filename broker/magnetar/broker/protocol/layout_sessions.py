@@ -53,7 +53,7 @@ class _Session:
         self.told: Layout | None = None
         self.followed: FollowedLayout
         self.owner: Owner
-        """Who coordinates stream consumers of the topic, when it was asked."""
+        """The broker that coordinated stream consumers of the topic when the session began."""
         self._on_change = on_change
 
     def on_change(self) -> None:

@@ -1,4 +1,4 @@
-"""Which consumer of a subscription has which segments of a topic: the core of a coordinator. Pure.
+"""Divide the segments of a topic among the consumers of a subscription: a coordinator's core. Pure.
 
 Consumers register by name. The segments, in the order of their ranges, go to the consumers, in the
 order of their names, one after the other in turns. So the assignment follows from names and layout

@@ -127,7 +127,7 @@ class _Coordinator:
             self._set_timer()
 
     def end(self) -> None:
-        """This broker may not own the topic any more: the consumers look for another one."""
+        """End because this broker may not own the topic any more: consumers look for the owner."""
         members = self._assignment.attached if self._assignment is not None else []
         self.close()
         for member in members:

@@ -51,7 +51,7 @@ class Change(Enum):
 
     NONE = "none"
     GROWN = "grown"
-    """It is newer: the client is told."""
+    """The topic has more segments, and the client is told."""
     GONE = "gone"
     """The topic was deleted."""
     REPLACED = "replaced"

@@ -1,4 +1,4 @@
-"""Which broker has each coordinator of transactions, for clients that watch it.
+"""The brokers that have the coordinators of transactions, for clients that watch this.
 
 While there are watchers, one task of the broker looks at all coordinators in intervals. What it
 asks for is in memory, unless an owner has just changed. A coordinator whose owner cannot be told

@@ -145,8 +145,8 @@ async def test_bad_input_is_refused_and_the_connection_serves_on(tmp_path: Path)
             assert (answer.error, bool(answer.message)) == (code, True)
         assert not (await look_up(client, _NAME)).HasField("error")
         assert (await look_up(client, _NAME, 2)).error == pb.ServerError.NotAllowedError
-        answer = await register(client, "a/b", "c")
-        assert answer.error == pb.ServerError.InvalidTopicName
+        registered = await register(client, "a/b", "c")
+        assert registered.error == pb.ServerError.InvalidTopicName
         assert (await client.produce(_NAME)).type == BaseCommand.PRODUCER_SUCCESS
 
 

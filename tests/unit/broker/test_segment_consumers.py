@@ -1,5 +1,7 @@
 """SCALABLE_TOPIC_SUBSCRIBE: stream and checkpoint consumers on one connection and on several."""
 
+from typing import Any
+
 import pytest
 
 from magnetar.broker.protocol.revoking import Revoking, no_sessions
@@ -171,7 +173,7 @@ async def test_a_deleted_topic_leaves_a_consumer_without_segments() -> None:
     ],
 )
 async def test_a_registration_that_makes_no_sense_is_refused_and_the_connection_lives_on(
-    fields: dict[str, str], code: pb.ServerError
+    fields: dict[str, Any], code: pb.ServerError
 ) -> None:
     scene = Scene(client_metadata_bytes_max=_BYTES_MAX)
     scene.partitions.set(TOPIC, 2)

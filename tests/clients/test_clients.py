@@ -66,6 +66,14 @@ def test_java_transactions(server: Standalone, workplace: Path) -> None:
     run(workplace, *story, server.url, f"{TOPIC}java-txn", timeout_s=RUN_TIMEOUT_S)
 
 
+def test_java_v5(server: Standalone, workplace: Path) -> None:
+    """The official client of Pulsar 5, on topics with partitions and without."""
+    copy = "dependency:copy-dependencies"
+    run(workplace, "mvn", "-q", "-B", copy, f"-DoutputDirectory={workplace / 'lib'}")
+    story = ("java", "-cp", "lib/*", "V5.java", server.url, server.http_url, f"{TOPIC}java-v5")
+    run(workplace, *story, timeout_s=RUN_TIMEOUT_S)
+
+
 def test_go_admin(server: Standalone, workplace: Path) -> None:
     """The official admin client: brokers, tenants, namespaces, topics, subscriptions, policies."""
     run(workplace, "go", "build", "-o", "admin", ".")

@@ -29,6 +29,7 @@ _ODD_TOPICS = (
     *("", "a", "a/b", f"persistent://{NAMESPACE}/", "persistent://no/where/x", "ftp://fuzz/n/x"),
     *(f"persistent://{NAMESPACE}/ü", f"persistent://{NAMESPACE}/a%2Fb", "x" * 300, "persistent://"),
     *(f"persistent://{NAMESPACE}/p-partition-99999999999", "non-persistent://fuzz/n/\x00"),
+    *(f"topic://{NAMESPACE}/a", "topic://a", f"segment://{NAMESPACE}/a/0000-ffff-0"),
 )
 _WORDS: dict[str, tuple[str, ...]] = {
     "topic": TOPICS,
@@ -78,6 +79,8 @@ _ASKED = tuple(
         *("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_CLOSE", "AUTH_RESPONSE", "PING", "PONG"),
         *("TC_CLIENT_CONNECT_REQUEST", "NEW_TXN", "ADD_PARTITION_TO_TXN", "END_TXN"),
         *("ADD_SUBSCRIPTION_TO_TXN", "END_TXN_ON_PARTITION", "END_TXN_ON_SUBSCRIPTION"),
+        *("SCALABLE_TOPIC_LOOKUP", "SCALABLE_TOPIC_CLOSE", "SCALABLE_TOPIC_SUBSCRIBE"),
+        *("SCALABLE_TOPIC_UNSUBSCRIBE", "WATCH_SCALABLE_TOPICS", "WATCH_TC_ASSIGNMENTS"),
     )
 )
 _U32 = struct.Struct(">I")

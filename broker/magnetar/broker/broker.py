@@ -39,7 +39,14 @@ from magnetar.broker.features.replication import (
 )
 from magnetar.broker.features.replication.composition import replication_surroundings
 from magnetar.broker.features.retention.inactivity import InactiveTopics
+from magnetar.broker.features.scalable import (
+    CoordinatedTopics,
+    Layouts,
+    PartitionLayouts,
+    SegmentCoordinators,
+)
 from magnetar.broker.features.tracing import Spans
+from magnetar.broker.features.transactions.coordinator_places import CoordinatorPlaces
 from magnetar.broker.features.transactions.coordinators import Coordinators
 from magnetar.broker.features.transactions.owner_links import OwnerLinks
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
@@ -141,7 +148,10 @@ class Broker:
         self.sweeping: Sweeping = self._make_sweeping(client)
         if self.cluster is not None:
             self.cluster.attach(
-                self.services.topics, connections=lambda: self.connections, usage=usage
+                self.services.topics,
+                CoordinatedTopics(self.services.topics.ends, self.services.segment_coordinators),
+                connections=lambda: self.connections,
+                usage=usage,
             )
         self.upkeep: Upkeep = self._make_upkeep()
         self.at_rest: TopicsAtRest = self._make_at_rest(policies, ownership)
@@ -274,6 +284,8 @@ class Broker:
             replicating=replicating,
         )
         topics.removal.followers.append(schemas.topic_removed)
+        coordinators = self._make_coordinators(topics, policies)
+        layouts = Layouts([PartitionLayouts(store, topics.partitioned)], clock)
         return Services(
             settings=settings,
             topics=topics,
@@ -286,7 +298,19 @@ class Broker:
             budget=PublishBudget(settings.publish_bytes_max),
             shares=TurnShares(settings.turn_bytes_max, request_cost_bytes=COMMAND_COST_BYTES),
             keeping=Keeping(clock),
-            coordinators=self._make_coordinators(topics, policies),
+            coordinators=coordinators,
+            coordinator_places=CoordinatorPlaces(
+                coordinators, ownership, interval_ms=settings.coordinator_watch_interval_ms
+            ),
+            layouts=layouts,
+            segment_coordinators=SegmentCoordinators(
+                layouts,
+                ownership,
+                clock,
+                grace_ms=settings.scalable_consumer_grace_ms,
+                consumers_max=settings.scalable_consumers_per_subscription_max,
+                wait_ms=settings.lookup_wait_ms,
+            ),
             authenticator=self.security.authenticator,
             authorizer=self.security.authorizer,
             clock=clock,
@@ -536,6 +560,7 @@ class Broker:
         await self.sweeping.stop()
         await self.upkeep.stop()
         self.services.coordinators.stop_looking()
+        self.services.coordinator_places.close()
         until_s = self._clock.monotonic_s() + self._settings.shutdown_timeout_ms / 1000
         if self.websocket is not None:
             # While topics are here: what its clients have acknowledged is kept.

@@ -31,6 +31,10 @@ _ONLY_BROKERS_SEND = {
     "watchTopicListSuccess",
     "watchTopicUpdate",
     "topicMigrated",
+    "scalableTopicUpdate",
+    "scalableTopicAssignmentUpdate",
+    "watchScalableTopicsUpdate",
+    "watchTcAssignmentsUpdate",
 }
 
 

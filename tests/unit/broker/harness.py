@@ -12,6 +12,8 @@ from typing import Any, cast
 
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership import SoleOwner
+from magnetar.broker.features.scalable import Layouts, PartitionLayouts, SegmentCoordinators
+from magnetar.broker.features.transactions.coordinator_places import CoordinatorPlaces
 from magnetar.broker.features.transactions.coordinators import Coordinators
 from magnetar.broker.features.transactions.owner_links import OwnerLinks
 from magnetar.broker.policies.registry import PolicyRegistry
@@ -98,6 +100,25 @@ class Harness:
             read=lambda path: self.files[path],
         )
         self.files: dict[str, bytes] = {}
+        ownership = SoleOwner(lambda: SERVICE_URL)
+        coordinators = Coordinators(
+            self.settings,
+            cast(Topics, self.topics),
+            cast(PolicyRegistry, self.policies),
+            OwnerLinks(
+                SystemNetwork(),
+                plain_network=SystemNetwork(),
+                over_tls=False,
+                host="127.0.0.1",
+                port=lambda: 0,
+                advertised=lambda: [SERVICE_URL],
+                client_token=lambda: b"",
+                timeout_ms=1000,
+            ),
+            SystemClock(),
+            is_leader=lambda: True,
+        )
+        layouts = Layouts([PartitionLayouts(self.store, self.topics.partitioned)], SystemClock())
         self.services = Services(
             settings=self.settings,
             topics=cast(Topics, self.topics),
@@ -109,26 +130,24 @@ class Harness:
             ),
             policies=cast(PolicyRegistry, self.policies),
             schemas=memory_schemas(self.settings),
-            ownership=SoleOwner(lambda: SERVICE_URL),
+            ownership=ownership,
             budget=PublishBudget(self.settings.publish_bytes_max),
             shares=TurnShares(self.settings.turn_bytes_max, request_cost_bytes=COMMAND_COST_BYTES),
             keeping=Keeping(SystemClock()),
-            coordinators=Coordinators(
-                self.settings,
-                cast(Topics, self.topics),
-                cast(PolicyRegistry, self.policies),
-                OwnerLinks(
-                    SystemNetwork(),
-                    plain_network=SystemNetwork(),
-                    over_tls=False,
-                    host="127.0.0.1",
-                    port=lambda: 0,
-                    advertised=lambda: [SERVICE_URL],
-                    client_token=lambda: b"",
-                    timeout_ms=1000,
-                ),
+            coordinators=coordinators,
+            coordinator_places=CoordinatorPlaces(
+                coordinators,
+                ownership,
+                interval_ms=self.settings.coordinator_watch_interval_ms,
+            ),
+            layouts=layouts,
+            segment_coordinators=SegmentCoordinators(
+                layouts,
+                ownership,
                 SystemClock(),
-                is_leader=lambda: True,
+                grace_ms=self.settings.scalable_consumer_grace_ms,
+                consumers_max=self.settings.scalable_consumers_per_subscription_max,
+                wait_ms=self.settings.lookup_wait_ms,
             ),
             authenticator=self.security.authenticator,
             authorizer=self.security.authorizer,

@@ -134,6 +134,9 @@ class MemoryPolicies:
             raise NamespaceNotFoundError(f"namespace {namespace} does not exist")
         return self.namespaces[namespace]
 
+    async def have_namespace(self, namespace: str) -> None:
+        self.namespaces.setdefault(namespace, NamespaceRecord())
+
     async def of(self, topic: TopicName) -> Policies:
         await self.check_namespace(topic.namespace_name)
         return self.known(topic)

@@ -20,6 +20,7 @@ from magnetar.sdk.wire import BaseCommand, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness
 from tests.unit.broker.memory_parts import TOPIC
+from tests.unit.broker.scalable.v5_scene import look_up, register
 from tests.unit.broker.security.test_login import Secured
 from tests.waiting import settle
 
@@ -38,6 +39,9 @@ class Watched:
             connection.lookups,
             connection.watchers,
             connection.transactions,
+            connection.layouts,
+            connection.segment_consumers,
+            connection.scalable_watches,
             connection.login,
         )
         self._parts = [weakref.ref(each) for each in parts]
@@ -83,6 +87,21 @@ async def _watches(client: Client) -> None:
     await client.next(BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
 
 
+async def _follows_a_layout(client: Client) -> None:
+    assert not (await look_up(client)).HasField("error")
+
+
+async def _registers_as_a_stream_consumer(client: Client) -> None:
+    assert not (await register(client)).HasField("error")
+
+
+async def _watches_coordinators(client: Client) -> None:
+    watch = pb.CommandWatchTcAssignments(watch_id=1)
+    client.send(BaseCommand.WATCH_TC_ASSIGNMENTS, watchTcAssignments=watch)
+    answer = await client.next(BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE)
+    assert not answer.watchTcAssignmentsUpdate.HasField("error")
+
+
 async def _ends_a_transaction(client: Client) -> None:
     await client.produce()
     end = pb.CommandEndTxnOnPartition(request_id=1, topic=TOPIC)
@@ -115,6 +134,9 @@ def _consumes_as(sub_type: int) -> Callable[[Client], Awaitable[None]]:
         _consumes_as(pb.CommandSubscribe.Key_Shared),
         _looks_up,
         _watches,
+        _follows_a_layout,
+        _registers_as_a_stream_consumer,
+        _watches_coordinators,
         _ends_a_transaction,
         _is_probed,
     ],

@@ -33,6 +33,9 @@ RANGE_COST_BYTES = 64
 CREATED_PROPERTY = "magnetar.created_ms"
 """In the properties of a topic's log: when the topic was created, ms since the epoch."""
 
+_SCALABLE = "topic://"
+_PERSISTENT = "persistent://"
+
 _RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction", "magnetar.geo.marks")
 _SYSTEM_PREFIXES = ("__change_events", "__transaction_buffer_snapshot", "__transaction_log_")
 _SYSTEM_NAMESPACE = "persistent://pulsar/system/"
@@ -52,6 +55,29 @@ def topic_of(name: str) -> TopicName:
         return parse_topic_name(name)
     except TopicNameError as error:
         raise InvalidTopicNameError(str(error)) from error
+
+
+def is_scalable(name: str) -> bool:
+    """Whether a client of Pulsar 5 means a scalable topic by this name."""
+    return isinstance(name, str) and name.startswith(_SCALABLE)
+
+
+def base_topic_of(name: str) -> TopicName:
+    """The parsed name of a topic that may be called `topic://…`: its `persistent://` name.
+
+    Both names have one owner, which is the broker that coordinates consumers of the topic.
+
+    Raises:
+        InvalidTopicNameError: of no known shape.
+    """
+    if is_scalable(name):
+        name = _PERSISTENT + name.removeprefix(_SCALABLE)
+    return topic_of(name)
+
+
+def resolved_name(topic: TopicName) -> str:
+    """The `topic://` name of a topic, by which clients of Pulsar 5 know it."""
+    return f"{_SCALABLE}{topic.tenant}/{topic.namespace}/{topic.local_name}"
 
 
 def log_path(topic: TopicName) -> str:

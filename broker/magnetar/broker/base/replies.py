@@ -39,13 +39,26 @@ def _frame(kind: BaseCommand.Type, command: Message) -> bytes:
     return encode_command(BaseCommand(type=kind, **fields))
 
 
-def connected(*, server_version: str, protocol_version: int, message_bytes_max: int) -> bytes:
-    """CONNECTED, with the feature flags that this broker honours."""
+def connected(
+    *,
+    server_version: str,
+    protocol_version: int,
+    message_bytes_max: int,
+    has_layouts: bool = True,
+    has_coordinator_watches: bool = True,
+) -> bytes:
+    """CONNECTED, with the feature flags that this broker honours.
+
+    Clients of Pulsar 5 need `has_layouts` for everything, and `has_coordinator_watches` for
+    transactions.
+    """
     flags = pb.FeatureFlags(
         supports_get_partitioned_metadata_without_auto_creation=True,
         supports_repl_dedup_by_lid_and_eid=True,
         supports_topic_watchers=True,
         supports_topic_watcher_reconcile=True,
+        supports_scalable_topics=has_layouts,
+        supports_tc_metadata_discovery=has_coordinator_watches,
     )
     return _frame(
         BaseCommand.CONNECTED,
@@ -337,4 +350,75 @@ def reached_end_of_topic(consumer_id: int) -> bytes:
     """Not for clients whose name starts with Pulsar-CPP: they end the connection on it."""
     return _frame(
         BaseCommand.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
+    )
+
+
+def scalable_topic_update(session_id: int, dag: pb.ScalableTopicDAG, name: str) -> bytes:
+    """SCALABLE_TOPIC_UPDATE: the whole layout of a topic, whose resolved name is `topic://…`."""
+    return _frame(
+        BaseCommand.SCALABLE_TOPIC_UPDATE,
+        pb.CommandScalableTopicUpdate(session_id=session_id, dag=dag, resolved_topic_name=name),
+    )
+
+
+def scalable_topic_failed(session_id: int, code: pb.ServerError, message: str) -> bytes:
+    """SCALABLE_TOPIC_UPDATE with an error: it ends the session."""
+    return _frame(
+        BaseCommand.SCALABLE_TOPIC_UPDATE,
+        pb.CommandScalableTopicUpdate(session_id=session_id, error=code, message=message),
+    )
+
+
+def scalable_topic_subscribed(request_id: int, assignment: pb.ScalableConsumerAssignment) -> bytes:
+    return _frame(
+        BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
+        pb.CommandScalableTopicSubscribeResponse(request_id=request_id, assignment=assignment),
+    )
+
+
+def scalable_topic_subscribe_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
+    return _frame(
+        BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
+        pb.CommandScalableTopicSubscribeResponse(
+            request_id=request_id, error=code, message=message
+        ),
+    )
+
+
+def scalable_topic_assignment(consumer_id: int, assignment: pb.ScalableConsumerAssignment) -> bytes:
+    return _frame(
+        BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE,
+        pb.CommandScalableTopicAssignmentUpdate(consumer_id=consumer_id, assignment=assignment),
+    )
+
+
+def scalable_topics(watch_id: int, names: Sequence[str]) -> bytes:
+    """WATCH_SCALABLE_TOPICS_UPDATE: all scalable topics of a namespace."""
+    return _frame(
+        BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE,
+        pb.CommandWatchScalableTopicsUpdate(
+            watch_id=watch_id, snapshot=pb.ScalableTopicsSnapshot(topics=names)
+        ),
+    )
+
+
+def scalable_topics_failed(watch_id: int, code: pb.ServerError, message: str) -> bytes:
+    return _frame(
+        BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE,
+        pb.CommandWatchScalableTopicsUpdate(watch_id=watch_id, error=code, message=message),
+    )
+
+
+def coordinator_assignments(watch_id: int, snapshot: pb.TcAssignmentsSnapshot) -> bytes:
+    """WATCH_TC_ASSIGNMENTS_UPDATE: where each coordinator of transactions is."""
+    return _frame(
+        BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE,
+        pb.CommandWatchTcAssignmentsUpdate(watch_id=watch_id, snapshot=snapshot),
+    )
+
+
+def coordinator_assignments_failed(watch_id: int, code: pb.ServerError, message: str) -> bytes:
+    return _frame(
+        BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE,
+        pb.CommandWatchTcAssignmentsUpdate(watch_id=watch_id, error=code, message=message),
     )

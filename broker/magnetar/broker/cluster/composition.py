@@ -20,6 +20,7 @@ from magnetar.broker.cluster.balance.layouts import Layouts
 from magnetar.broker.cluster.balance.leader import LeaderBroker
 from magnetar.broker.cluster.balance.sampler import ProcessUsage
 from magnetar.broker.cluster.ownership.cluster_ownership import ClusterOwnership
+from magnetar.broker.cluster.ownership.protocol import TopicHolder
 from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.cluster.ownership.registration import Registration
 from magnetar.broker.cluster.ownership.session_guard import SessionGuard
@@ -97,12 +98,14 @@ class Cluster:
     def attach(
         self,
         topics: Topics,
+        holder: TopicHolder,
         *,
         connections: Callable[[], int],
         usage: Callable[[], ProcessUsage],
     ) -> None:
-        """What this broker serves, and what its load is made of; before the start."""
-        self.ownership.attach(topics.ends)
+        """What this broker serves, and what its load is made of; before the start. `holder`: what
+        goes with its bundles."""
+        self.ownership.attach(holder)
         self._topics = topics
         self._connections = connections
         self._usage = usage

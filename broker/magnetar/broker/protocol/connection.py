@@ -32,10 +32,13 @@ from magnetar.broker.base.connection_places import ConnectionPlaces
 from magnetar.broker.base.errors import ListenError, ProtocolViolationError
 from magnetar.broker.base.token_bucket import TokenBucket
 from magnetar.broker.protocol.consuming import Consuming, LongAcknowledgement
+from magnetar.broker.protocol.layout_sessions import LayoutSessions
 from magnetar.broker.protocol.link import Link, LinkIO
 from magnetar.broker.protocol.login import Login
 from magnetar.broker.protocol.lookups import Lookups
 from magnetar.broker.protocol.publishing import Publishing
+from magnetar.broker.protocol.scalable_watches import ScalableWatches
+from magnetar.broker.protocol.segment_consumers import SegmentConsumers
 from magnetar.broker.protocol.topic_watchers import TopicWatchers
 from magnetar.broker.protocol.transaction_commands import TransactionCommands
 from magnetar.broker.security.certificates import role_of
@@ -107,6 +110,9 @@ class Connection:
         self.lookups = Lookups(link, services, self.login)
         self.watchers = TopicWatchers(link, services, self.login)
         self.transactions = TransactionCommands(link, services, self.login)
+        self.layouts = LayoutSessions(link, services, self.login)
+        self.segment_consumers = SegmentConsumers(link, services, self.login)
+        self.scalable_watches = ScalableWatches(link, services, self.login)
         self._is_connected = False
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
         self._has_heard = False
@@ -127,6 +133,13 @@ class Connection:
             now_s = services.clock.monotonic_s
             self._commands = TokenBucket(now_s, per_period=limit, period_s=1.0)
         self._handlers = self._make_handlers()
+
+    @property
+    def _told_of_changes(
+        self,
+    ) -> tuple[TopicWatchers | LayoutSessions | SegmentConsumers | ScalableWatches, ...]:
+        """Parts that tell the client what has changed, when it reads."""
+        return self.watchers, self.layouts, self.segment_consumers, self.scalable_watches
 
     @property
     def is_connected(self) -> bool:
@@ -273,8 +286,16 @@ class Connection:
             BaseCommand.PONG: lambda _: None,
             BaseCommand.AUTH_RESPONSE: lambda command: self.login.answered(command.authResponse),
         }
-        parts = (self.lookups, self.publishing, self.consuming, self.watchers, self.transactions)
-        for part in parts:
+        for part in (
+            self.lookups,
+            self.publishing,
+            self.consuming,
+            self.watchers,
+            self.transactions,
+            self.layouts,
+            self.segment_consumers,
+            self.scalable_watches,
+        ):
             table.update(part.handlers())
         return table
 
@@ -304,6 +325,10 @@ class Connection:
                 ),
                 protocol_version=self.link.protocol_version,
                 message_bytes_max=limit,
+                has_layouts=settings.scalable_topics,
+                has_coordinator_watches=(
+                    settings.scalable_topics and settings.transaction_coordinator_enabled
+                ),
             )
         )
 
@@ -314,7 +339,8 @@ class Connection:
         self.link.is_writable = is_writable
         if is_writable:
             self.consuming.wake()
-            self.watchers.wake()
+            for part in self._told_of_changes:
+                part.wake()
         self._check_pressure()
 
     # Keeping alive
@@ -376,7 +402,8 @@ class Connection:
         self.login.close()
         self.publishing.lost()
         self.consuming.lost()
-        self.watchers.lost()
+        for part in self._told_of_changes:
+            part.lost()
 
 
 class _ConnectionShell(asyncio.Protocol):

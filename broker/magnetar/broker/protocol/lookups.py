@@ -78,7 +78,7 @@ class Lookups:
 
     async def _lookup(self, request: CommandLookupTopic) -> None:
         services = self._services
-        name = naming.topic_of(request.topic)
+        name = naming.base_topic_of(request.topic)
         if not is_coordinator(name):
             await self._login.check(
                 Action.LOOKUP, Topic(name), principal=request.original_principal

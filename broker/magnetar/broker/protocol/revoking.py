@@ -121,9 +121,26 @@ class Revoking:
             wanted = Subscription(topic, subscription.name)
             if not await self._may(login, Action.CONSUME, wanted) and not consumer.is_closed:
                 subscription.disconnect(consumer)
+        await self._look_at_layouts(connection, is_concerned)
         for namespace in filter(is_concerned, connection.watchers.namespaces()):
             if not await self._may(login, Action.LIST_TOPICS, Namespace(namespace)):
                 connection.watchers.end(namespace)
+
+    async def _look_at_layouts(self, connection: "Connection", is_concerned: IsConcerned) -> None:
+        """End what clients of Pulsar 5 are told of topics that they may not use any more."""
+        login = connection.login
+        for session_id, topic in connection.layouts.topics():
+            if is_concerned(topic.namespace_name) and not await self._may(
+                login, Action.LOOKUP, Topic(topic)
+            ):
+                connection.layouts.revoke(session_id)
+        for registration in connection.segment_consumers.registrations():
+            group = registration.group
+            wanted = Subscription(group.topic, group.subscription)
+            if is_concerned(group.topic.namespace_name) and not await self._may(
+                login, Action.CONSUME, wanted
+            ):
+                connection.segment_consumers.revoke(registration)
 
     async def _may(self, login: "Login", action: Action, resource: Resource) -> bool:
         """Whether a client may go on; what cannot be told now is asked again, and keeps nobody

@@ -8,6 +8,8 @@ from magnetar.broker.base.latency import LatencyHistogram, SizeHistogram
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.turn_gate import TurnGate
 from magnetar.broker.cluster.ownership import Ownership
+from magnetar.broker.features.scalable import Layouts, SegmentCoordinators
+from magnetar.broker.features.transactions.coordinator_places import CoordinatorPlaces
 from magnetar.broker.features.transactions.coordinators import Coordinators
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.schemas.registry import SchemaRegistry
@@ -55,6 +57,9 @@ class Services:
     shares: TurnShares
     keeping: Keeping
     coordinators: Coordinators
+    coordinator_places: CoordinatorPlaces
+    layouts: Layouts
+    segment_coordinators: SegmentCoordinators
     authenticator: Authenticator
     authorizer: Authorizer
     clock: Clock

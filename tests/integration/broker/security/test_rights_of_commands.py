@@ -31,12 +31,24 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "getSchema": {"topic": TOPIC},
     "getOrCreateSchema": {"topic": TOPIC, "schema": SCHEMA},
     "watchTopicList": {"watcher_id": 1, "namespace": "acme/ns", "topics_pattern": ".*"},
+    "scalableTopicLookup": {"session_id": 1, "topic": TOPIC},
+    "scalableTopicSubscribe": {
+        "topic": TOPIC,
+        "subscription": "s",
+        "consumer_name": "c",
+        "consumer_id": 1,
+        "consumer_type": pb.STREAM,
+    },
+    "watchScalableTopics": {"watch_id": 1, "namespace": "acme/ns"},
 }
 ANSWERS = {
     "lookupTopic": "lookupTopicResponse",
     "partitionMetadata": "partitionMetadataResponse",
     "getSchema": "getSchemaResponse",
     "getOrCreateSchema": "getOrCreateSchemaResponse",
+    "scalableTopicLookup": "scalableTopicUpdate",
+    "scalableTopicSubscribe": "scalableTopicSubscribeResponse",
+    "watchScalableTopics": "watchScalableTopicsUpdate",
 }
 TYPES = {
     "producer": BaseCommand.PRODUCER,
@@ -47,6 +59,9 @@ TYPES = {
     "getSchema": BaseCommand.GET_SCHEMA,
     "getOrCreateSchema": BaseCommand.GET_OR_CREATE_SCHEMA,
     "watchTopicList": BaseCommand.WATCH_TOPIC_LIST,
+    "scalableTopicLookup": BaseCommand.SCALABLE_TOPIC_LOOKUP,
+    "scalableTopicSubscribe": BaseCommand.SCALABLE_TOPIC_SUBSCRIBE,
+    "watchScalableTopics": BaseCommand.WATCH_SCALABLE_TOPICS,
 }
 
 
@@ -73,8 +88,10 @@ def ask(
 ) -> int | None:
     """Send a command, with its usual fields or others; the code of its refusal."""
     command = BaseCommand(type=TYPES[kind])
-    whole = {"request_id": 7, **(fields or COMMANDS[kind])}
-    getattr(command, kind).MergeFrom(type(getattr(command, kind))(**whole))
+    request = type(getattr(command, kind))(**(fields or COMMANDS[kind]))
+    if "request_id" in request.DESCRIPTOR.fields_by_name:
+        request.request_id = 7
+    getattr(command, kind).MergeFrom(request)
     connection.send_command(command)
     answer = connection.receive()
     if answer.type == BaseCommand.ERROR:

@@ -168,6 +168,38 @@ class BrokerSettings(
     consumers_per_connection_max: int = Field(
         default=10_000, ge=1, description="Consumers of one connection."
     )
+    scalable_topics: bool = Field(
+        default=True,
+        description="Whether clients of Pulsar 5 are served: they refuse to use a broker without "
+        "the commands for layouts of topics. Set it alike on all brokers of a cluster.",
+    )
+    scalable_sessions_per_connection_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Layouts of topics that one connection may follow, one for each producer and "
+        "consumer of a Pulsar 5 client; and as many stream and checkpoint consumers that it may "
+        "register. More get NotAllowed.",
+    )
+    scalable_consumers_per_subscription_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Stream consumers of one subscription that may be registered, and checkpoint "
+        "consumers of one group, those that may come back included; more get NotAllowed.",
+    )
+    scalable_consumer_grace_ms: int = Field(
+        default=60_000,
+        ge=0,
+        le=3_600_000,
+        description="A stream or checkpoint consumer whose connection is lost keeps its segments "
+        "this long. Pulsar's default.",
+    )
+    coordinator_watch_interval_ms: int = Field(
+        default=1_000,
+        ge=10,
+        le=60_000,
+        description="Time between two looks at which brokers have the transaction coordinators, "
+        "while clients of Pulsar 5 watch that.",
+    )
     client_metadata_bytes_max: int = Field(
         default=16 << 10,
         ge=1024,

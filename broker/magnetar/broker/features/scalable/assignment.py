@@ -1,0 +1,148 @@
+"""Divide the segments of a topic among the consumers of a subscription: a coordinator's core. Pure.
+
+Consumers register by name. The segments, in the order of their ranges, go to the consumers, in the
+order of their names, one after the other in turns. So the assignment follows from names and layout
+alone: a coordinator that begins anew, on this broker or another one, finds the same one. There may
+be more consumers than segments; those beyond have none until others leave.
+
+    register ──> attached ──(connection lost)──> detached ──(grace over)──> gone
+                   │  ^                              │
+                   │  └────(the name comes back)─────┘
+                   └──(unregister)──> gone
+
+A detached consumer keeps its segments, so that nobody else moves when it comes back in time. It may
+still be connected to the brokers that have its segments.
+
+The epoch that consumers are told never falls: they drop an assignment whose epoch is below the last
+one without a word. Source: sheet of Pulsar 5, sections 1.7, 3.1 and 3.4.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from magnetar.broker.features.scalable.layout import Layout, Segment
+
+M = TypeVar("M")
+"""Where a registration came from; two are the same only if they are one object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The segments of one consumer."""
+
+    epoch: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(slots=True)
+class _Consumer(Generic[M]):
+    member: M
+    until_s: float | None = None
+    """Detached: when it is given up; None: it is attached."""
+    told: Assignment | None = None
+
+
+class SegmentAssignment(Generic[M]):
+    """The consumers of one subscription, and the segments that each of them has.
+
+    Calls return what is to be told: members with their new assignments.
+    """
+
+    def __init__(self, layout: Layout, *, grace_s: float) -> None:
+        """`grace_s`: how long a detached consumer keeps its segments."""
+        self._grace_s = grace_s
+        self._epoch = layout.epoch
+        self._segments = _in_order(layout)
+        self._consumers: dict[str, _Consumer[M]] = {}
+
+    def __len__(self) -> int:
+        """Consumers, those that are detached included."""
+        return len(self._consumers)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._consumers
+
+    def register(self, name: str, member: M) -> tuple[Assignment, list[tuple[M, Assignment]]]:
+        """Attach a consumer; returns its assignment, and what others are to be told.
+
+        A name that is there already is attached to this member from now on: it comes back, or its
+        former connection is dead and nobody has noticed.
+        """
+        consumer = self._consumers.get(name)
+        if consumer is None:
+            consumer = self._consumers[name] = _Consumer(member)
+        consumer.member, consumer.until_s = member, None
+        news = self._assign(besides=consumer)
+        assert consumer.told is not None
+        return consumer.told, news
+
+    def unregister(self, name: str, member: M) -> list[tuple[M, Assignment]]:
+        """Remove a consumer that leaves. One that has been attached to another member stays."""
+        consumer = self._consumers.get(name)
+        if consumer is None or consumer.member is not member:
+            return []
+        del self._consumers[name]
+        return self._assign()
+
+    def detach(self, name: str, member: M, *, now_s: float) -> None:
+        """The connection of a consumer is lost: it has some time to come back."""
+        consumer = self._consumers.get(name)
+        if consumer is not None and consumer.member is member:
+            consumer.until_s = now_s + self._grace_s
+
+    @property
+    def next_expiry_s(self) -> float | None:
+        """When the next detached consumer is given up; None: all are attached."""
+        return min(
+            (each.until_s for each in self._consumers.values() if each.until_s is not None),
+            default=None,
+        )
+
+    def expire(self, *, now_s: float) -> list[tuple[M, Assignment]]:
+        """Remove the consumers that have not come back in time."""
+        gone = [
+            name
+            for name, each in self._consumers.items()
+            if each.until_s is not None and each.until_s <= now_s
+        ]
+        for name in gone:
+            del self._consumers[name]
+        return self._assign() if gone else []
+
+    def change(self, layout: Layout) -> list[tuple[M, Assignment]]:
+        """The topic has another layout."""
+        self._epoch = max(self._epoch, layout.epoch)
+        self._segments = _in_order(layout)
+        return self._assign()
+
+    def empty(self) -> list[tuple[M, Assignment]]:
+        """The topic is gone: nobody has a segment of it."""
+        self._segments = ()
+        return self._assign()
+
+    @property
+    def attached(self) -> list[M]:
+        """Members whose connections are there."""
+        return [each.member for each in self._consumers.values() if each.until_s is None]
+
+    def _assign(self, *, besides: _Consumer[M] | None = None) -> list[tuple[M, Assignment]]:
+        """Divide the segments anew; returns what is new to those that are attached."""
+        news: list[tuple[M, Assignment]] = []
+        names = sorted(self._consumers)
+        for at, name in enumerate(names):
+            consumer = self._consumers[name]
+            assignment = Assignment(self._epoch, self._segments[at :: len(names)])
+            if consumer.told == assignment:
+                continue
+            consumer.told = assignment
+            if consumer is not besides and consumer.until_s is None:
+                news.append((consumer.member, assignment))
+        return news
+
+
+def _in_order(layout: Layout) -> tuple[Segment, ...]:
+    by_range: Sequence[Segment] = sorted(
+        layout.segments, key=lambda each: (each.hash_start, each.id)
+    )
+    return tuple(by_range)

@@ -1,0 +1,95 @@
+"""The layout of a topic: its segments, and the hashes of keys that each one has. Pure.
+
+Clients of Pulsar 5 see every topic as a list of segments on a ring of 65,536 hashes. A topic of
+today has a *synthetic* layout: one segment, or one per partition, each of which stands for a topic
+with a `persistent://` name ("legacy segment"). Its ids are 0, 1, … without holes, because clients
+choose the segment of a key by the hash modulo their number; the ranges of hashes are for show.
+
+Epoch of a synthetic layout: the number of partitions, and 0 for a topic without any. So it grows
+with the only change there is, which is more partitions, and it needs no storage. Apache Pulsar
+gives every synthetic layout epoch 0, and never announces a growth.
+
+Source: sheet of Pulsar 5, sections 1.3, 1.10 and 1.11.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from magnetar.sdk.wire import TopicName
+
+RING = 1 << 16
+"""Hashes on the ring: 0 to 65,535."""
+
+PLAIN_EPOCH = 0
+"""Epoch of a topic without partitions, whether it exists or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a topic that takes messages."""
+
+    id: int
+    hash_start: int
+    hash_end: int
+    """Inclusive."""
+    topic: str
+    """Full name of the topic that has its messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All segments of a topic at one epoch."""
+
+    epoch: int
+    segments: tuple[Segment, ...]
+    is_ending: bool = False
+    """The topic is being deleted. That may fail, and the topic stay."""
+
+
+class Change(Enum):
+    """What a layout is to a client that was told another one before."""
+
+    NONE = "none"
+    GROWN = "grown"
+    """The topic has more segments, and the client is told."""
+    GONE = "gone"
+    """The topic was deleted."""
+    REPLACED = "replaced"
+    """The topic was deleted and created again, smaller: no epoch says so to a client."""
+
+
+def change(told: Layout, now: Layout | None) -> Change:
+    """What has become of a layout. `now` None: there is no such topic."""
+    if now is None:
+        return Change.GONE
+    if now.epoch > told.epoch:
+        return Change.GROWN
+    if now.epoch == told.epoch:
+        return Change.NONE
+    return Change.GONE if now.epoch == PLAIN_EPOCH else Change.REPLACED
+
+
+def synthetic_layout(topic: TopicName, partitions: int, *, is_ending: bool = False) -> Layout:
+    """The layout of a topic of today. `partitions` 0: it has none.
+
+    A topic that does not exist has the layout of one without partitions: whether it may be created
+    is decided when a producer or consumer of its segment comes.
+    """
+    if partitions == 0:
+        return Layout(PLAIN_EPOCH, (Segment(0, 0, RING - 1, str(topic)),), is_ending)
+    segments = tuple(
+        Segment(number, *_range_of(number, partitions), str(topic.partition(number)))
+        for number in range(partitions)
+    )
+    return Layout(partitions, segments, is_ending)
+
+
+def _range_of(number: int, partitions: int) -> tuple[int, int]:
+    """First and last hash of a partition. With more partitions than hashes, one for each as far as
+    they reach; the others share the last."""
+    if partitions > RING:
+        alone = min(number, RING - 1)
+        return alone, alone
+    width = RING // partitions
+    last = RING - 1 if number == partitions - 1 else (number + 1) * width - 1
+    return number * width, last

@@ -1,0 +1,136 @@
+"""The layouts that somebody follows on this broker: each is followed once, for all who want it.
+
+Layouts come from *sources*, in the order of their precedence: the first that knows a topic has the
+word. There is one today, the partitions of topics (`partition_layouts.py`); records of scalable
+topics are to become a second one, before it.
+
+A listener is told that something may have changed, and looks at `known` itself. So a listener that
+is busy misses nothing, and one that is told twice finds nothing new.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from magnetar.broker.features.scalable.layout import Layout
+from magnetar.ledger.ports import Clock
+from magnetar.sdk.wire import TopicName
+
+Listener = Callable[[], None]
+
+_TURN_S_MAX = 0.005
+"""For listeners, before others have their turn: one topic may have thousands."""
+
+
+class FollowedSource(Protocol):
+    """The layout of one topic, from one source."""
+
+    async def get(self) -> Layout | None:
+        """The layout as it is now; None: the source does not know the topic.
+
+        Raises:
+            BrokerMetadataError: that cannot be told now.
+        """
+        ...
+
+    @property
+    def known(self) -> Layout | None:
+        """As it was read last."""
+        ...
+
+    def close(self) -> None:
+        """Follow no longer."""
+        ...
+
+
+class LayoutSource(Protocol):
+    """Knows the layouts of some topics."""
+
+    def follow(self, topic: TopicName, on_change: Callable[[], None]) -> FollowedSource:
+        """Follow the layout of a topic, by its `persistent://` name."""
+        ...
+
+
+class FollowedLayout:
+    """The layout of one topic, and who follows it."""
+
+    def __init__(self, topic: TopicName, sources: Sequence[LayoutSource], clock: Clock) -> None:
+        self._clock = clock
+        self._sources = [source.follow(topic, self._changed) for source in sources]
+        self.listeners: dict[Listener, None] = {}
+        self._untold: deque[Listener] = deque()
+
+    async def get(self) -> Layout | None:
+        """The layout as it is now; None: there is no such topic.
+
+        Raises:
+            BrokerMetadataError
+        """
+        for source in self._sources:
+            found = await source.get()
+            if found is not None:
+                return found
+        return None
+
+    @property
+    def known(self) -> Layout | None:
+        """As it was read last; None: there is no such topic, or `get` was not called."""
+        return next((known for each in self._sources if (known := each.known) is not None), None)
+
+    def _changed(self) -> None:
+        is_telling = bool(self._untold)
+        self._untold = deque(self.listeners)
+        if not is_telling:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell some of the listeners, and the others in further turns of the loop."""
+        until_s = self._clock.monotonic_s() + _TURN_S_MAX
+        try:
+            while self._untold:
+                listener = self._untold.popleft()
+                if listener in self.listeners:
+                    listener()
+                if self._clock.monotonic_s() >= until_s:
+                    break
+        finally:
+            if self._untold:
+                asyncio.get_running_loop().call_soon(self._tell)
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._untold.clear()
+        for source in self._sources:
+            source.close()
+
+
+class Layouts:
+    """All layouts that are followed on this broker."""
+
+    def __init__(self, sources: Sequence[LayoutSource], clock: Clock) -> None:
+        """`sources`: the first one that knows a topic has the word."""
+        self._sources = tuple(sources)
+        self._clock = clock
+        self._layouts: dict[TopicName, FollowedLayout] = {}
+
+    def join(self, topic: TopicName, listener: Listener) -> FollowedLayout:
+        """Tell a listener of changes from now on."""
+        followed = self._layouts.get(topic)
+        if followed is None:
+            followed = FollowedLayout(topic, self._sources, self._clock)
+            self._layouts[topic] = followed
+        followed.listeners[listener] = None
+        return followed
+
+    def leave(self, topic: TopicName, listener: Listener) -> None:
+        """Remove a listener; forget a layout that nobody follows."""
+        followed = self._layouts[topic]
+        del followed.listeners[listener]
+        if not followed.listeners:
+            del self._layouts[topic]
+            followed.close()
+
+    def __len__(self) -> int:
+        """Topics whose layouts are followed."""
+        return len(self._layouts)

@@ -1,0 +1,125 @@
+"""The brokers that have the coordinators of transactions, for clients that watch this.
+
+While there are watchers, one task of the broker looks at all coordinators in intervals. What it
+asks for is in memory, unless an owner has just changed. A coordinator whose owner cannot be told
+within one interval is left out, and is back as soon as it can be told.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from magnetar.broker.base.errors import RequestError
+from magnetar.broker.cluster.ownership.protocol import Owner, Ownership
+from magnetar.broker.features.transactions.coordinators import Coordinators
+from magnetar.broker.features.transactions.ids import coordinator_topic
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the coordinators are."""
+
+    count: int
+    places: tuple["Place", ...]
+    """Of the coordinators whose owners can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one coordinator is."""
+
+    number: int
+    service_url: str
+    service_url_tls: str
+    """Empty: there is no such port."""
+
+
+class Watcher(Protocol):
+    """Is told when a coordinator has another owner."""
+
+    @property
+    def listener(self) -> str:
+        """Name of the addresses that the client can reach; empty: the default ones."""
+        ...
+
+    def tell(self, places: Places) -> None: ...
+
+
+class CoordinatorPlaces:
+    """Of one broker."""
+
+    def __init__(
+        self, coordinators: Coordinators, ownership: Ownership, *, interval_ms: int
+    ) -> None:
+        self._coordinators = coordinators
+        self._ownership = ownership
+        self._interval_s = interval_ms / 1000
+        self._watchers: dict[Watcher, None] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def places(self, listener: str) -> Places:
+        """Where the coordinators are now.
+
+        Raises:
+            NotAllowedError: transactions are off.
+            BrokerMetadataError
+        """
+        self._coordinators.check_enabled()
+        count = await self._coordinators.prepare()
+        owners = await asyncio.gather(*(self._owner(each, listener) for each in range(count)))
+        return Places(
+            count,
+            tuple(
+                Place(number, owner.service_url, owner.service_url_tls)
+                for number, owner in enumerate(owners)
+                if owner is not None
+            ),
+        )
+
+    async def _owner(self, number: int, listener: str) -> Owner | None:
+        try:
+            async with asyncio.timeout(self._interval_s):
+                return await self._ownership.owner_of(coordinator_topic(number), listener=listener)
+        except (TimeoutError, RequestError):
+            return None
+
+    def join(self, watcher: Watcher) -> None:
+        """Tell a watcher of every look from now on; it knows itself what is new to it."""
+        self._watchers[watcher] = None
+        if self._looking is None:
+            loop = asyncio.get_running_loop()
+            self._looking = loop.create_task(self._look(), name="look-at-coordinator-places")
+
+    def leave(self, watcher: Watcher) -> None:
+        """Remove a watcher, which need not be there; without any, nothing is looked at."""
+        self._watchers.pop(watcher, None)
+        if not self._watchers and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    def close(self) -> None:
+        """Look no more."""
+        for watcher in list(self._watchers):
+            self.leave(watcher)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self._look_for(dict.fromkeys(each.listener for each in self._watchers))
+            except RequestError as error:
+                _log.info("coordinator_places_not_read", error=str(error))
+            except Exception:  # noqa: BLE001
+                # A defect must not end all further looks.
+                _log.exception("coordinator_places_not_read")
+
+    async def _look_for(self, listeners: Iterable[str]) -> None:
+        for listener in listeners:
+            places = await self.places(listener)
+            for watcher in [each for each in self._watchers if each.listener == listener]:
+                watcher.tell(places)

@@ -1,0 +1,269 @@
+"""SCALABLE_TOPIC_LOOKUP of one connection: the layout of a topic, and each newer one.
+
+A client of Pulsar 5 opens a session for each producer and consumer, before anything else. Topics of
+today have synthetic layouts (`features/scalable`); a `topic://` name, which asks for a scalable
+topic, is not found.
+
+A session is told whole layouts, each with a higher epoch than the one before. An error ends it, on
+the client's side too, for as long as the connection lasts. So errors after the first layout are for
+what lasts: the topic was deleted, or the right to look it up was withdrawn. Where the client is to
+begin again, the connection is closed.
+
+A client that does not read is told the newest layout when it does. A lookup with the id of a
+session that exists puts a new one in its place. Source: sheet of Pulsar 5, sections 1.3 to 1.11.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import structlog
+
+from magnetar.broker.base import naming, replies
+from magnetar.broker.base.errors import (
+    AuthorizationError,
+    InvalidTopicNameError,
+    NotAllowedError,
+    ProtocolViolationError,
+    RequestError,
+    TopicNotFoundError,
+)
+from magnetar.broker.cluster.ownership.protocol import Owner
+from magnetar.broker.features.scalable import Change, FollowedLayout, Layout, change
+from magnetar.broker.protocol.link import Link
+from magnetar.broker.protocol.login import Login
+from magnetar.broker.security import Action, Topic
+from magnetar.broker.topics.services import Services
+from magnetar.sdk.wire import BaseCommand, TopicName
+from magnetar.sdk.wire import pulsar_pb2 as pb
+
+_log = structlog.get_logger()
+
+DISABLED = "Scalable topics are disabled on this broker (setting scalable_topics)"
+"""What every command of Pulsar 5 is answered where they are."""
+
+
+class _Session:
+    """One session; `told` is there once it was answered."""
+
+    def __init__(
+        self, session_id: int, topic: TopicName, on_change: Callable[["_Session"], None]
+    ) -> None:
+        self.session_id = session_id
+        self.topic = topic
+        self.told: Layout | None = None
+        self.followed: FollowedLayout
+        self.owner: Owner
+        """The broker that coordinated stream consumers of the topic when the session began."""
+        self._on_change = on_change
+
+    def on_change(self) -> None:
+        """The layout may have changed."""
+        self._on_change(self)
+
+
+class LayoutSessions:
+    """Layout sessions of one connection."""
+
+    def __init__(self, link: Link, services: Services, login: Login) -> None:
+        self._link = link
+        self._login = login
+        self._services = services
+        self._settings = services.settings
+        self._sessions: dict[int, _Session] = {}
+
+    def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
+        return {
+            BaseCommand.SCALABLE_TOPIC_LOOKUP: self._on_lookup,
+            BaseCommand.SCALABLE_TOPIC_CLOSE: self._on_close,
+        }
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def _on_lookup(self, command: BaseCommand) -> None:
+        request = command.scalableTopicLookup
+        session_id = request.session_id
+        refuse = partial(_refuse, session_id)
+        self._forget(session_id)
+        if not self._settings.scalable_topics:
+            self._link.write(refuse(NotAllowedError(DISABLED)))
+            return
+        try:
+            topic = naming.base_topic_of(request.topic)
+        except InvalidTopicNameError as error:
+            # No answer has a code for it; Apache's broker ends the connection, too.
+            raise ProtocolViolationError(f"lookup of a layout: {error}") from error
+        limit = self._settings.scalable_sessions_per_connection_max
+        if len(self._sessions) >= limit:
+            full = NotAllowedError(
+                f"this connection has {len(self._sessions)} layout sessions, and the limit is "
+                f"{limit} (scalable_sessions_per_connection_max of the broker)"
+            )
+            self._link.write(refuse(full))
+            return
+        session = _Session(session_id, topic, self._look)
+        self._sessions[session_id] = session
+        if not self._link.start(self._open(request, session), refuse):
+            del self._sessions[session_id]
+
+    async def _open(self, request: pb.CommandScalableTopicLookup, session: _Session) -> None:
+        try:
+            await self._begin(request, session)
+        finally:
+            if session.told is None and self._is_current(session):
+                del self._sessions[session.session_id]
+
+    async def _begin(self, request: pb.CommandScalableTopicLookup, session: _Session) -> None:
+        services, topic = self._services, session.topic
+        await self._login.check(Action.LOOKUP, Topic(topic))
+        await services.topics.check_namespace(topic.namespace_name)
+        check_has_layout(request.topic, topic)
+        if request.create_if_missing:
+            await self._create_partitions(topic)
+        session.owner = await services.ownership.owner_of(topic, listener=self._link.listener or "")
+        session.followed = services.layouts.join(topic, session.on_change)
+        try:
+            layout = await session.followed.get()
+            if layout is None or layout.is_ending:
+                raise TopicNotFoundError(f"{topic} is being deleted")
+            if self._link.is_closed or not self._is_current(session):
+                services.layouts.leave(topic, session.on_change)
+                return
+            frame = self._frame(session, layout)
+        except BaseException:
+            services.layouts.leave(topic, session.on_change)
+            raise
+        session.told = layout
+        self._link.write(frame)
+
+    async def _create_partitions(self, topic: TopicName) -> None:
+        """Have the partitions that new topics of the namespace get by themselves; whether a topic
+        without any may be created is decided when its producer or consumer comes."""
+        wanted = (await self._services.policies.of(topic)).auto_topic_creation
+        if wanted.allowed and wanted.is_partitioned:
+            await self._services.topics.creation.partitions_of(topic, may_create=True)
+
+    def _frame(self, session: _Session, layout: Layout) -> bytes:
+        """The frame with a layout.
+
+        Raises:
+            NotAllowedError: it is too large.
+        """
+        created_ms = self._services.clock.wall_ms()
+        frame = replies.scalable_topic_update(
+            session.session_id,
+            _dag(layout, session.owner, created_ms=created_ms),
+            naming.resolved_name(session.topic),
+        )
+        limit = self._settings.message_bytes_max
+        if len(frame) > limit:
+            raise NotAllowedError(
+                f"the layout of {session.topic} has {len(layout.segments)} segments and "
+                f"{len(frame)} bytes, and a frame has room for {limit}"
+            )
+        return frame
+
+    def _is_current(self, session: _Session) -> bool:
+        return self._sessions.get(session.session_id) is session
+
+    def _look(self, session: _Session) -> None:
+        """Tell a session of a newer layout, or that there will be none."""
+        told = session.told
+        if told is None or not self._link.is_writable or not self._is_current(session):
+            return
+        now = session.followed.known
+        what = change(told, now)
+        if what is Change.GONE:
+            error = TopicNotFoundError(f"{session.topic} was deleted")
+            self._end(session, error)
+        elif what is Change.REPLACED:
+            _log.info(
+                "connection_closed_for_layout", address=self._link.address, topic=str(session.topic)
+            )
+            self._link.close()
+        elif what is Change.GROWN and now is not None:
+            try:
+                frame = self._frame(session, now)
+            except NotAllowedError as error:
+                self._end(session, error)
+                return
+            session.told = now
+            self._link.write(frame)
+
+    def _end(self, session: _Session, error: RequestError) -> None:
+        self._forget(session.session_id)
+        self._link.write(_refuse(session.session_id, error))
+
+    def topics(self) -> Iterator[tuple[int, TopicName]]:
+        """The sessions that were answered, by their ids, and their topics."""
+        for session in list(self._sessions.values()):
+            if session.told is not None:
+                yield session.session_id, session.topic
+
+    def revoke(self, session_id: int) -> None:
+        """The client may not look the topic up any more."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.told is not None:
+            self._end(session, AuthorizationError(f"the right to look up {session.topic} is gone"))
+
+    def wake(self) -> None:
+        """The connection can take more."""
+        for session in list(self._sessions.values()):
+            self._look(session)
+
+    def _on_close(self, command: BaseCommand) -> None:
+        self._forget(command.scalableTopicClose.session_id)
+
+    def _forget(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None and session.told is not None:
+            self._services.layouts.leave(session.topic, session.on_change)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        for session_id in list(self._sessions):
+            self._forget(session_id)
+
+
+def check_has_layout(name: str, topic: TopicName) -> None:
+    """Refuse a topic that is given no layout. `name`: as the client gave it.
+
+    Raises:
+        NotAllowedError: it is not persistent.
+        TopicNotFoundError: it is a partition, or called by the name of a scalable topic.
+    """
+    if not topic.is_persistent:
+        raise NotAllowedError(f"{topic} is not persistent: it has no layout")
+    if naming.is_scalable(name):
+        raise TopicNotFoundError(
+            f"{name} not found: this broker has no scalable topics; use {topic}"
+        )
+    if topic.partition_index >= 0:
+        raise TopicNotFoundError(
+            f"{topic} is one partition and has no layout of its own: use {topic.partitioned}"
+        )
+
+
+def _dag(layout: Layout, owner: Owner, *, created_ms: int) -> pb.ScalableTopicDAG:
+    """The layout as it travels. Addresses of segments are left out: clients look each one up."""
+    return pb.ScalableTopicDAG(
+        epoch=layout.epoch,
+        segments=[
+            pb.SegmentInfoProto(
+                segment_id=each.id,
+                hash_start=each.hash_start,
+                hash_end=each.hash_end,
+                state=pb.ACTIVE,
+                created_at_epoch=0,
+                created_at_ms=created_ms,
+                legacy_topic_name=each.topic,
+            )
+            for each in layout.segments
+        ],
+        controller_broker_url=owner.service_url or None,
+        controller_broker_url_tls=owner.service_url_tls or None,
+    )
+
+
+def _refuse(session_id: int, error: RequestError) -> bytes:
+    return replies.scalable_topic_failed(session_id, error.code, str(error))

@@ -1,0 +1,160 @@
+"""Watches of Pulsar 5 on one connection: scalable topics of a namespace, transaction coordinators.
+
+WATCH_SCALABLE_TOPICS: this broker has no scalable topics, so every namespace has none and nothing
+ever follows the answer. WATCH_TC_ASSIGNMENTS: the client is told which broker has each coordinator
+of transactions, again whenever that has changed, and chooses among them. Source: sheet of Pulsar 5,
+sections 1.2 and 1.9.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from magnetar.broker.base import naming, replies
+from magnetar.broker.base.errors import NotAllowedError, RequestError
+from magnetar.broker.features.transactions.coordinator_places import Places
+from magnetar.broker.protocol.layout_sessions import DISABLED
+from magnetar.broker.protocol.link import Link
+from magnetar.broker.protocol.login import Login
+from magnetar.broker.security import Action, Namespace
+from magnetar.broker.topics import topic_lists
+from magnetar.broker.topics.services import Services
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import pulsar_pb2 as pb
+
+_NO_TOPICS = topic_lists.topics_hash([])
+
+
+class _CoordinatorWatch:
+    """One watch of transaction coordinators."""
+
+    def __init__(self, watch_id: int, link: Link) -> None:
+        self.watch_id = watch_id
+        self.listener = link.listener or ""
+        self.places: Places | None = None
+        """What the client should know; None: the watch was not answered."""
+        self._told: Places | None = None
+        self._link = link
+
+    def tell(self, places: Places) -> None:
+        """Tell the client, if it is news; while it does not read, the newest is kept."""
+        self.places = places
+        self.wake()
+
+    def wake(self) -> None:
+        """The connection can take more."""
+        if self.places is not None and self.places != self._told and self._link.is_writable:
+            self._told = self.places
+            self._link.write(replies.coordinator_assignments(self.watch_id, _snapshot(self.places)))
+
+
+class ScalableWatches:
+    """Of one connection."""
+
+    def __init__(self, link: Link, services: Services, login: Login) -> None:
+        self._link = link
+        self._login = login
+        self._places = services.coordinator_places
+        self._settings = services.settings
+        self._watches: dict[int, _CoordinatorWatch] = {}
+
+    def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
+        return {
+            BaseCommand.WATCH_SCALABLE_TOPICS: self._on_topics,
+            BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: lambda _: None,
+            BaseCommand.WATCH_TC_ASSIGNMENTS: self._on_coordinators,
+            BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE: self._on_coordinators_close,
+        }
+
+    # Scalable topics of a namespace
+
+    def _on_topics(self, command: BaseCommand) -> None:
+        request = command.watchScalableTopics
+        refuse = partial(_refuse_topics, request.watch_id)
+        if not self._settings.scalable_topics:
+            self._link.write(refuse(NotAllowedError(DISABLED)))
+            return
+        self._link.start(self._topics(request), refuse)
+
+    async def _topics(self, request: pb.CommandWatchScalableTopics) -> None:
+        naming.check_text(request.namespace, request.current_hash)
+        await self._login.check(Action.LIST_TOPICS, Namespace(request.namespace))
+        topic_lists.check_name(request.namespace)
+        if request.current_hash != _NO_TOPICS:
+            self._link.write(replies.scalable_topics(request.watch_id, []))
+
+    # Coordinators of transactions
+
+    def _on_coordinators(self, command: BaseCommand) -> None:
+        watch_id = command.watchTcAssignments.watch_id
+        refuse = partial(_refuse_coordinators, watch_id)
+        self._forget(watch_id)
+        if not self._settings.scalable_topics:
+            self._link.write(refuse(NotAllowedError(DISABLED)))
+            return
+        limit = self._settings.scalable_sessions_per_connection_max
+        if len(self._watches) >= limit:
+            error = NotAllowedError(
+                f"this connection has {len(self._watches)} watches of coordinators, and the limit "
+                f"is {limit} (scalable_sessions_per_connection_max of the broker)"
+            )
+            self._link.write(refuse(error))
+            return
+        watch = _CoordinatorWatch(watch_id, self._link)
+        self._watches[watch_id] = watch
+        if not self._link.start(self._coordinators(watch), refuse):
+            del self._watches[watch_id]
+
+    async def _coordinators(self, watch: _CoordinatorWatch) -> None:
+        # Whoever may connect may have transactions: what is in them is checked.
+        try:
+            places = await self._places.places(watch.listener)
+        except BaseException:
+            if self._is_current(watch):
+                del self._watches[watch.watch_id]
+            raise
+        if self._is_current(watch):
+            self._places.join(watch)
+            watch.tell(places)
+
+    def _is_current(self, watch: _CoordinatorWatch) -> bool:
+        return self._watches.get(watch.watch_id) is watch
+
+    def _on_coordinators_close(self, command: BaseCommand) -> None:
+        self._forget(command.watchTcAssignmentsClose.watch_id)
+
+    def _forget(self, watch_id: int) -> None:
+        watch = self._watches.pop(watch_id, None)
+        if watch is not None:
+            self._places.leave(watch)
+
+    def wake(self) -> None:
+        """The connection can take more."""
+        for watch in self._watches.values():
+            watch.wake()
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        for watch_id in list(self._watches):
+            self._forget(watch_id)
+
+
+def _snapshot(places: Places) -> pb.TcAssignmentsSnapshot:
+    return pb.TcAssignmentsSnapshot(
+        parallelism=places.count,
+        assignments=[
+            pb.TcAssignment(
+                tc_id=each.number,
+                broker_service_url=each.service_url,
+                broker_service_url_tls=each.service_url_tls or None,
+            )
+            for each in places.places
+        ],
+    )
+
+
+def _refuse_topics(watch_id: int, error: RequestError) -> bytes:
+    return replies.scalable_topics_failed(watch_id, error.code, str(error))
+
+
+def _refuse_coordinators(watch_id: int, error: RequestError) -> bytes:
+    return replies.coordinator_assignments_failed(watch_id, error.code, str(error))

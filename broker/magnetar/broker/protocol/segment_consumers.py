@@ -1,0 +1,240 @@
+"""SCALABLE_TOPIC_SUBSCRIBE of one connection: stream and checkpoint consumers of Pulsar 5.
+
+Such a consumer registers with the coordinator of its subscription and is told which segments are
+its own; then it subscribes to each of them like any other consumer. What the coordinator decides is
+in `features/scalable/assignment.py`.
+
+The first refusal of a consumer is final for it: a coordinator that is about to move here is waited
+for. A consumer whose connection is lost has time to come back; one that unregisters leaves at once.
+Source: sheet of Pulsar 5, sections 1.7, 1.8 and 6.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from magnetar.broker.base import naming, replies
+from magnetar.broker.base.errors import (
+    NotAllowedError,
+    RequestError,
+)
+from magnetar.broker.features.scalable import Assignment, GroupId
+from magnetar.broker.protocol.layout_sessions import DISABLED, check_has_layout
+from magnetar.broker.protocol.link import Link
+from magnetar.broker.protocol.login import Login
+from magnetar.broker.security import Action, Subscription
+from magnetar.broker.topics.services import Services
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from magnetar.sdk.wire.pulsar_pb2 import ServerError
+
+_CODES = (
+    ServerError.AuthenticationError,
+    ServerError.AuthorizationError,
+    ServerError.ServiceNotReady,
+    ServerError.TooManyRequests,
+    ServerError.InvalidTopicName,
+    ServerError.NotAllowedError,
+)
+"""Codes that the answer to a registration has; anything else travels as UnknownError, after which a
+client that was registered before tries again."""
+
+
+class Registration:
+    """A consumer, seen from its coordinator."""
+
+    def __init__(self, consumer_id: int, name: str, group: GroupId, link: Link) -> None:
+        self.consumer_id = consumer_id
+        self.name = name
+        self.group = group
+        self.assigned: Assignment | None = None
+        """The last assignment; None: it is not registered yet."""
+        self._link: Link | None = link
+        self._news: Assignment | None = None
+
+    def tell(self, assignment: Assignment) -> None:
+        """Send an assignment; while the client does not read, the newest one is kept."""
+        self.assigned = self._news = assignment
+        self.wake()
+
+    def wake(self) -> None:
+        """The connection can take more."""
+        if self._news is not None and self._link is not None and self._link.is_writable:
+            news, self._news = self._news, None
+            self._link.write(replies.scalable_topic_assignment(self.consumer_id, _to_wire(news)))
+
+    def disconnect(self) -> None:
+        """Close the connection: the consumer finds its coordinator where it is now."""
+        if self._link is not None:
+            self._link.close()
+
+    def lost(self) -> None:
+        """The connection is gone. The coordinator knows this consumer a while longer, and must not
+        keep the connection in memory."""
+        self._link = None
+
+
+class SegmentConsumers:
+    """Registrations of one connection."""
+
+    def __init__(self, link: Link, services: Services, login: Login) -> None:
+        self._link = link
+        self._login = login
+        self._services = services
+        self._settings = services.settings
+        self._coordinators = services.segment_coordinators
+        self._registrations: dict[int, Registration] = {}
+
+    def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
+        return {
+            BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: self._on_subscribe,
+            BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE: self._on_unsubscribe,
+        }
+
+    def __len__(self) -> int:
+        return len(self._registrations)
+
+    def _on_subscribe(self, command: BaseCommand) -> None:
+        request = command.scalableTopicSubscribe
+        refuse = partial(_refuse, request.request_id)
+        try:
+            registration = self._registration(request)
+        except RequestError as error:
+            self._link.write(refuse(error))
+            return
+        self._replace(registration)
+        if not self._link.start(self._subscribe(request, registration), refuse):
+            del self._registrations[registration.consumer_id]
+
+    def _replace(self, registration: Registration) -> None:
+        """A registration with the id of one that exists takes its place; if it is of the same
+        consumer, that one keeps its segments."""
+        former = self._registrations.pop(registration.consumer_id, None)
+        self._registrations[registration.consumer_id] = registration
+        if former is None:
+            return
+        if (former.group, former.name) == (registration.group, registration.name):
+            self._coordinators.detach(former.group, former)
+        else:
+            self._leave(former)
+
+    def _registration(self, request: pb.CommandScalableTopicSubscribe) -> Registration:
+        """
+        Raises:
+            NotAllowedError: too many, too long, or it is switched off.
+            InvalidTopicNameError, TopicNotFoundError
+        """
+        settings = self._settings
+        if not settings.scalable_topics:
+            raise NotAllowedError(DISABLED)
+        limit = settings.scalable_sessions_per_connection_max
+        if len(self._registrations) >= limit and request.consumer_id not in self._registrations:
+            raise NotAllowedError(
+                f"this connection has registered {len(self._registrations)} consumers, and the "
+                f"limit is {limit} (scalable_sessions_per_connection_max of the broker)"
+            )
+        naming.check_client_metadata(
+            request.subscription,
+            request.consumer_name,
+            properties=(),
+            bytes_max=settings.client_metadata_bytes_max,
+        )
+        topic = naming.base_topic_of(request.topic)
+        check_has_layout(request.topic, topic)
+        naming.check_subscription(request.subscription)
+        group = GroupId(topic, request.subscription, request.consumer_type)
+        return Registration(request.consumer_id, request.consumer_name, group, self._link)
+
+    async def _subscribe(
+        self, request: pb.CommandScalableTopicSubscribe, registration: Registration
+    ) -> None:
+        try:
+            assignment = await self._register(registration)
+        except BaseException:
+            if self._is_current(registration):
+                del self._registrations[registration.consumer_id]
+            raise
+        registration.assigned = assignment
+        answer = replies.scalable_topic_subscribed(request.request_id, _to_wire(assignment))
+        self._link.write(answer)
+
+    async def _register(self, registration: Registration) -> Assignment:
+        """
+        Raises:
+            RequestError: as the coordinator says; or the consumer has left meanwhile.
+        """
+        group = registration.group
+        await self._login.check(Action.CONSUME, Subscription(group.topic, group.subscription))
+        await self._services.topics.check_namespace(group.topic.namespace_name)
+        assignment = await self._coordinators.register(
+            group,
+            registration,
+            is_wanted=lambda: not self._link.is_closed and self._is_current(registration),
+        )
+        if assignment is None:
+            raise NotAllowedError(f"consumer {registration.consumer_id} has left meanwhile")
+        return assignment
+
+    def _is_current(self, registration: Registration) -> bool:
+        return self._registrations.get(registration.consumer_id) is registration
+
+    def _on_unsubscribe(self, command: BaseCommand) -> None:
+        request = command.scalableTopicUnsubscribe
+        if not self._settings.scalable_topics:
+            error = NotAllowedError(DISABLED)
+            self._link.write(replies.error(request.request_id, error.code, str(error)))
+            return
+        registration = self._registrations.pop(request.consumer_id, None)
+        if registration is not None:
+            self._leave(registration)
+        # One that is not known has left: that is what was wanted.
+        self._link.write(replies.success(request.request_id))
+
+    def _leave(self, registration: Registration) -> None:
+        self._coordinators.unregister(registration.group, registration)
+
+    def registrations(self) -> Iterator[Registration]:
+        """Consumers that are registered."""
+        for each in list(self._registrations.values()):
+            if each.assigned is not None:
+                yield each
+
+    def revoke(self, registration: Registration) -> None:
+        """The client may not consume any more: others have its segments."""
+        if self._is_current(registration):
+            del self._registrations[registration.consumer_id]
+        self._leave(registration)
+        if registration.assigned is not None:
+            registration.tell(Assignment(registration.assigned.epoch, ()))
+
+    def wake(self) -> None:
+        """The connection can take more."""
+        for each in self._registrations.values():
+            each.wake()
+
+    def lost(self) -> None:
+        """The connection is gone: its consumers may come back on another one."""
+        for registration in self._registrations.values():
+            registration.lost()
+            self._coordinators.detach(registration.group, registration)
+        self._registrations.clear()
+
+
+def _to_wire(assignment: Assignment) -> pb.ScalableConsumerAssignment:
+    """An assignment as it travels: whole segments, without ranges of buckets."""
+    return pb.ScalableConsumerAssignment(
+        layout_epoch=assignment.epoch,
+        segments=[
+            pb.ScalableAssignedSegment(
+                segment_id=each.id,
+                hash_start=each.hash_start,
+                hash_end=each.hash_end,
+                segment_topic=each.topic,
+            )
+            for each in assignment.segments
+        ],
+    )
+
+
+def _refuse(request_id: int, error: RequestError) -> bytes:
+    code = error.code if error.code in _CODES else ServerError.UnknownError
+    return replies.scalable_topic_subscribe_failed(request_id, code, str(error))

@@ -1,0 +1,291 @@
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.pulsar.client.api.v5.Checkpoint;
+import org.apache.pulsar.client.api.v5.CheckpointConsumer;
+import org.apache.pulsar.client.api.v5.Message;
+import org.apache.pulsar.client.api.v5.Producer;
+import org.apache.pulsar.client.api.v5.PulsarClient;
+import org.apache.pulsar.client.api.v5.PulsarClientException;
+import org.apache.pulsar.client.api.v5.QueueConsumer;
+import org.apache.pulsar.client.api.v5.StreamConsumer;
+import org.apache.pulsar.client.api.v5.Transaction;
+import org.apache.pulsar.client.api.v5.config.SubscriptionInitialPosition;
+import org.apache.pulsar.client.api.v5.config.TransactionPolicy;
+import org.apache.pulsar.client.api.v5.schema.Schema;
+
+/** The official client of Pulsar 5 on the topics of today. Ends with 0 if all was right. */
+public class V5 {
+    static final int COUNT = 40;
+    static final Duration WAIT = Duration.ofSeconds(30);
+    static final Duration LITTLE = Duration.ofMillis(200);
+
+    static void expect(boolean is, String what) {
+        if (!is) {
+            throw new AssertionError("not as expected: " + what);
+        }
+    }
+
+    /** The administration, as far as it is needed. */
+    record Admin(String url) {
+        HttpResponse<String> ask(String method, String path, String body) throws Exception {
+            HttpRequest request = HttpRequest.newBuilder(URI.create(url + "/admin/v2/persistent/public/default/" + path))
+                    .header("Content-Type", "application/json")
+                    .method(method, HttpRequest.BodyPublishers.ofString(body))
+                    .build();
+            return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+        }
+
+        void partitions(String topic, int count, boolean grows) throws Exception {
+            HttpResponse<String> answer = ask(grows ? "POST" : "PUT", topic + "/partitions", "" + count);
+            expect(answer.statusCode() == 204, topic + " with " + count + " partitions: " + answer.body());
+        }
+
+        long messagesIn(String topic) throws Exception {
+            HttpResponse<String> answer = ask("GET", topic + "/stats", "");
+            Matcher found = Pattern.compile("\"msgInCounter\":\\s*(\\d+)").matcher(answer.body());
+            return answer.statusCode() == 200 && found.find() ? Long.parseLong(found.group(1)) : 0;
+        }
+    }
+
+    static String local(String topic) {
+        return topic.substring(topic.lastIndexOf('/') + 1);
+    }
+
+    static QueueConsumer<String> queue(PulsarClient client, String topic) throws Exception {
+        return client.newQueueConsumer(Schema.string()).topic(topic).subscriptionName("queue")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST).subscribe();
+    }
+
+    static StreamConsumer<String> stream(PulsarClient client, String topic, String name) throws Exception {
+        return client.newStreamConsumer(Schema.string()).topic(topic).subscriptionName("stream").consumerName(name)
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST).subscribe();
+    }
+
+    static CheckpointConsumer<String> checkpoint(PulsarClient client, String topic, Checkpoint start)
+            throws Exception {
+        return client.newCheckpointConsumer(Schema.string()).topic(topic).startPosition(start).create();
+    }
+
+    interface Receive {
+        Message<String> next(Duration timeout) throws Exception;
+    }
+
+    /** Receives until all wanted messages have come, each of them once. */
+    static List<String> receive(String who, Set<String> wanted, Receive receive) throws Exception {
+        List<String> found = new ArrayList<>();
+        Set<String> missing = new HashSet<>(wanted);
+        while (!missing.isEmpty()) {
+            Message<String> message = receive.next(WAIT);
+            expect(message != null, who + " lacks " + missing.size() + " messages: " + missing);
+            expect(missing.remove(message.value()), who + " did not wait for " + message.value());
+            found.add(message.value());
+        }
+        return found;
+    }
+
+    static Receive of(QueueConsumer<String> consumer) {
+        return timeout -> {
+            Message<String> message = consumer.receive(timeout);
+            if (message != null) {
+                consumer.acknowledge(message.id());
+            }
+            return message;
+        };
+    }
+
+    static Receive of(StreamConsumer<String> consumer) {
+        return timeout -> {
+            Message<String> message = consumer.receive(timeout);
+            if (message != null) {
+                consumer.acknowledgeCumulative(message.id());
+            }
+            return message;
+        };
+    }
+
+    static Set<String> publish(Producer<String> producer, String prefix) throws Exception {
+        Set<String> sent = new HashSet<>();
+        for (int number = 0; number < COUNT; number++) {
+            String value = prefix + "-k" + number % 10 + "-" + number;
+            producer.newMessage().key("k" + number % 10).value(value).send();
+            sent.add(value);
+        }
+        return sent;
+    }
+
+    /** Messages of one key come in the order in which they were sent. */
+    static void expectKeysInOrder(String who, List<String> values) {
+        for (int key = 0; key < 10; key++) {
+            int last = -1;
+            for (String value : values) {
+                if (value.contains("-k" + key + "-")) {
+                    int number = Integer.parseInt(value.substring(value.lastIndexOf('-') + 1));
+                    expect(number > last, who + ": " + value + " after number " + last);
+                    last = number;
+                }
+            }
+        }
+    }
+
+    /** All three kinds of consumers, and the same again from where each of them was. */
+    static void allConsumers(PulsarClient client, String topic, Admin admin, int grownTo) throws Exception {
+        Producer<String> producer = client.newProducer(Schema.string()).topic(topic).producerName("p").create();
+        Set<String> first = publish(producer, "first");
+        QueueConsumer<String> queue = queue(client, topic);
+        StreamConsumer<String> stream = stream(client, topic, "a");
+        CheckpointConsumer<String> reader = checkpoint(client, topic, Checkpoint.earliest());
+        receive("queue", first, of(queue));
+        expectKeysInOrder("stream", receive("stream", first, of(stream)));
+        expectKeysInOrder("checkpoint", receive("checkpoint", first, reader::receive));
+        byte[] saved = reader.checkpoint().toByteArray();
+        if (grownTo > 0) {
+            grow(producer, topic, admin, grownTo, List.of(of(queue), of(stream), reader::receive));
+        }
+        Set<String> second = publish(producer, "second");
+        receive("queue", second, of(queue));
+        receive("stream", second, of(stream));
+        receive("checkpoint", second, reader::receive);
+        reader.close();
+        stream.close();
+        queue.close();
+        expect(queue(client, topic).receive(LITTLE) == null, "the queue remembers what was acknowledged");
+        expect(stream(client, topic, "b").receive(LITTLE) == null, "the stream remembers what was acknowledged");
+        CheckpointConsumer<String> resumed = checkpoint(client, topic, Checkpoint.fromByteArray(saved));
+        Set<String> left = new HashSet<>(second);
+        while (!left.isEmpty()) {
+            Message<String> message = resumed.receive(WAIT);
+            expect(message != null, "the checkpoint lacks " + left);
+            expect(!first.contains(message.value()), "the checkpoint was behind " + message.value());
+            left.remove(message.value());
+        }
+        resumed.close();
+        producer.close();
+    }
+
+    /** The topic gets more partitions; the open producer comes to use them, and all consumers, too. */
+    static void grow(Producer<String> producer, String topic, Admin admin, int partitions, List<Receive> consumers)
+            throws Exception {
+        admin.partitions(local(topic), partitions, true);
+        String newest = local(topic) + "-partition-" + (partitions - 1);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        for (int round = 0; admin.messagesIn(newest) == 0; round++) {
+            expect(System.nanoTime() < deadline, "the producer uses " + newest);
+            Set<String> sent = publish(producer, "growing" + round);
+            for (Receive each : consumers) {
+                receive("a consumer after the growth", sent, each);
+            }
+        }
+    }
+
+    /** Two stream consumers share the partitions; when one leaves, the other has all. */
+    static void sharedStream(PulsarClient client, String topic) throws Exception {
+        StreamConsumer<String> one = stream(client, topic, "one");
+        StreamConsumer<String> two = stream(client, topic, "two");
+        Producer<String> producer = client.newProducer(Schema.string()).topic(topic).create();
+        Set<String> missing = publish(producer, "shared");
+        Set<String> byOne = new HashSet<>();
+        Set<String> byTwo = new HashSet<>();
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        while (!missing.isEmpty()) {
+            expect(System.nanoTime() < deadline, "both together lack " + missing);
+            collect(of(one).next(LITTLE), missing, byOne);
+            collect(of(two).next(LITTLE), missing, byTwo);
+        }
+        expect(!byOne.isEmpty() && !byTwo.isEmpty(), "each has its share: " + byOne.size() + ", " + byTwo.size());
+        one.close();
+        receive("the one that stays", publish(producer, "alone"), of(two));
+        two.close();
+        producer.close();
+    }
+
+    static void collect(Message<String> message, Set<String> missing, Set<String> found) {
+        if (message != null) {
+            expect(missing.remove(message.value()), message.value() + " came once");
+            found.add(message.value());
+        }
+    }
+
+    /** Consumers of version 4 read what producers of version 5 send, and the other way round. */
+    static void withVersion4(PulsarClient client, String url, String topic) throws Exception {
+        org.apache.pulsar.client.api.PulsarClient old =
+                org.apache.pulsar.client.api.PulsarClient.builder().serviceUrl(url).build();
+        org.apache.pulsar.client.api.Consumer<String> oldConsumer =
+                old.newConsumer(org.apache.pulsar.client.api.Schema.STRING).topic(topic).subscriptionName("old")
+                        .subscriptionInitialPosition(
+                                org.apache.pulsar.client.api.SubscriptionInitialPosition.Earliest)
+                        .subscribe();
+        QueueConsumer<String> queue = queue(client, topic);
+        Producer<String> producer = client.newProducer(Schema.string()).topic(topic).create();
+        Set<String> sent = publish(producer, "new");
+        Set<String> missing = new HashSet<>(sent);
+        while (!missing.isEmpty()) {
+            org.apache.pulsar.client.api.Message<String> message = oldConsumer.receive(30, TimeUnit.SECONDS);
+            expect(message != null, "version 4 lacks " + missing);
+            expect(missing.remove(message.getValue()), message.getValue() + " came once");
+            oldConsumer.acknowledge(message);
+        }
+        receive("version 5", sent, of(queue));
+        old.newProducer(org.apache.pulsar.client.api.Schema.STRING).topic(topic).create().send("old");
+        receive("version 5", Set.of("old"), of(queue));
+        queue.close();
+        producer.close();
+        old.close();
+    }
+
+    static void transactions(String url, String topic) throws Exception {
+        PulsarClient client = PulsarClient.builder().serviceUrl(url)
+                .transactionPolicy(TransactionPolicy.builder().timeout(Duration.ofMinutes(1)).build()).build();
+        Producer<String> producer = client.newProducer(Schema.string()).topic(topic).create();
+        QueueConsumer<String> queue = queue(client, topic);
+        Transaction aborted = client.newTransaction();
+        producer.newMessage().transaction(aborted).value("aborted").send();
+        aborted.abort();
+        Transaction committed = client.newTransaction();
+        producer.newMessage().transaction(committed).value("committed").send();
+        expect(queue.receive(LITTLE) == null, "nothing is seen before the commit");
+        committed.commit();
+        receive("queue", Set.of("committed"), of(queue));
+        queue.close();
+        producer.close();
+        client.close();
+    }
+
+    /** There are no scalable topics yet: their names are not found, and the client lives on. */
+    static void noScalableTopic(PulsarClient client) throws Exception {
+        try {
+            client.newProducer(Schema.string()).topic("topic://public/default/none").create();
+            expect(false, "a scalable topic is refused");
+        } catch (PulsarClientException.NotFoundException refused) {
+            expect(refused.getMessage().contains("no scalable topics"), refused.getMessage());
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        String url = arguments[0];
+        Admin admin = new Admin(arguments[1]);
+        String topic = arguments[2];
+        PulsarClient client = PulsarClient.builder().serviceUrl(url).build();
+        noScalableTopic(client);
+        allConsumers(client, topic + "-plain", admin, 0);
+        admin.partitions(local(topic) + "-parts", 2, false);
+        allConsumers(client, topic + "-parts", admin, 5);
+        admin.partitions(local(topic) + "-shared", 4, false);
+        sharedStream(client, topic + "-shared");
+        withVersion4(client, url, topic + "-plain-with-4");
+        admin.partitions(local(topic) + "-with-4", 3, false);
+        withVersion4(client, url, topic + "-with-4");
+        client.close();
+        transactions(url, topic + "-transactions");
+        System.exit(0);
+    }
+}

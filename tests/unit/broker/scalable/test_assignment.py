@@ -1,0 +1,114 @@
+"""Segments divided among the consumers of a subscription: joins, leaves, returns, growth."""
+
+from magnetar.broker.features.scalable.assignment import Assignment, SegmentAssignment
+from magnetar.broker.features.scalable.layout import synthetic_layout
+from magnetar.sdk.wire import TopicName
+
+_TOPIC = TopicName.parse("persistent://public/default/t")
+
+
+def _assignment(partitions: int) -> SegmentAssignment[str]:
+    return SegmentAssignment(synthetic_layout(_TOPIC, partitions), grace_s=60)
+
+
+def _ids(assignment: Assignment) -> list[int]:
+    return [each.id for each in assignment.segments]
+
+
+def _news(news: list[tuple[str, Assignment]]) -> dict[str, list[int]]:
+    assert len(dict(news)) == len(news)
+    return {member: _ids(each) for member, each in news}
+
+
+def test_one_consumer_has_all_segments() -> None:
+    assigned, news = _assignment(3).register("a", "A")
+    assert (assigned.epoch, _ids(assigned), news) == (3, [0, 1, 2], [])
+
+
+def test_segments_go_round_the_consumers_in_the_order_of_their_names() -> None:
+    assignment = _assignment(5)
+    assignment.register("b", "B")
+    assigned, news = assignment.register("a", "A")
+    assert _ids(assigned) == [0, 2, 4]
+    assert _news(news) == {"B": [1, 3]}
+
+
+def test_consumers_beyond_the_segments_have_none_until_others_leave() -> None:
+    assignment = _assignment(1)
+    assignment.register("a", "A")
+    assigned, news = assignment.register("b", "B")
+    assert (_ids(assigned), news) == ([], [])
+    assert _news(assignment.unregister("a", "A")) == {"B": [0]}
+
+
+def test_a_consumer_that_comes_back_in_time_moves_nobody() -> None:
+    assignment = _assignment(4)
+    first, _ = assignment.register("a", "A")
+    assignment.register("b", "B")
+    assignment.detach("a", "A", now_s=0)
+    assert assignment.next_expiry_s == 60
+    assert assignment.expire(now_s=59.9) == []
+    back, news = assignment.register("a", "A2")
+    assert (_ids(back), news) == ([0, 2], [])
+    assert _ids(first) == [0, 1, 2, 3]
+    assert assignment.next_expiry_s is None
+
+
+def test_a_consumer_that_stays_away_loses_its_segments_when_its_time_is_over() -> None:
+    assignment = _assignment(4)
+    assignment.register("a", "A")
+    assignment.register("b", "B")
+    assignment.detach("a", "A", now_s=0)
+    assert _news(assignment.expire(now_s=60)) == {"B": [0, 1, 2, 3]}
+    assert (len(assignment), assignment.next_expiry_s) == (1, None)
+
+
+def test_the_end_of_a_former_connection_does_not_touch_the_new_one() -> None:
+    assignment = _assignment(2)
+    assignment.register("a", "A")
+    assignment.register("a", "A2")
+    assignment.detach("a", "A", now_s=0)
+    assert assignment.unregister("a", "A") == []
+    assert (assignment.attached, assignment.next_expiry_s) == (["A2"], None)
+
+
+def test_growth_gives_the_new_segments_out_under_the_new_epoch() -> None:
+    assignment = _assignment(2)
+    assignment.register("a", "A")
+    assignment.register("b", "B")
+    news = assignment.change(synthetic_layout(_TOPIC, 4))
+    assert _news(news) == {"A": [0, 2], "B": [1, 3]}
+    assert {each.epoch for _, each in news} == {4}
+
+
+def test_the_epoch_never_falls_though_the_topic_be_created_again_smaller() -> None:
+    assignment = _assignment(4)
+    assignment.register("a", "A")
+    ((_, assigned),) = assignment.change(synthetic_layout(_TOPIC, 2))
+    assert (assigned.epoch, _ids(assigned)) == (4, [0, 1])
+
+
+def test_a_detached_consumer_is_told_nothing_and_finds_what_is_new_when_it_returns() -> None:
+    assignment = _assignment(1)
+    assignment.register("a", "A")
+    assignment.detach("a", "A", now_s=0)
+    assert assignment.change(synthetic_layout(_TOPIC, 3)) == []
+    assert _ids(assignment.register("a", "A2")[0]) == [0, 1, 2]
+
+
+def test_nobody_has_a_segment_of_a_topic_that_is_gone() -> None:
+    assignment = _assignment(2)
+    assignment.register("a", "A")
+    assert _news(assignment.empty()) == {"A": []}
+
+
+def test_a_coordinator_that_begins_anew_finds_the_same_assignment() -> None:
+    before, after = _assignment(7), _assignment(7)
+    names = ["c", "a", "d", "b"]
+    for name in names:
+        before.register(name, name)
+    for name in sorted(names):
+        after.register(name, name)
+    assert [before.register(each, each)[0] for each in names] == [
+        after.register(each, each)[0] for each in names
+    ]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from magnetar.ledger.offloading.log_manifest import parse_manifest_key
 from magnetar.sdk import Client, ClientSettings, MessageId, ProducerSettings
 from magnetar.sdk.errors import SdkError
 from tests.chaos.offloading.bad_store import BadStore
@@ -78,6 +79,7 @@ def settings_of(port: int) -> dict[str, str]:
         "OBJECT_BYTES_MIN": "0",
         "OBJECT_SWEEP_INTERVAL_S": "0.3",
         "OBJECT_GRACE_S": "1",
+        "MANIFEST_INTERVAL_S": "0.2",
         "TAIL_CACHE_BYTES_MAX": "0",
     }
 
@@ -165,9 +167,14 @@ async def _settle(server: Standalone, s3: S3Server) -> float | None:
 
 
 def _left(server: Standalone, s3: S3Server) -> list[str]:
-    """Keys that are in the bucket and not named, or the other way round."""
+    """Keys that are in the bucket and not named, or the other way round; and manifests, if there is
+    not just the newest one."""
     named = {each["object"]["key"] for each in _ledgers(server) if "object" in each}
-    stored = {key.removeprefix("drill/") for key in s3.keys(BUCKET)}
+    keys = {key.removeprefix("drill/") for key in s3.keys(BUCKET)}
+    manifests = {key for key in keys if parse_manifest_key(key) is not None}
+    stored = keys - manifests
+    if len(manifests) != 1:
+        return sorted(manifests) or ["no manifest"]
     return sorted(key.replace("%2525", "%25") for key in named ^ _plain(stored))
 
 

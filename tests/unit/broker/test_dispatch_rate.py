@@ -11,7 +11,7 @@ from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.broker.topic.dispatch.throttle import RateLimiter
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry
+from tests.unit.broker.harness import Client, Harness, batch, entry
 from tests.waiting import settle
 
 _TYPES = pb.CommandSubscribe
@@ -193,3 +193,26 @@ async def test_unacked_limits_follow_the_policies() -> None:
     assert harness.topic.subscriptions["s"].why_idle() is Reason.SUBSCRIPTION_UNACKED
     _use(harness, max_unacked_per_consumer=0, max_unacked_per_subscription=0)
     assert await _count(client) == 18
+
+
+@pytest.mark.parametrize("sub_type", [_TYPES.Shared, _TYPES.Key_Shared])
+async def test_batches_that_wait_for_the_rate_are_never_said_to_be_delivered(sub_type: Any) -> None:
+    harness = Harness()
+    await _consume(harness, sub_type)
+    time = _hold_time(harness)
+    _use(harness, dispatch_rate=DispatchRate(messages=20, period_s=1))
+    harness.log.store(*(batch(5) for _ in range(12)))
+    subscription = harness.topic.subscriptions["s"]
+    subscription.wake()
+    told = [subscription.why_idle()]
+    dispatcher = subscription.dispatcher
+    assert dispatcher is not None
+    for _ in range(6):
+        await asyncio.sleep(0)
+        told.append(subscription.why_idle())
+    time.now_s += 0.1
+    dispatcher._on_rate_timer()
+    for _ in range(6):
+        told.append(subscription.why_idle())
+        await asyncio.sleep(0)
+    assert set(told) == {Reason.READING, Reason.RATE_LIMIT, None}

@@ -311,6 +311,8 @@ class Dispatcher(ABC):
     def _why_not_reading(self) -> Reason | None:
         if self._rate_timer is not None:
             return Reason.RATE_LIMIT
+        if self._is_wake_scheduled:
+            return None  # what waits goes on in a moment
         if self.source.unreadable is not None:
             return Reason.UNREADABLE
         if self.source.is_reading:

@@ -100,6 +100,7 @@ async def test_consumers_register_where_the_bundle_of_their_topic_goes(
     assert answer.status == 204
     for client in clients:
         await client.closed()
+        await client.close()
     back = [await connected(cluster, other) for _ in range(2)]
     dag = (await look_up(back[0], name)).dag
     assert dag.controller_broker_url == cluster.url(other)

@@ -81,6 +81,8 @@ class Cluster:
             timeout_ms=100,
             next_id=self._next_id,
         )
+        if self.log:
+            self.taking.on_news()
         self.progress = Progress("s", snapshots_max=3)
         self.recent: list[Snapshot] = []
         self.absent: dict[tuple[str, frozenset[str]], AbsentEntries] = {}

@@ -101,6 +101,15 @@ def test_a_mark_that_another_cluster_has_moved_is_no_news_to_it() -> None:
     assert progress.look(at(8), [snapshot(6)]) == told(6), "consumers here have acknowledged more"
 
 
+def test_markers_that_are_passed_are_no_news_either() -> None:
+    progress = Progress("s", snapshots_max=10)
+    progress.moved_by_peer(at(7))
+    progress.passed_markers(at(7), at(9))
+    assert progress.look(at(9), [snapshot(8)]) is None
+    progress.passed_markers(at(10), at(12))
+    assert progress.look(at(12), [snapshot(8)]) == told(8)
+
+
 def test_after_a_seek_back_others_are_told_anew() -> None:
     progress = Progress("s", snapshots_max=10)
     assert progress.look(at(9), [snapshot(9)]) == told(9)

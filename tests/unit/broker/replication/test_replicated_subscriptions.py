@@ -15,6 +15,7 @@ from magnetar.broker.features.replication.markers import (
     encode_marker,
 )
 from magnetar.broker.policies.model import NamespaceRecord
+from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, split_payload
@@ -26,6 +27,8 @@ from tests.waiting import settle, until
 HERE = "standalone"
 WEST = f"pulsar.repl.west-->{HERE}"
 INTERVAL_MS = 10
+SELDOM = {"replicated_subscriptions_snapshot_interval_ms": 60_000}
+"""For tests that name positions: no snapshot comes between."""
 _TYPES = pb.CommandSubscribe
 
 
@@ -33,9 +36,8 @@ class World:
     """A topic that is copied to west and from there."""
 
     def __init__(self, **settings: Any) -> None:
-        self.harness = Harness(
-            replicated_subscriptions_snapshot_interval_ms=INTERVAL_MS, **settings
-        )
+        interval = {"replicated_subscriptions_snapshot_interval_ms": INTERVAL_MS}
+        self.harness = Harness(**{**interval, **settings})
         record = NamespaceRecord(replication_clusters=(HERE, "west"))
         self.harness.policies.namespaces["public/default"] = record
         self.harness.topics.sessions = {"west": 1}
@@ -176,6 +178,27 @@ async def test_a_broker_may_replicate_none() -> None:
 # Telling
 
 
+async def test_what_was_there_before_the_subscription_was_replicated_gets_a_snapshot() -> None:
+    world = World()
+    await world.publish("a")
+    await consuming(world.harness)
+    assert world.markers() == []
+    await world.harness.topic.subscriptions["s"].set_replicated(True)
+    await until(lambda: world.last(Request) is not None)
+
+
+async def test_a_topic_that_comes_to_be_copied_gets_a_snapshot() -> None:
+    world = World()
+    record = world.harness.policies.namespaces["public/default"]
+    world.harness.policies.namespaces["public/default"] = NamespaceRecord()
+    await replicated(world)
+    await world.publish("a")
+    world.harness.policies.namespaces["public/default"] = record
+    world.harness.topics.apply_policies()
+    assert world.feature.is_at_work
+    await until(lambda: world.last(Request) is not None)
+
+
 @pytest.mark.parametrize(
     "sub_type", [_TYPES.Exclusive, _TYPES.Failover, _TYPES.Shared, _TYPES.Key_Shared]
 )
@@ -200,6 +223,35 @@ async def test_acknowledgements_become_an_update_that_consumers_do_not_see(sub_t
     await until(lambda: world.harness.topic.subscriptions["s"].cursor.backlog_entries == 0)
     assert delivered_to(consumer) == []
     assert world.counts.updates_sent == 1
+
+
+async def test_a_consumer_that_has_left_needs_not_pass_the_snapshot() -> None:
+    world = World()
+    consumer = await replicated(world)
+    await world.publish("a")
+    await until(lambda: world.last(Request) is not None)
+    consumer.ack(Position(7, 0))
+    consumer.connection.lost()
+    await world.copy_marker(Response(world.last(Request).snapshot_id, "west", Position(30, 5)))
+    await until(lambda: world.last(Update) is not None)
+    assert world.last(Update) == Update("s", {"west": Position(30, 5)})
+
+
+async def test_markers_of_before_the_load_are_passed_where_nobody_consumes() -> None:
+    world = World()
+    markers = [encode_marker(Request(f"old{n}", HERE), now_ms=1) for n in range(3)]
+    world.harness.log.store(entry(b"a"), *markers)
+    consumer = await replicated(world)
+    consumer.ack(Position(7, 0))
+    world.harness.topic.disconnect_all()
+    world.harness.topics.cursors["s"] = NonDurableCursor(
+        world.harness.log, "s", initial=Position(7, 1)
+    )
+    again = await replicated(world, subType=_TYPES.Shared)
+    again.connection.lost()
+    await until(lambda: world.last(Request).snapshot_id != "old2")
+    await world.copy_marker(Response(world.last(Request).snapshot_id, "west", Position(30, 5)))
+    await until(lambda: world.last(Update) is not None)
 
 
 async def test_a_hole_holds_the_update_back() -> None:
@@ -294,7 +346,7 @@ async def test_a_cluster_that_nothing_is_copied_to_is_not_answered() -> None:
 
 
 async def test_an_update_moves_the_subscription_or_makes_it() -> None:
-    world = World()
+    world = World(**SELDOM)
     consumer = await replicated(world)
     await world.publish("a", "b", "c")
     assert await delivered(consumer, 3) == [0, 1, 2]
@@ -322,7 +374,7 @@ async def test_who_told_us_is_not_told() -> None:
 
 
 async def test_a_subscription_that_is_not_replicated_is_left_alone() -> None:
-    world = World()
+    world = World(**SELDOM)
     await consuming(world.harness)
     await world.publish("a", "b")
     await world.update(Position(7, 1))
@@ -332,7 +384,7 @@ async def test_a_subscription_that_is_not_replicated_is_left_alone() -> None:
 
 async def test_what_the_other_cluster_does_not_have_is_not_acknowledged_for_it() -> None:
     """17.29."""
-    world = World()
+    world = World(**SELDOM)
     consumer = await replicated(world)
     await world.publish("a")
     await world.publish("local", replicate_to=["__local__"])
@@ -345,7 +397,7 @@ async def test_what_the_other_cluster_does_not_have_is_not_acknowledged_for_it()
 
 
 async def test_what_was_there_before_copying_began_is_not_acknowledged_for_it() -> None:
-    world = World()
+    world = World(**SELDOM)
     world.harness.topics.not_copied_through = Position(7, 1)
     consumer = await replicated(world)
     await world.publish("a", "b", "c")
@@ -358,7 +410,7 @@ async def test_what_was_there_before_copying_began_is_not_acknowledged_for_it() 
 
 async def test_copies_of_a_cluster_that_does_not_copy_to_the_other_one_stay() -> None:
     """A ring: north copies to here, and not to west."""
-    world = World()
+    world = World(**SELDOM)
     await replicated(world)
     north = world.harness.client()
     await north.produce(producer_name=f"pulsar.repl.north-->{HERE}")
@@ -374,7 +426,7 @@ async def test_copies_of_a_cluster_that_does_not_copy_to_the_other_one_stay() ->
 
 
 async def test_an_update_that_a_crash_has_cut_off_is_carried_out_at_the_next_load() -> None:
-    world = World()
+    world = World(**SELDOM)
     await world.publish("a", "b")
     update = encode_marker(Update("s", {HERE: Position(7, 1)}), now_ms=1)
     await world.copy(entry(b"c"))
@@ -389,7 +441,7 @@ async def test_an_update_that_a_crash_has_cut_off_is_carried_out_at_the_next_loa
 
 
 async def test_reading_that_fails_is_tried_again() -> None:
-    world = World()
+    world = World(**SELDOM)
     await replicated(world)
     await world.publish("a", "b")
     world.harness.log.read_error = LogUnavailableError("no bookies")
@@ -420,7 +472,7 @@ async def test_reading_that_fails_is_tried_again() -> None:
 async def test_a_marker_that_makes_no_sense_is_counted_and_harms_nobody(
     payload: bytes, malformed: int, unknown: int
 ) -> None:
-    world = World()
+    world = World(**SELDOM)
     consumer = await replicated(world)
     await world.publish("a")
     (answer,) = await world.copy(payload)

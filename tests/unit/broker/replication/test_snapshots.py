@@ -32,8 +32,9 @@ class Taking:
             interval_ms=100,
             timeout_ms=1_000,
             next_id=self._next_id,
-            has_news=has_news,
         )
+        if has_news:
+            self.core.on_news()
 
     def _next_id(self) -> str:
         self.ids += 1

@@ -73,12 +73,26 @@ class Progress:
         """Local position of the snapshot that the other clusters were told last."""
         self._mark = EARLIEST
         """The mark-delete position at the last look."""
+        self._start: Position | None = None
+        """The next entry that was not acknowledged; see `is_new_start`."""
         self._mark_of_peer: Position | None = None
         """Where an update of another cluster has moved the mark to."""
 
     def moved_by_peer(self, mark: Position) -> None:
         """An update of another cluster has moved the mark: who told us needs not be told."""
         self._mark_of_peer = mark
+
+    def passed_markers(self, before: Position, mark: Position) -> None:
+        """Markers were passed, and nothing else: who moved the mark before them has moved it."""
+        if before == self._mark_of_peer:
+            self._mark_of_peer = mark
+
+    def is_new_start(self, position: Position) -> bool:
+        """Return whether the next entry that is not acknowledged is another one than at the last
+        call."""
+        is_new = position != self._start
+        self._start = position
+        return is_new
 
     def look(self, mark: Position, recent: Sequence[Snapshot]) -> Update | None:
         """Return what the other clusters are to be told; None: nothing new.

@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from magnetar.broker.base.entry import MARKER, messages_of
 from magnetar.broker.base.errors import RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.replication.markers import (
@@ -62,12 +63,18 @@ _log = structlog.get_logger()
 RECENT_MAX: Final = 64
 """Newest snapshots of a topic that are known to all of its subscriptions: about a minute."""
 
+MARKERS_MAX: Final = 1_000
+"""Newest markers whose positions are known."""
+
 WRITTEN_MAX: Final = 1_000
 """Newest snapshots whose positions are known. For dispatchers further behind they are read."""
 
 UNREAD_MAX: Final = 1_000
 """Entries that dispatchers have passed and that wait to be read. Of more, the oldest are left out:
 an update comes later."""
+
+NOWHERE: Final = Position(-1, -1)
+"""Stands for the position of a marker that was replayed."""
 
 _ID_BITS: Final = 96
 
@@ -162,7 +169,6 @@ class ReplicatedSubscriptions(Feature):
             interval_ms=self._interval_ms,
             timeout_ms=int(settings.replicated_subscriptions_snapshot_timeout_s * 1000),
             next_id=lambda: f"{around.random.getrandbits(_ID_BITS):024x}",
-            has_news=topic.log.last_confirmed.entry_id >= 0,
         )
         self._updates = ReceivedUpdates(
             topic,
@@ -181,6 +187,8 @@ class ReplicatedSubscriptions(Feature):
         self._recent: deque[Snapshot] = deque(maxlen=RECENT_MAX)
         self._written: dict[Position, Snapshot] = {}
         """By the position of the marker, of those behind `_unknown_through`."""
+        self._markers: dict[Position, None] = {}
+        """Positions of markers of any cluster."""
         self._unknown_through = topic.log.last_confirmed
         """Of the entries up to it nobody knows which are snapshots."""
         self._unread: deque[tuple[str, Position]] = deque(maxlen=UNREAD_MAX)
@@ -208,9 +216,15 @@ class ReplicatedSubscriptions(Feature):
             self._progress[name] = Progress(
                 name, snapshots_max=settings.replicated_subscriptions_snapshots_max
             )
+            self._note_log()
         if self.is_at_work != was_at_work:
             self._changed()
         self._look_soon()
+
+    def _note_log(self) -> None:
+        """What the topic has may be in no snapshot."""
+        if self._topic.log.last_confirmed.entry_id >= 0:
+            self._taking.on_news()
 
     def forgotten(self, subscription: str) -> None:
         was_at_work = self.is_at_work
@@ -219,7 +233,9 @@ class ReplicatedSubscriptions(Feature):
             self._changed()
 
     def policies_changed(self, before: Policies) -> None:
-        self._look_soon()
+        if self._topic.policies.replicated_to != before.replicated_to:
+            self._note_log()
+            self._look_soon()
 
     def look(self) -> Work | None:
         """Do what no event has led to: consumers have acknowledged what they had for long."""
@@ -318,10 +334,25 @@ class ReplicatedSubscriptions(Feature):
             subscription = self._topic.subscriptions.get(name)
             if subscription is None or not subscription.is_open:
                 continue
+            self._pass_markers(subscription, progress)
             update = progress.look(subscription.cursor.mark_delete, self._recent)
             if update is not None:
                 self._counts.updates_sent += 1
                 self._write(update)
+
+    def _pass_markers(self, subscription: Subscription, progress: Progress) -> None:
+        """Acknowledge the markers that come next: where no consumer is, nobody else passes them,
+        and a snapshot stands behind some of them."""
+        cursor = subscription.cursor
+        before = cursor.mark_delete
+        position = cursor.next_unacked(before)
+        while position in self._markers:
+            cursor.ack(position)
+            position = cursor.next_unacked(position)
+        progress.passed_markers(before, cursor.mark_delete)
+        is_left = position <= self._unknown_through and not subscription.consumers
+        if is_left and progress.is_new_start(position):
+            self._read_soon(subscription.name, position)
 
     def _moved_by_peer(self, name: str, mark: Position) -> None:
         progress = self._progress.get(name)
@@ -343,11 +374,17 @@ class ReplicatedSubscriptions(Feature):
         entry = encode_marker(marker, goes_to=goes_to, now_ms=self._around.clock.wall_ms())
 
         def stored(position: Position) -> None:
+            self._note_marker(position)
             if isinstance(marker, Snapshot):
                 self._note_snapshot(position, marker)
             topic.internal_stored(position, entry)
 
         topic.append(_MarkerAppend(entry, stored))
+
+    def _note_marker(self, position: Position) -> None:
+        self._markers[position] = None
+        if len(self._markers) > MARKERS_MAX:
+            del self._markers[next(iter(self._markers))]
 
     def _note_snapshot(self, position: Position, snapshot: Snapshot) -> None:
         self._recent.append(snapshot)
@@ -370,28 +407,32 @@ class ReplicatedSubscriptions(Feature):
                 progress.cache.add(snapshot)
                 self._look_soon()
             elif position <= self._unknown_through:
-                self._unread.append((name, position))
-        if self._unread and (self._reading is None or self._reading.done()):
+                self._read_soon(name, position)
+
+    def _read_soon(self, name: str, position: Position) -> None:
+        self._unread.append((name, position))
+        if self._reading is None or self._reading.done():
             self._reading = asyncio.get_running_loop().create_task(
                 self._read_passed(), name=f"snapshots-passed-{self._label}"
             )
 
     async def _read_passed(self) -> None:
-        """Read what dispatchers have passed: some of it are snapshots."""
+        """Read what subscriptions have passed, or stand before: some of it are markers."""
         while self._unread and not self._is_closed:
             name, position = self._unread.popleft()
             try:
                 first, entries = await self._topic.log.read_range(
                     position, entries_max=1, bytes_max=1
                 )
-                snapshot = _snapshot_in(entries[0]) if first == position and entries else None
             except LedgerError as error:
                 # An update comes later: the next snapshot that is passed does.
                 _log.info("snapshot_not_read", topic=self._label, reason=str(error))
                 continue
-            progress = self._progress.get(name)
-            if snapshot is not None and progress is not None:
-                progress.cache.add(snapshot)
+            if first == position and entries and messages_of(entries[0]) == MARKER:
+                self._note_marker(position)
+                snapshot, progress = _snapshot_in(entries[0]), self._progress.get(name)
+                if snapshot is not None and progress is not None:
+                    progress.cache.add(snapshot)
                 self._look_soon()
 
     # Markers of other clusters
@@ -411,11 +452,12 @@ class ReplicatedSubscriptions(Feature):
             return
         if metadata.marker_type == UPDATE and metadata.HasField("replicated_from"):
             body = entry[body_at:]
-            self.received(metadata.replicated_from, self._topic.log.last_confirmed, UPDATE, body)
+            self.received(metadata.replicated_from, NOWHERE, UPDATE, body)
 
     def _handle(self, source: str, position: Position, marker_type: int, body: bytes) -> None:
         if self._is_closed or not self._topic.tenure.holds():
             return
+        self._note_marker(position)
         try:
             marker = decode_marker(marker_type, body)
             self._obey(source, position, marker)

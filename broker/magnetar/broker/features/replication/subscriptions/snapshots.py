@@ -71,7 +71,6 @@ class SnapshotTaking:
         interval_ms: int,
         timeout_ms: int,
         next_id: Callable[[], str],
-        has_news: bool = True,
     ) -> None:
         """
         Args:
@@ -80,7 +79,6 @@ class SnapshotTaking:
             interval_ms: least time from the start of a snapshot to that of the next one.
             timeout_ms: after which a snapshot without all answers is given up.
             next_id: gives ids that nobody else uses.
-            has_news: whether there are messages that may be in no snapshot.
         """
         self._cluster = cluster
         self._counts = counts
@@ -88,8 +86,8 @@ class SnapshotTaking:
         self._timeout_ms = timeout_ms
         self._next_id = next_id
         self._pending: _Pending | None = None
-        self._has_news = has_news
-        self._needs_second = has_news
+        self._has_news = False
+        self._needs_second = False
         """Whether copies between other clusters may have come too late for the next snapshot."""
         self._not_before_ms = 0
         self._unanswered = 0

@@ -277,7 +277,8 @@ def list_topics(
 def topic_stats(
     topic: TopicArgument, as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
-    """Print the statistics of a topic, and why a subscription delivers nothing."""
+    """Print the statistics of a topic, why a subscription delivers nothing, and why a cluster gets
+    no copies."""
     from magnetar.deploy import admin_client
 
     name = admin_client.topic_path(admin_client.topic_argument(topic))
@@ -308,6 +309,20 @@ def topic_stats(
             for subscription, each in found["subscriptions"].items()
         ),
     )
+    if found["replication"]:
+        _print_table(
+            ("copied to", "connected", "backlog", "delay s", "copies"),
+            (
+                (
+                    cluster,
+                    "yes" if each["connected"] else "no",
+                    str(each["replicationBacklog"]),
+                    str(each["replicationDelayInSeconds"]),
+                    f"no: {each['problem']}" if each.get("problem") else "yes",
+                )
+                for cluster, each in found["replication"].items()
+            ),
+        )
 
 
 @topics.command("compact")

@@ -1,4 +1,4 @@
-"""Which clusters a topic is copied to, and the cursors that keep how far."""
+"""The clusters that a topic is copied to, and the cursors that keep how far."""
 
 import asyncio
 import random
@@ -10,9 +10,10 @@ import pytest
 from magnetar.broker.features.replication import Replication, ReplicationSurroundings
 from magnetar.broker.features.replication.remotes import RemoteClusters
 from magnetar.broker.features.replication.sending import SendingSurroundings
+from magnetar.broker.features.replication.subscriptions import ReplicatedSubscriptionsSurroundings
 from magnetar.broker.policies.model import Policies
 from magnetar.cursors import CursorUnavailableError
-from magnetar.ledger.position import LATEST, Position
+from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import TopicName
 from tests.unit.broker.harness import Harness, entry
 from tests.unit.broker.memory_parts import TOPIC
@@ -54,6 +55,9 @@ class World:
             ),
             random.Random(1),
             starts_at_earliest=False,
+            subscriptions=ReplicatedSubscriptionsSurroundings(
+                "east", self.harness.clock, random.Random(1), self.harness.settings
+            ),
         )
         self.feature = Replication(
             self.topic,
@@ -73,7 +77,9 @@ class World:
     async def _stored(self) -> Sequence[str]:
         return ()
 
-    async def _open_cursor(self, name: str, position: Position) -> MemoryCursor:
+    async def _open_cursor(
+        self, name: str, position: Position, _properties: dict[str, str]
+    ) -> MemoryCursor:
         await asyncio.sleep(0)
         if self.error is not None:
             raise self.error
@@ -92,7 +98,7 @@ class World:
 async def test_a_topic_is_not_open_before_it_has_a_cursor_for_each_cluster() -> None:
     world = World("east", "west", "north")
     await world.open()
-    assert world.made == {"pulsar.repl.north": LATEST, "pulsar.repl.west": LATEST}
+    assert world.made == {"pulsar.repl.north": EARLIEST, "pulsar.repl.west": EARLIEST}
     world.harness.log.store(entry())
     assert [each.cursor.backlog_entries for each in world.feature.backlogs()] == [1, 1]
     await world.close()

@@ -227,3 +227,35 @@ def test_a_consumer_of_a_replicated_subscription_moves(
         moved.acknowledge(message)
         again.append(message.data().decode())
     assert len(expected & set(again)) < 100
+
+
+def partitions(server: Server, topic: str) -> int:
+    path = f"{topic_path(topic)}/partitions?checkAllowAutoCreation=false"
+    answer = call(server, "GET", path)
+    return int(answer.json["partitions"]) if answer.status == 200 else 0
+
+
+@pytest.mark.parametrize("first", ["ours", "java"])
+def test_a_partitioned_topic_is_created_at_the_other_side_and_grows_there(
+    ours: Standalone,
+    java: PulsarServer,
+    clients: tuple[pulsar.Client, pulsar.Client],
+    first: str,
+) -> None:
+    topic = f"persistent://{NAMESPACE}/parts-of-{first}"
+    here, there = (ours, java) if first == "ours" else (java, ours)
+    at_here, at_there = clients if first == "ours" else reversed(clients)
+    path = f"{topic_path(topic)}/partitions"
+    call(here, "PUT", path, 2, expect=204)
+    wait_until(lambda: partitions(there, topic) == 2)
+    reader = at_there.subscribe(topic, "s")
+    producer = at_here.create_producer(topic)
+    remote = "java" if first == "ours" else "ours"
+    for index in range(2):
+        part = f"{topic}-partition-{index}"
+        wait_until(lambda part=part: is_connected(here, part, remote))  # type: ignore[misc]
+    for n in range(10):
+        producer.send(b"%d" % n, partition_key=f"k{n}")
+    assert sorted(int(each.data()) for each in take(reader, 10)) == list(range(10))
+    call(here, "POST", path, 3, expect=204)
+    wait_until(lambda: partitions(there, topic) == 3)

@@ -28,7 +28,7 @@ _CLUSTER_DATA = (
     Option(
         "broker-url", "Address of its brokers, as pulsar://host:port.", field="brokerServiceUrl"
     ),
-    Option("url-secure", "The same over TLS, as https://host:port.", field="serviceUrlTls"),
+    Option("url-secure", "Its HTTP address over TLS, as https://host:port.", field="serviceUrlTls"),
     Option(
         "broker-url-secure",
         "Address of its brokers over TLS, as pulsar+ssl://host:port.",

@@ -254,8 +254,8 @@ def test_statistics_and_metrics_tell_of_both_directions(
     assert [each["producerName"] for each in publishers] == [from_east.producer_name()]
     labels = f'{{cluster="east",namespace="{NAMESPACE}",topic="{topic}",remote_cluster="west"}}'
     lines = call(east, "GET", "/metrics").text.splitlines()
-    assert f"pulsar_replication_backlog{labels} 0" in lines
-    assert f"pulsar_replication_connected_count{labels} 1" in lines
+    assert f"pulsar_replication_backlog{labels} 0.0" in lines
+    assert f"pulsar_replication_connected_count{labels} 1.0" in lines
 
 
 def test_the_dispatch_rate_of_a_topic_bounds_its_copies_until_it_is_lifted(

@@ -1,4 +1,4 @@
-"""The clusters that a topic is copied to, and the cursors that keep how far."""
+"""The clusters that a topic is copied to, and the cursors that keep how far each has come."""
 
 import asyncio
 import random

@@ -33,6 +33,23 @@ def introduce(here: Standalone, other: Standalone, name: str) -> None:
     call(here, "PUT", f"/admin/v2/clusters/{name}", data, expect=200)
 
 
+def connect_both(east: Standalone, west: Standalone) -> None:
+    """Have all topics of the namespace copied both ways."""
+    introduce(east, west, "west")
+    introduce(west, east, "east")
+    for each in (east, west):
+        call(
+            each,
+            "POST",
+            "/admin/v2/tenants/public",
+            {"allowedClusters": ["east", "west"], "adminRoles": []},
+            expect=204,
+        )
+        call(each, "PUT", f"/admin/v2/namespaces/{NAMESPACE}", {}, expect=204)
+        clusters = ["east", "west"]
+        call(each, "POST", f"/admin/v2/namespaces/{NAMESPACE}/replication", clusters, expect=204)
+
+
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Standalone, Standalone]]:
     folder = tmp_path_factory.mktemp("replication")
@@ -40,21 +57,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Standal
         Standalone(folder / "east", settings=_settings("east")) as east,
         Standalone(folder / "west", settings=_settings("west")) as west,
     ):
-        introduce(east, west, "west")
-        introduce(west, east, "east")
-        for each in (east, west):
-            call(
-                each,
-                "POST",
-                "/admin/v2/tenants/public",
-                {"allowedClusters": ["east", "west"], "adminRoles": []},
-                expect=204,
-            )
-            call(each, "PUT", f"/admin/v2/namespaces/{NAMESPACE}", {}, expect=204)
-            clusters = ["east", "west"]
-            call(
-                each, "POST", f"/admin/v2/namespaces/{NAMESPACE}/replication", clusters, expect=204
-            )
+        connect_both(east, west)
         yield east, west
         for each in (east, west):
             assert each.terminate() == 0
@@ -487,3 +490,36 @@ def test_why_nothing_is_copied_is_said_and_publishing_goes_on(
     call(east, "POST", f"{topic_path(topic)}/replication", ["east", name], expect=204)
     wait_until(lambda: reason in str(replication(east, topic).get(name, {}).get("problem")))
     producer.send(b"goes on")
+
+
+def test_copies_go_on_after_a_restart_though_nobody_uses_the_topic(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("replication-at-rest")
+    topic = f"persistent://{NAMESPACE}/forgotten"
+    settings = {**_settings("east"), "TOPICS_AT_REST_INTERVAL_S": "0.5"}
+    with (
+        Standalone(folder / "east", settings=settings) as east,
+        Standalone(folder / "west", settings=_settings("west")) as west,
+    ):
+        connect_both(east, west)
+        client = connect(east.url)
+        producer = open_topic(client, east, topic, "west")
+        west.kill()
+        for n in range(120):
+            producer.send(b"%d" % n)
+        client.close()
+        east.kill()
+        west.start()
+        east.start()
+        # A client of the other cluster would have the topic loaded here, by its copies back.
+        wait_until(lambda: says(east, "topic_at_rest_loaded", topic))
+        client = connect(west.url)
+        reader = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert bodies(reader, 120) == [str(n) for n in range(120)]
+        client.close()
+
+
+def says(server: Standalone, event: str, topic: str) -> bool:
+    """Whether a log line of a server is of that event, and of the topic."""
+    return any(event in line and topic in line for line in server.log_text().splitlines())

@@ -207,3 +207,12 @@ def test_small_ledgers_are_moved_when_the_settings_of_the_broker_say_so() -> Non
     assert job(ObjectUpkeep(small_bytes=MIB - 1)) == "offloading"
     assert job(ObjectUpkeep(small_wait_s=3 * HOUR_MS / 1000)) == "offloading"
     assert job(ObjectUpkeep(small_wait_s=3 * HOUR_MS / 1000 + 1)) is None
+
+
+def test_what_other_clusters_lack_is_copied() -> None:
+    copied = KEPT.with_values(replicated_to=("east", "west"))
+    assert due(stored({"pulsar.repl.west": END}), copied) is None
+    assert due(stored({"pulsar.repl.west": MIDDLE}), copied) == "replication"
+    assert due(stored({"pulsar.repl.west": END}, LEFT_OPEN), copied) == "replication"
+    assert due(stored({"pulsar.repl.west": END}), KEPT) == "replication", "its cursor is to go"
+    assert due(stored({"s": END}), copied) is None

@@ -14,7 +14,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -35,6 +35,7 @@ from magnetar.broker.topic import (
     Work,
 )
 from magnetar.broker.topic.dispatch.throttle import Published
+from magnetar.broker.topic.use import TopicUse
 from magnetar.cursors import Cursor, CursorError
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.log import ManagedLog
@@ -52,6 +53,9 @@ START_PROPERTY: Final = "magnetar.geo.start"
 `ledger:entry`. Without it all are."""
 
 _INCARNATION_BITS: Final = 62
+
+SETTLE_S_MAX: Final = 50.0
+"""A topic that nobody uses is kept for its copies so long at a time, and others have their turn."""
 
 SPREAD_S_MAX: Final = 5.0
 """Creating a partitioned topic does not wait longer for other clusters to have it."""
@@ -100,12 +104,19 @@ class ReplicationSurroundings:
         return "; ".join(filter(None, await asyncio.gather(*map(spread, others))))
 
 
+class ReplicatedTopic(TopicPort, Protocol):
+    """What is needed of the topic."""
+
+    @property
+    def use(self) -> TopicUse: ...
+
+
 class Replication(Feature):
     """The copies of one topic of this broker to all other clusters."""
 
     def __init__(
         self,
-        topic: TopicPort,
+        topic: ReplicatedTopic,
         log: ManagedLog,
         around: ReplicationSurroundings,
         *,
@@ -159,11 +170,25 @@ class Replication(Feature):
             self._apply_soon()
 
     def look(self) -> Work | None:
-        """Begin, or end, what could not be done when the policies changed; look at the senders."""
+        """Begin, or end, what could not be done when the policies changed; look at the senders. A
+        topic that was loaded for its upkeep alone stays until its copies are there."""
         self._apply_soon()
         for each in self._senders.values():
             each.look()
-        return None
+        if self._topic.use.is_asked_for:
+            return None
+        behind = [each for each in self._senders.values() if each.cursor.backlog_entries]
+        return self._settle(behind) if behind else None
+
+    async def _settle(self, senders: Sequence[Sending]) -> None:
+        """Return when the copies are there, or stand still, and at last after `SETTLE_S_MAX`: a
+        later look goes on."""
+        settling = [asyncio.ensure_future(each.settle()) for each in senders]
+        try:
+            await asyncio.wait(settling, timeout=SETTLE_S_MAX)
+        finally:
+            for each in settling:
+                each.cancel()
 
     def _wanted(self) -> set[str]:
         here = self._around.sending.cluster

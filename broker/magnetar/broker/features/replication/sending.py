@@ -118,6 +118,8 @@ class Sending:
         """The copy whose receipt was awaited at the last look, and since which look it was."""
         self._awaited_since_s = 0.0
         self._is_closed = False
+        self._is_settled = asyncio.Event()
+        """Everything is there, or copying stands still."""
         self.problem = ""
         """Why nothing is copied just now; empty: nothing is known to be wrong."""
         self.since_ms = 0
@@ -159,8 +161,13 @@ class Sending:
         """Whether it has a producer there."""
         return self._session is not None
 
+    async def settle(self) -> None:
+        """Return when everything is there, or copying stands still."""
+        await self._is_settled.wait()
+
     def on_stored(self) -> None:
         """The log has news."""
+        self._is_settled.clear()
         if not self.figures.is_behind:
             self.figures.fell_behind(self._around.clock.wall_ms())
         self._news.set()
@@ -219,6 +226,7 @@ class Sending:
         if problem != self.problem:
             _log.warning("replication_stands_still", copies=self._label, reason=problem)
         self.problem = problem
+        self._is_settled.set()
 
     async def _copy(self) -> None:
         """Copy until something fails.
@@ -286,6 +294,7 @@ class Sending:
             is_at_end = position > self._topic.visibility.last
             if is_at_end and window.is_empty:
                 self.figures.caught_up()
+                self._is_settled.set()
             if is_at_end or not window.has_room:
                 await self._news.wait()
                 continue

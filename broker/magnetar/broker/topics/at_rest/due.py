@@ -154,6 +154,19 @@ def _is_to_be_offloaded(
     return bool(to_forget(ledgers, rules, now_ms=now_ms) or to_copy(ledgers, rules, now_ms=now_ms))
 
 
+def _is_to_be_copied(topic: StoredTopic, policies: Policies, _now_ms: int) -> bool:
+    """Whether another cluster lacks something, or is not copied to any more and has a cursor."""
+    last = topic.log.last_listed
+    for name, cursor in topic.cursors.items():
+        if not name.startswith(naming.REPLICATOR_PREFIX):
+            continue
+        if name.removeprefix(naming.REPLICATOR_PREFIX) not in policies.replicated_to:
+            return True
+        if topic.was_left_open or cursor.mark_delete < last:
+            return True
+    return False
+
+
 def _can_be_trimmed(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:
     # The cursor of deduplication holds nothing: a load leaves it at the end.
     holding = [each for name, each in topic.cursors.items() if name != deduplication.CURSOR]
@@ -172,6 +185,7 @@ _CHECKS: Mapping[str, _Check] = {
     "inactive-subscriptions": _has_unused_subscriptions,
     "inactive-topics": _is_unused,
     "compaction": _is_to_be_compacted,
+    "replication": _is_to_be_copied,
     "trimming": _can_be_trimmed,
 }
 """By the names of the ticker's jobs."""

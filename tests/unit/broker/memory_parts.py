@@ -351,7 +351,7 @@ class MemoryTopics:
                 self.subscription_counts,
             ),
             sessions=lambda: self.sessions,
-            not_copied_through=lambda _: self.not_copied_through,
+            is_copied=lambda _, position: position > self.not_copied_through,
             create=create,
             advance=advance,
             changed=topic.line.update,

@@ -326,7 +326,7 @@ class TopicOpener:
             topic,
             self._replicating.subscriptions,
             sessions=copying.sessions,
-            not_copied_through=copying.not_copied_through,
+            is_copied=copying.is_copied,
             create=create,
             advance=advance,
             changed=topic.line.update,

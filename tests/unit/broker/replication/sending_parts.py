@@ -25,6 +25,7 @@ class MemoryCursor:
         self.name = "pulsar.repl.west"
         self.mark_delete = mark
         self.position_properties: Mapping[str, int] = {}
+        self.properties: Mapping[str, str] = {}
         self.persists = 0
 
     @property

@@ -99,6 +99,11 @@ class World:
     def last(self, kind: type) -> Any:
         return next((each for each in reversed(self.markers()) if isinstance(each, kind)), None)
 
+    def is_open(self, subscription: str = "s") -> bool:
+        """Whether the subscription is there, with its cursor."""
+        found = self.harness.topic.subscriptions.get(subscription)
+        return found is not None and found.is_open
+
     def mark(self, subscription: str = "s") -> Position:
         return self.harness.topic.subscriptions[subscription].cursor.mark_delete
 
@@ -436,7 +441,7 @@ async def test_an_update_that_a_crash_has_cut_off_is_carried_out_at_the_next_loa
     world.harness.topic.disconnect_all()
     world.harness.log.store(entry(update[body_at:], **fields))
     await world.harness.client().produce()
-    await until(lambda: "s" in world.harness.topic.subscriptions)
+    await until(world.is_open)
     await until(lambda: world.mark() == Position(7, 1))
 
 

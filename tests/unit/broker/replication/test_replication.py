@@ -78,7 +78,7 @@ class World:
         return ()
 
     async def _open_cursor(
-        self, name: str, position: Position, _properties: dict[str, str]
+        self, name: str, position: Position, properties: dict[str, str]
     ) -> MemoryCursor:
         await asyncio.sleep(0)
         if self.error is not None:
@@ -86,6 +86,7 @@ class World:
         self.made[name] = position
         cursor = MemoryCursor(self.harness.log, self.harness.log.last_confirmed)
         cursor.name = name
+        cursor.properties = properties
         return cursor
 
     def set(self, *clusters: str) -> None:
@@ -132,4 +133,17 @@ async def test_a_cluster_that_is_added_later_is_copied_to_once() -> None:
         "pulsar.repl.north",
         "pulsar.repl.west",
     ]
+    await world.close()
+
+
+async def test_entries_that_were_dropped_are_not_copied() -> None:
+    world = World("east", "west")
+    await world.open()
+    world.harness.log.store(*(entry() for _ in range(3)))
+    (copies,) = world.feature.backlogs()
+    first = world.harness.log.first_position()
+    assert world.feature.is_copied("west", first)
+    copies.drop_through(first)
+    assert not world.feature.is_copied("west", first)
+    assert world.feature.is_copied("west", Position(first.ledger_id, first.entry_id + 1))
     await world.close()

@@ -172,6 +172,22 @@ async def test_what_is_dropped_is_not_sent_and_copying_goes_on_behind_it() -> No
     await world.end()
 
 
+async def test_the_cursor_keeps_what_was_dropped_through_later_copies() -> None:
+    world = CopiedTopic(replicator_dispatch_rate_messages=1)
+    await world.begin()
+    world.store(*(message(world) for _ in range(6)))
+    await settle()
+    assert world.sender.drop_through(Position(7, 3)) == 4
+    world.set(replicator_dispatch_rate=DispatchRate())
+    await settle()
+    world.there.receipt(*world.there.places)
+    assert world.cursor.mark_delete == Position(7, 5)
+    dropped = world.sender.dropped
+    assert dropped is not None
+    assert [at for at in range(6) if Position(7, at) in dropped] == [0, 1, 2, 3]
+    await world.end()
+
+
 async def test_what_is_dropped_while_the_other_side_is_away_is_gone_at_once() -> None:
     world = CopiedTopic()
     world.there.is_away = True

@@ -20,6 +20,7 @@ import structlog
 
 from magnetar.broker.base.errors import RequestError
 from magnetar.broker.base.naming import REPLICATOR_PREFIX
+from magnetar.broker.features.replication.dropped import dropped_in
 from magnetar.broker.features.replication.names import cursor_name
 from magnetar.broker.features.replication.partitions import have_partitions
 from magnetar.broker.features.replication.remotes import RemoteClusters
@@ -245,9 +246,17 @@ class Replication(Feature):
         behind = Position(last.ledger_id, last.entry_id + 1)
         return await self._open_cursor(cursor_name(remote), behind, {START_PROPERTY: str(last)})
 
-    def not_copied_through(self, remote: str) -> Position:
-        """Return the last entry before those that are copied to a cluster; `EARLIEST`: all are."""
+    def is_copied(self, remote: str, position: Position) -> bool:
+        """Return whether an entry is behind where copying to a cluster began, and was not dropped
+        before it was there."""
         cursor = self._cursors.get(remote)
+        dropped = dropped_in(cursor.position_properties) if cursor is not None else None
+        if dropped is not None and position in dropped:
+            return False
+        return position > self._not_copied_through(cursor)
+
+    def _not_copied_through(self, cursor: Cursor | None) -> Position:
+        """Return the last entry before those that are copied; `EARLIEST`: all are."""
         text = cursor.properties.get(START_PROPERTY, "") if cursor is not None else ""
         ledger_id, _, entry_id = text.partition(":")
         if not (ledger_id.isdecimal() and entry_id.isdecimal()):

@@ -12,7 +12,7 @@ Source: geo-replication sheet, sections 4, 6, 17 and 18.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,12 @@ from magnetar.broker.base.errors import NotAllowedError, RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.log_snapshots import ReplayedLog, SnapshotCursor
 from magnetar.broker.features.replication.copies import MARKER_RECEIPT, as_copy, goes_to
+from magnetar.broker.features.replication.dropped import (
+    Dropped,
+    dropped_in,
+    dropped_properties,
+    with_dropped,
+)
 from magnetar.broker.features.replication.figures import CopyFigures
 from magnetar.broker.features.replication.names import replicator_name
 from magnetar.broker.features.replication.partitions import have_partitions
@@ -385,8 +391,16 @@ class Sending:
     def _save(self, window: SendWindow) -> None:
         if window.mark > self.cursor.mark_delete:
             # Both at once: what a save takes is of one moment.
-            self.cursor.set_position_properties(sent_properties(window.receipted))
+            self._set_properties(sent_properties(window.receipted), self.dropped)
             self.cursor.ack_cumulative(window.mark)
+
+    def _set_properties(self, sent: Mapping[str, int], dropped: Dropped | None) -> None:
+        self.cursor.set_position_properties({**sent, **dropped_properties(dropped)})
+
+    @property
+    def dropped(self) -> Dropped | None:
+        """What was dropped before it was there; None: nothing."""
+        return dropped_in(self.cursor.position_properties)
 
     def lost(self) -> None:
         """The connection, or the producer there, is gone."""
@@ -420,7 +434,16 @@ class Sending:
         that drops. What is under way may arrive."""
         cursor, before = self.cursor, self.cursor.backlog_entries
         through = min(through, self._topic.visibility.last)
-        if self._is_closed or not cursor.ack_cumulative(through):
+        if self._is_closed or through <= cursor.mark_delete:
+            return 0
+        properties = cursor.position_properties
+        # Both at once, as in `_save`.
+        self._set_properties(
+            sent_properties(sent_in(properties)),
+            with_dropped(self.dropped, cursor.mark_delete, through),
+        )
+        if not cursor.ack_cumulative(through):
+            cursor.set_position_properties(properties)
             return 0
         dropped = max(0, before - cursor.backlog_entries)
         self.figures.expired_entries += dropped

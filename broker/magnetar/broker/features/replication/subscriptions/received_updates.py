@@ -65,7 +65,7 @@ class ReceivedUpdates:
         create: Callable[[str], Awaitable[None]],
         advance: Callable[[Subscription, Position], int],
         moved: Callable[[str, Position], None],
-        not_copied_through: Callable[[str], Position],
+        is_copied: Callable[[str, Position], bool],
         read_entries: int,
         read_bytes: int,
     ) -> None:
@@ -76,7 +76,7 @@ class ReceivedUpdates:
             advance: acknowledges everything of a subscription up to a position.
             moved: called with the name of a subscription, and its mark-delete position, when an
                 update has moved it.
-            not_copied_through: gives the last entry before those that are copied to a cluster.
+            is_copied: whether an entry stands where it is copied to a cluster.
             read_entries: entries of one read of the log.
             read_bytes: bytes of one read of the log.
         """
@@ -87,7 +87,7 @@ class ReceivedUpdates:
         self._create = create
         self._advance = advance
         self._moved = moved
-        self._not_copied_through = not_copied_through
+        self._is_copied = is_copied
         self._read_entries = read_entries
         self._read_bytes = read_bytes
         self._waiting: dict[_Key, _Wanted] = {}
@@ -257,5 +257,5 @@ class ReceivedUpdates:
             peer=source,
             here=self._here,
             heard_by_peer=heard,
-            is_copied=position > self._not_copied_through(source),
+            is_copied=self._is_copied(source, position),
         )

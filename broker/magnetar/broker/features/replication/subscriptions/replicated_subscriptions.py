@@ -140,7 +140,7 @@ class ReplicatedSubscriptions(Feature):
         around: ReplicatedSubscriptionsSurroundings,
         *,
         sessions: Callable[[], Sessions],
-        not_copied_through: Callable[[str], Position],
+        is_copied: Callable[[str, Position], bool],
         create: Callable[[str], Awaitable[None]],
         advance: Callable[[Subscription, Position], int],
         changed: Callable[[], None],
@@ -148,7 +148,7 @@ class ReplicatedSubscriptions(Feature):
         """
         Args:
             sessions: the connections to the clusters that the topic is copied to.
-            not_copied_through: gives the last entry before those that are copied to a cluster.
+            is_copied: whether an entry stands where it is copied to a cluster.
             create: makes a replicated subscription at the beginning of the log.
             advance: acknowledges everything of a subscription up to a position.
             changed: called when the rows of the publish line are other ones.
@@ -178,7 +178,7 @@ class ReplicatedSubscriptions(Feature):
             create=create,
             advance=advance,
             moved=self._moved_by_peer,
-            not_copied_through=not_copied_through,
+            is_copied=is_copied,
             read_entries=settings.read_ahead_entries,
             read_bytes=settings.read_ahead_bytes,
         )

@@ -230,6 +230,35 @@ def test_after_the_death_of_a_cluster_nothing_is_lost_and_little_comes_again(
     assert take(back, 1) == ["last"]
 
 
+def test_through_kills_of_both_sides_nothing_is_lost(
+    east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
+) -> None:
+    topic = f"persistent://{NAMESPACE}/killed"
+    producer, _ = begin(topic, east, west, at_east, at_west)
+    consumer = subscribe(at_east, topic)
+    acked: set[str] = set()
+    for at, server in enumerate((west, east, west, None)):
+        for n in range(50):
+            producer.send(b"%d-%d" % (at, n))
+        # Some stay open, and what was acknowledged last may not have been stored.
+        acked |= set(take(consumer, 40))
+        if server is not None:
+            server.kill()
+            server.start()
+    expected = {f"{at}-{n}" for at in range(4) for n in range(50)}
+    while not expected <= acked:
+        acked |= set(take(consumer, 1))
+    wait_until(lambda: not open_messages(west, topic), "west is told")
+    for n in range(20):
+        producer.send(b"more-%d" % n)
+    take(consumer, 10)
+    consumer.close()
+    moved = subscribe(at_west, topic)
+    found = take_through(moved, "more-19")
+    assert set(found) >= {f"more-{n}" for n in range(10, 20)}
+    assert not set(found) & expected, "all of it was told"
+
+
 def test_acknowledgements_behind_a_hole_wait(
     east: Standalone, west: Standalone, at_east: pulsar.Client, at_west: pulsar.Client
 ) -> None:

@@ -42,7 +42,8 @@ public class V5 {
                     .header("Content-Type", "application/json")
                     .method(method, HttpRequest.BodyPublishers.ofString(body))
                     .build();
-            return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+            HttpClient client = HttpClient.newBuilder().followRedirects(HttpClient.Redirect.ALWAYS).build();
+            return client.send(request, HttpResponse.BodyHandlers.ofString());
         }
 
         void partitions(String topic, int count, boolean grows) throws Exception {
@@ -208,6 +209,30 @@ public class V5 {
         producer.close();
     }
 
+    /** Two checkpoint consumers of one group share the partitions. */
+    static void checkpointGroup(PulsarClient client, String topic) throws Exception {
+        List<CheckpointConsumer<String>> both = new ArrayList<>();
+        for (int number = 0; number < 2; number++) {
+            both.add(client.newCheckpointConsumer(Schema.string()).topic(topic).consumerGroup("group")
+                    .startPosition(Checkpoint.earliest()).create());
+        }
+        Producer<String> producer = client.newProducer(Schema.string()).topic(topic).create();
+        Set<String> missing = publish(producer, "group");
+        List<Set<String>> found = List.of(new HashSet<>(), new HashSet<>());
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        while (!missing.isEmpty()) {
+            expect(System.nanoTime() < deadline, "the group lacks " + missing);
+            for (int number = 0; number < 2; number++) {
+                collect(both.get(number).receive(LITTLE), missing, found.get(number));
+            }
+        }
+        expect(!found.get(0).isEmpty() && !found.get(1).isEmpty(), "each of the group has its share");
+        for (CheckpointConsumer<String> each : both) {
+            each.close();
+        }
+        producer.close();
+    }
+
     static void collect(Message<String> message, Set<String> missing, Set<String> found) {
         if (message != null) {
             expect(missing.remove(message.value()), message.value() + " came once");
@@ -270,7 +295,18 @@ public class V5 {
         }
     }
 
-    public static void main(String[] arguments) throws Exception {
+    /** Threads of the client keep the process alive: whatever is wrong must end it. */
+    public static void main(String[] arguments) {
+        try {
+            all(arguments);
+            System.exit(0);
+        } catch (Throwable wrong) {
+            wrong.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    static void all(String[] arguments) throws Exception {
         String url = arguments[0];
         Admin admin = new Admin(arguments[1]);
         String topic = arguments[2];
@@ -281,11 +317,12 @@ public class V5 {
         allConsumers(client, topic + "-parts", admin, 5);
         admin.partitions(local(topic) + "-shared", 4, false);
         sharedStream(client, topic + "-shared");
+        admin.partitions(local(topic) + "-group", 4, false);
+        checkpointGroup(client, topic + "-group");
         withVersion4(client, url, topic + "-plain-with-4");
         admin.partitions(local(topic) + "-with-4", 3, false);
         withVersion4(client, url, topic + "-with-4");
         client.close();
         transactions(url, topic + "-transactions");
-        System.exit(0);
     }
 }

@@ -1,11 +1,9 @@
 """A real ZooKeeper that serves TLS alone, and nodes that are for one user alone."""
 
-import gc
 import os
 import socket
 import subprocess
-import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -85,49 +83,39 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredZooKeep
     wait_until(server.is_listening, "ZooKeeper listens", within_s=READY_TIMEOUT_S)
     yield server
     server.kill()
-    with warnings.catch_warnings():
-        # kazoo leaves sockets open whose handshake has failed.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture
-async def store(secured: SecuredZooKeeper) -> MetadataStore:
-    return await open_store(secured.url, settings=secured.settings())
+async def store(secured: SecuredZooKeeper) -> AsyncIterator[MetadataStore]:
+    store = await open_store(secured.url, settings=secured.settings())
+    yield store
+    await store.close()
 
 
 async def test_the_user_with_a_certificate_reads_and_writes(store: MetadataStore) -> None:
-    try:
-        await store.create("/a/b", b"value")
-        assert (await store.get("/a/b")).value == b"value"
-        await store.set("/a/b", b"other", version=0)
-        await store.delete("/a/b")
-    finally:
-        await store.close()
+    await store.create("/a/b", b"value")
+    assert (await store.get("/a/b")).value == b"value"
+    await store.set("/a/b", b"other", version=0)
+    await store.delete("/a/b")
 
 
 async def test_another_user_gets_an_error_and_changes_nothing(
     store: MetadataStore, secured: SecuredZooKeeper
 ) -> None:
+    await store.create("/mine", b"value")
+    other = await open_store(secured.url, settings=secured.settings(user="other:wrong"))
     try:
-        await store.create("/mine", b"value")
-        other = await open_store(secured.url, settings=secured.settings(user="other:wrong"))
-        try:
-            for refused in (
-                other.get("/mine"),
-                other.set("/mine", b"theirs", version=0),
-                other.create("/mine/below", b""),
-                other.delete("/mine"),
-            ):
-                with pytest.raises(
-                    MetadataAccessError, match="another user's: check zookeeper_user"
-                ):
-                    await refused
-        finally:
-            await other.close()
-        assert (await store.get("/mine")).value == b"value"
+        for refused in (
+            other.get("/mine"),
+            other.set("/mine", b"theirs", version=0),
+            other.create("/mine/below", b""),
+            other.delete("/mine"),
+        ):
+            with pytest.raises(MetadataAccessError, match="another user's: check zookeeper_user"):
+                await refused
     finally:
-        await store.close()
+        await other.close()
+    assert (await store.get("/mine")).value == b"value"
 
 
 async def test_every_node_is_for_the_user_alone(
@@ -135,34 +123,29 @@ async def test_every_node_is_for_the_user_alone(
 ) -> None:
     """Nodes made on the way to another one, and below the root of the URL, are for the user alone,
     too."""
+    await store.create("/x/y/z", b"")
+    settings = secured.settings()
+    client = KazooClient(
+        hosts=f"{HOST}:{secured.port}",
+        use_ssl=True,
+        ca=settings.zookeeper_tls_ca_file,
+        certfile=settings.zookeeper_tls_certificate_file,
+        keyfile=settings.zookeeper_tls_key_file,
+        auth_data=[("digest", USER)],
+    )
+    client.start(READY_TIMEOUT_S)
     try:
-        await store.create("/x/y/z", b"")
-        settings = secured.settings()
-        client = KazooClient(
-            hosts=f"{HOST}:{secured.port}",
-            use_ssl=True,
-            ca=settings.zookeeper_tls_ca_file,
-            certfile=settings.zookeeper_tls_certificate_file,
-            keyfile=settings.zookeeper_tls_key_file,
-            auth_data=[("digest", USER)],
-        )
-        client.start(READY_TIMEOUT_S)
-        try:
-            for path in ("/secured", "/secured/x", "/secured/x/y", "/secured/x/y/z"):
-                acls, _ = client.get_acls(path)
-                assert [acl.id.scheme for acl in acls] == ["digest"], path
-                assert acls[0].id.id.startswith("magnetar:")
-        finally:
-            client.stop()
-            client.close()
+        for path in ("/secured", "/secured/x", "/secured/x/y", "/secured/x/y/z"):
+            acls, _ = client.get_acls(path)
+            assert [acl.id.scheme for acl in acls] == ["digest"], path
+            assert acls[0].id.id.startswith("magnetar:")
     finally:
-        await store.close()
+        client.stop()
+        client.close()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_server_that_nobody_vouches_for_is_not_talked_to(
     store: MetadataStore, secured: SecuredZooKeeper
 ) -> None:
-    await store.close()
     with pytest.raises(MetadataUnavailableError):
         await open_store(secured.url, settings=secured.settings(trusted=secured.stranger))

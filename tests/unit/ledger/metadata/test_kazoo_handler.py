@@ -1,9 +1,12 @@
 """kazoo's sockets: what waits is found at once, what is sent leaves together, nothing is lost."""
 
 import asyncio
+import gc
 import socket
+import ssl
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +50,44 @@ def connection(handler: BatchingHandler, server: socket.socket) -> Iterator[Conn
     yield made
     made.here.close()
     made.there.close()
+
+
+def connect_by_tls(handler: BatchingHandler, address: object) -> None:
+    """As kazoo does it, to a server that anybody may be."""
+    handler.create_connection(
+        address=address,
+        hostname="localhost",
+        timeout=WAIT_S,
+        use_ssl=True,
+        keyfile=None,
+        certfile=None,
+        ca=None,
+        keyfile_password=None,
+        verify_certs=False,
+        check_hostname=False,
+    )
+
+
+def test_tries_to_connect_by_tls_that_fail_leave_no_socket_open(
+    handler: BatchingHandler, server: socket.socket
+) -> None:
+    def hang_up() -> None:
+        there, _ = server.accept()
+        there.close()
+
+    address = server.getsockname()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        hanging_up = threading.Thread(target=hang_up)
+        hanging_up.start()
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            connect_by_tls(handler, address)
+        hanging_up.join()
+        server.close()
+        with pytest.raises(ConnectionRefusedError):
+            connect_by_tls(handler, address)
+        gc.collect()
+    assert [str(each.message) for each in told] == []
 
 
 def test_what_was_read_ahead_is_ready_without_a_look(

@@ -228,8 +228,10 @@ def _connect_tls(
     check_hostname: bool,
     use_ssl: object,
 ) -> ssl.SSLSocket:
-    """Return a connection whose handshake is over. kazoo's own way leaves the socket open if that
-    fails, until the interpreter happens to collect it: one more for each try while a server is away.
+    """Return a connection whose handshake is over.
+
+    kazoo's own way leaves the socket open if that fails, until the interpreter happens to collect
+    it: one more for each try while a server is away.
 
     Raises:
         OSError: there is no connection, or none in time.

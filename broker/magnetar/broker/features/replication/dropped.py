@@ -23,7 +23,7 @@ class Dropped(NamedTuple):
     after: Position
     """The last entry before it."""
     through: Position
-    """Its last entry."""
+    """The last entry of the range."""
 
     def __contains__(self, position: object) -> bool:
         return isinstance(position, Position) and self.after < position <= self.through

@@ -151,8 +151,8 @@ def test_the_cluster_of_the_file_publishes_and_reads(servers: Servers) -> None:
 
 
 def test_the_metrics_page_lists_exactly_what_is_shown(servers: Servers) -> None:
-    """But for what is shown when it is switched on, or once a topic was compacted, or there was a
-    transaction."""
+    """But for what is shown when it is switched on, or once a topic was compacted or copied, or
+    there was a transaction."""
     url = servers.addresses["broker-1"][0]
     options = ("--subscription", "s", "--initial", "earliest", "--count", "1", "--url", url)
     consumed = magnetar("consume", "t", *options)
@@ -160,7 +160,13 @@ def test_the_metrics_page_lists_exactly_what_is_shown(servers: Servers) -> None:
     there = {name for url in servers.http.values() for name in shown(url)}
     listed = metrics_on_the_page()
     assert sorted(there - listed) == []
-    seldom = ("pulsar_bundle_", "pulsar_consumer_", "pulsar_compaction_", "pulsar_txn_")
+    seldom = (
+        "pulsar_bundle_",
+        "pulsar_consumer_",
+        "pulsar_compaction_",
+        "pulsar_replication_",
+        "pulsar_txn_",
+    )
     assert sorted(name for name in listed - there if not name.startswith(seldom)) == []
 
 

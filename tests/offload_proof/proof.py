@@ -60,6 +60,11 @@ class Plan:
         """Of each topic."""
         return max(2 * _CHUNKS_MIN, self.bytes // MESSAGE_BYTES // TOPICS)
 
+    @property
+    def ledger_bytes(self) -> int:
+        """With so many bytes a ledger is full."""
+        return max(1, self.messages * MESSAGE_BYTES // _LEDGERS_PER_TOPIC)
+
 
 @dataclass(slots=True)
 class _Story:
@@ -107,7 +112,7 @@ def run(plan: Plan, directory: Path) -> dict[str, Any]:
 
 def _environment(plan: Plan, store: Store) -> dict[str, str]:
     brokers = {
-        "LEDGER_BYTES_MAX": str(max(1, plan.messages * MESSAGE_BYTES // _LEDGERS_PER_TOPIC)),
+        "LEDGER_BYTES_MAX": str(plan.ledger_bytes),
         "LEDGER_AGE_MIN_S": "0",
         "RETENTION_MINUTES": "-1",
         "RETENTION_MIB": "-1",
@@ -207,6 +212,7 @@ class _Proof:
                 got = publish(producer, chunk)
                 seconds += time.monotonic() - began_s
                 ids += got
+                self._wait_for_next_ledger(topic, len(ids) * MESSAGE_BYTES)
                 seen += [_seen(place, data) for place, data in zip(got, chunk, strict=True)]
             producer.close()
             self._ask("PUT", f"{topic_path(topic)}/unload")  # which closes its last ledger
@@ -216,6 +222,17 @@ class _Proof:
         self._story.timed("published", seconds)
         batches = sum(each.batch_index > 0 for seen in self._expected.values() for each in seen)
         self._check(batches > 0, "nothing was published in batches")
+
+    def _wait_for_next_ledger(self, topic: str, published_bytes: int) -> None:
+        """A full ledger takes what comes until the next one is there, which a busy machine makes
+        late: all of it might go into one."""
+        full = published_bytes // self._plan.ledger_bytes
+        wait_until(lambda: len(self._ledgers_of(topic)) > full, "the next ledger", within_s=120)
+
+    def _ledgers_of(self, topic: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]]
+        found = self._ask("GET", f"{topic_path(topic)}/internalStats")["ledgers"]
+        return found
 
     def _move(self) -> None:
         began_s = time.monotonic()
@@ -244,10 +261,7 @@ class _Proof:
     def _closed(self) -> list[dict[str, Any]]:
         """The ledgers that have entries, of all topics: the last one of each is empty."""
         return [
-            each
-            for topic in self._topics
-            for each in self._ask("GET", f"{topic_path(topic)}/internalStats")["ledgers"]
-            if each["entries"]
+            each for topic in self._topics for each in self._ledgers_of(topic) if each["entries"]
         ]
 
     # That bookies have none of them

@@ -29,5 +29,4 @@ def test_what_lies_in_a_store_only_is_read_byte_for_byte_in_every_way(
 ) -> None:
     result = run(Plan(_BYTES, store), tmp_path / "proof")
     assert result["ok"], result["problems"]
-    # Entries that are under way overfill a ledger: how many there are is up to the machine.
-    assert result["objects"] > 1
+    assert result["objects"] >= 8

@@ -124,8 +124,7 @@ def settings_of(directory: Path, s3: S3Server, **more: str) -> dict[str, str]:
         "OFFLOAD_STORE": "files",
         "OFFLOAD_CHECK_INTERVAL_S": "0.2",
         "OBJECT_BYTES_MIN": "0",
-        # 2.6 s: on a busy machine, too, all objects of the tests before are read back in it.
-        "OBJECT_SCRUB_DAYS": "0.00003",
+        "OBJECT_SCRUB_DAYS": "0.00001",
         "OBJECT_SWEEP_INTERVAL_S": "0.2",
         "OBJECT_GRACE_S": "0",
         "TAIL_CACHE_BYTES_MAX": "0",

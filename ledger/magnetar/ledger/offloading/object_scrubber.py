@@ -1,7 +1,8 @@
 """Reads objects back in full, at a bounded rate, and says whether they are what was written.
 
-A process has one `ObjectScrubber`. One log at a time uses it (`is_busy`), so the rate bounds what
-the process asks of the stores, whatever the number of its logs.
+A process has one `ObjectScrubber`. One log at a time uses it (`take_turn`), so the rate bounds what
+the process asks of the stores, whatever the number of its logs. Those that are due wait in a line:
+where reading takes longer than the period, each log is read less often, and none is left out.
 
 Checked are the header, the footer, what the log's node says of the object, and the checksum of each
 run: all bytes of it. Digests of packets were checked before the object was named as a copy, and the
@@ -11,6 +12,7 @@ Source: tiered storage, section 18 (rule 18.1).
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from magnetar.ledger.errors import (
@@ -69,11 +71,34 @@ class ObjectScrubber:
         self._clock = clock
         self._pace = Pace(bytes_per_s_max)
         self.is_busy = False
-        """Whether objects of some log are being read. Set by those who begin, for theirs."""
+        """Whether objects of some log are being read."""
+        self._waiting: dict[Callable[[], object], None] = {}
+        """The logs whose turn has not come, in the order in which they asked."""
         self.counts = ScrubCounts()
         self.lost: dict[str, int] = {}
         """By the path of a log that is open here: its ledgers that lie in an object only which is
         damaged or gone. Logs without such a ledger are not here."""
+
+    def take_turn(self, look: Callable[[], object]) -> bool:
+        """Return whether a log that is due may begin; it calls `end_turn` when it is done. Else
+        `look` is called when its turn has come, and asks again if the log is still due."""
+        if self.is_busy:
+            self._waiting[look] = None
+            return False
+        self.is_busy = True
+        return True
+
+    def leave(self, look: Callable[[], object]) -> None:
+        """Call `look` no more: the log is closed."""
+        self._waiting.pop(look, None)
+
+    def end_turn(self) -> None:
+        """The log that had the turn is done: those that wait have theirs."""
+        self.is_busy = False
+        while self._waiting and not self.is_busy:
+            look = next(iter(self._waiting))
+            del self._waiting[look]
+            look()
 
     async def check(self, owned: OffloadedLog, ledger: LogLedger) -> Checked | None:
         """Read the object of a ledger. None: meanwhile the ledger left the log, or got another

@@ -1,5 +1,6 @@
 """When a broker scrubs the objects of a topic: one topic at a time, and again after a failure."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -12,6 +13,7 @@ from magnetar.broker.topic import TopicPort
 from magnetar.ledger.errors import ObjectStoreUnavailableError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.offloading.log_offload import LogOffload
+from magnetar.ledger.offloading.log_scrub import LogScrub
 from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
 from magnetar.ledger.offloading.offloader import Offloader
 from magnetar.ledger.offloading.scrub_plan import Verdict
@@ -91,9 +93,41 @@ async def test_one_topic_at_a_time_is_scrubbed_also_after_one_was_closed_at_once
     assert not second.is_working
     first.close()  # its task has not run at all
     await first.stopped()
+    assert second.is_working
+    await second.stopped()
+    await asyncio.sleep(0)
     assert not world.scrubber.is_busy
-    await look(second)
     assert world.verdicts == (1, 0)
+
+
+async def test_where_reading_takes_longer_than_the_period_every_topic_has_its_turn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[str] = []
+
+    async def run(scrub: LogScrub) -> None:
+        turns.append(names[scrub])
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(LogScrub, "run", run)
+    monkeypatch.setattr(LogScrub, "is_due", True)
+    topics = [world.scrubbing() for _ in range(3)]
+    names = {each._scrub: name for each, name in zip(topics, "abc", strict=True)}
+    while len(turns) < 9:
+        for each in topics:
+            assert each.look() is None
+        await asyncio.sleep(0)
+    assert turns[:9] == [*"abcabcabc"]
+    topics[1].close()
+    count = len(turns)
+    while len(turns) < count + 6:
+        topics[0].look()
+        topics[2].look()
+        await asyncio.sleep(0)
+    assert "b" not in turns[count + 1 :]
+    for each in topics:
+        each.close()
+        await each.stopped()
 
 
 async def test_what_cannot_be_reached_is_tried_again_after_a_pause_that_doubles(

@@ -2,7 +2,7 @@
 
 The owner of the topic does it, beside the copies that it makes (`log_scrub.py` of the ledger
 component says why not the leader). A broker reads for one topic at a time, at a bounded rate, in
-turns of a minute. A topic whose turn it is not looks again later.
+turns of a minute. A topic whose turn it is not waits behind those that were due before it.
 
 What could not be reached, or not be healed, is tried again after a pause that doubles. Nothing else
 waits for it.
@@ -12,7 +12,6 @@ Source: tiered storage, section 18.
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 
 import structlog
 
@@ -23,7 +22,6 @@ from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.offloading.log_offload import LogOffload
 from magnetar.ledger.offloading.log_scrub import LogScrub
-from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
 from magnetar.ledger.offloading.scrub_plan import Finding
 
 _log = structlog.get_logger()
@@ -65,19 +63,18 @@ class Scrubbing(Feature):
         return self._scrub.findings if self._scrub is not None else {}
 
     def look(self) -> Work | None:
-        """Begin a turn if objects are due, and no other topic is being scrubbed."""
+        """Begin a turn if objects are due, or wait for it while another topic is being scrubbed."""
         around, scrub = self._around, self._scrub
         if around is None or scrub is None or self.is_working or self._topic.is_leaving:
             return None
-        if around.scrubber.is_busy or around.clock.monotonic_s() < self._retry_at_s:
+        if around.clock.monotonic_s() < self._retry_at_s:
             return None
-        if scrub.is_due:
-            around.scrubber.is_busy = True
+        if scrub.is_due and around.scrubber.take_turn(self.look):
             self._task = asyncio.get_running_loop().create_task(
                 self._run(around, scrub), name=f"scrub-{self._topic.name}"
             )
             # Not in the task: one that is cancelled before it has begun runs nothing.
-            self._task.add_done_callback(partial(_give_back, around.scrubber))
+            self._task.add_done_callback(lambda _: around.scrubber.end_turn())
         return None
 
     @property
@@ -94,6 +91,8 @@ class Scrubbing(Feature):
             self._task.cancel()
         if self._scrub is not None:
             self._scrub.close()
+        if self._around is not None:
+            self._around.scrubber.leave(self.look)
 
     def abandon(self) -> None:
         self.close()
@@ -119,7 +118,3 @@ class Scrubbing(Feature):
         pause_s = backoff(settings.offload_retry_s, self._failures, settings.offload_retry_s_max)
         self._retry_at_s = around.clock.monotonic_s() + pause_s
         return pause_s
-
-
-def _give_back(scrubber: ObjectScrubber, _: "asyncio.Task[None]") -> None:
-    scrubber.is_busy = False

@@ -147,12 +147,7 @@ class Broker:
         self.services: Services = self._make_services(client, policies, ownership, spans)
         self.sweeping: Sweeping = self._make_sweeping(client)
         if self.cluster is not None:
-            self.cluster.attach(
-                self.services.topics,
-                CoordinatedTopics(self.services.topics.ends, self.services.segment_coordinators),
-                connections=lambda: self.connections,
-                usage=usage,
-            )
+            self._attach_to(self.cluster)
         self.upkeep: Upkeep = self._make_upkeep()
         self.at_rest: TopicsAtRest = self._make_at_rest(policies, ownership)
         self.health = self._make_health(client)
@@ -303,14 +298,7 @@ class Broker:
                 coordinators, ownership, interval_ms=settings.coordinator_watch_interval_ms
             ),
             layouts=layouts,
-            segment_coordinators=SegmentCoordinators(
-                layouts,
-                ownership,
-                clock,
-                grace_ms=settings.scalable_consumer_grace_ms,
-                consumers_max=settings.scalable_consumers_per_subscription_max,
-                wait_ms=settings.lookup_wait_ms,
-            ),
+            segment_coordinators=self._make_segment_coordinators(layouts, ownership),
             authenticator=self.security.authenticator,
             authorizer=self.security.authorizer,
             clock=clock,
@@ -328,6 +316,28 @@ class Broker:
             self._make_owner_links(),
             self._clock,
             is_leader=lambda: self.cluster is None or self.cluster.is_leader,
+        )
+
+    def _attach_to(self, cluster: Cluster) -> None:
+        topics, coordinators = self.services.topics, self.services.segment_coordinators
+        cluster.attach(
+            topics,
+            CoordinatedTopics(topics.ends, coordinators),
+            connections=lambda: self.connections,
+            usage=self._usage,
+        )
+
+    def _make_segment_coordinators(
+        self, layouts: Layouts, ownership: Ownership
+    ) -> SegmentCoordinators:
+        settings = self._settings
+        return SegmentCoordinators(
+            layouts,
+            ownership,
+            self._clock,
+            grace_ms=settings.scalable_consumer_grace_ms,
+            consumers_max=settings.scalable_consumers_per_subscription_max,
+            wait_ms=settings.lookup_wait_ms,
         )
 
     def _make_owner_links(self) -> OwnerLinks:

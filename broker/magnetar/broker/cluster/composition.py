@@ -103,8 +103,8 @@ class Cluster:
         connections: Callable[[], int],
         usage: Callable[[], ProcessUsage],
     ) -> None:
-        """What this broker serves, and what its load is made of; before the start. `holder`: what
-        goes with its bundles."""
+        """Take the parts that a load report is made of; call it before the start. `holder`: hands
+        over what this broker serves when a bundle moves."""
         self.ownership.attach(holder)
         self._topics = topics
         self._connections = connections

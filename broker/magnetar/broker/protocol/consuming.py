@@ -417,21 +417,7 @@ class Attacher:
                 is_counted = True
                 self._check_rate(topic, request)
             await check_consumer(self._services.schemas, topic, request)
-            consumer = Consumer(
-                self._link,
-                request.consumer_id,
-                name=request.consumer_name,
-                sub_type=request.subType,
-                priority=request.priority_level,
-                epoch=request.consumer_epoch if request.HasField("consumer_epoch") else -1,
-                connected_at_ms=self._services.clock.wall_ms(),
-                key_shared=_key_shared_mode(request),
-                hash_ranges=_hash_ranges(request),
-                reads_compacted=request.read_compacted,
-                is_auto_consume=is_auto_consume(request),
-                metadata={each.key: each.value for each in request.metadata},
-                on_closed=self._on_closed,
-            )
+            consumer = self._consumer(request)
             try:
                 subscription = await topic.subscriptions.join(
                     request.subscription,
@@ -456,6 +442,23 @@ class Attacher:
                 topic.subscriptions.left(subscription, consumer)
             raise
         return Attached(consumer, subscription, topic)
+
+    def _consumer(self, request: CommandSubscribe) -> Consumer:
+        return Consumer(
+            self._link,
+            request.consumer_id,
+            name=request.consumer_name,
+            sub_type=request.subType,
+            priority=request.priority_level,
+            epoch=request.consumer_epoch if request.HasField("consumer_epoch") else -1,
+            connected_at_ms=self._services.clock.wall_ms(),
+            key_shared=_key_shared_mode(request),
+            hash_ranges=_hash_ranges(request),
+            reads_compacted=request.read_compacted,
+            is_auto_consume=is_auto_consume(request),
+            metadata={each.key: each.value for each in request.metadata},
+            on_closed=self._on_closed,
+        )
 
     def _asks_for_replication(self, request: CommandSubscribe, topic: Topic) -> bool:
         """Whether other clusters are to keep the subscription in step. A consumer that does not

@@ -5,7 +5,7 @@ appear by themselves in namespaces that exist, if their policies allow it.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, ServiceNotReadyError
@@ -14,6 +14,7 @@ from magnetar.broker.cluster.ownership import Ownership
 from magnetar.broker.cluster.partitions import PartitionedTopics
 from magnetar.broker.features.offloading import OffloadSurroundings
 from magnetar.broker.features.replication import ReplicationSurroundings, SubscriptionCounts
+from magnetar.broker.features.replication.sending import Sending
 from magnetar.broker.features.tracing import Spans
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
@@ -78,12 +79,6 @@ class Topics:
         self.offloading = offloading
         """What moves ledgers to object stores; None: this broker has no store."""
         self._replicating = replicating
-        self.replicating_senders = replicating.senders if replicating is not None else frozenset()
-        """What copies topics of this broker to other clusters."""
-        self.subscription_counts = (
-            replicating.subscriptions.counts if replicating is not None else SubscriptionCounts()
-        )
-        """What replicated subscriptions of this broker have done."""
         self._opener = TopicOpener(
             settings,
             client,
@@ -113,6 +108,18 @@ class Topics:
     def attach_coordinators(self, make: MakeCoordinator) -> None:
         """Have coordinators of transactions made of the topics that are their places."""
         self._opener.make_coordinator = make
+
+    @property
+    def replicating_senders(self) -> Collection[Sending]:
+        """The senders that copy topics of this broker to other clusters."""
+        return self._replicating.senders if self._replicating is not None else ()
+
+    @property
+    def subscription_counts(self) -> SubscriptionCounts:
+        """The counters of this broker's replicated subscriptions."""
+        if self._replicating is None:
+            return SubscriptionCounts()
+        return self._replicating.subscriptions.counts
 
     async def spread_partitions(self, name: TopicName) -> str:
         """Have a partitioned topic in the clusters that its policies name; returns what did not

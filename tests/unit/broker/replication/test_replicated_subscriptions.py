@@ -128,6 +128,16 @@ async def delivered(consumer: Client, count: int) -> list[int]:
 # Who is replicated
 
 
+async def test_a_consumer_that_does_not_ask_for_it_leaves_a_subscription_replicated() -> None:
+    world = World(**SELDOM)
+    await replicated(world, subType=pb.CommandSubscribe.Shared)
+    subscription = world.harness.topic.subscriptions["s"]
+    assert subscription.is_replicated
+    await consuming(world.harness, subType=pb.CommandSubscribe.Shared)
+    assert len(subscription.consumers) == 2
+    assert subscription.is_replicated
+
+
 async def test_a_topic_without_replicated_subscriptions_pays_nothing() -> None:
     world = World()
     await consuming(world.harness)

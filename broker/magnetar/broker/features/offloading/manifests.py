@@ -15,9 +15,10 @@ import structlog
 
 from magnetar.broker.base.errors import RequestError
 from magnetar.broker.base.settings.objects import ObjectSettings
+from magnetar.broker.features.offloading.beside_ticker import BesideTicker
 from magnetar.broker.schemas.errors import SchemaNotFoundError
 from magnetar.broker.schemas.registry import SchemaRegistry
-from magnetar.broker.topic import Feature, TopicPort, Work
+from magnetar.broker.topic import TopicPort, Work
 from magnetar.broker.topic.dispatch.visibility import Visibility
 from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError
@@ -44,7 +45,7 @@ FindSchemas = Callable[[TopicName], Awaitable[Sequence[ManifestSchema]]]
 
 @dataclass(slots=True)
 class ManifestCounts:
-    """What was done so far by one broker. They only grow."""
+    """Counters of one broker."""
 
     written: int = 0
     failures: int = 0
@@ -64,17 +65,17 @@ class ManifestSurroundings:
     at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_WRITES_AT_ONCE))
 
 
-class Manifests(Feature):
+class Manifests(BesideTicker):
     """Manifests of one topic that this broker owns. Everything happens on the event loop."""
 
     def __init__(
         self, topic: TopicPort, log: ManagedLog, around: ManifestSurroundings | None
     ) -> None:
         """`around`: None, the broker has no object store."""
+        super().__init__()
         self._topic = topic
         self._log = log
         self._around = around
-        self._task: asyncio.Task[None] | None = None
         self._failures = 0
         self._retry_at_s = 0.0
         self._writer: ManifestWriter | None = None
@@ -93,26 +94,8 @@ class Manifests(Feature):
         if around is None or writer is None or self.is_working or self._topic.is_leaving:
             return None
         if around.clock.monotonic_s() >= self._retry_at_s and writer.is_due(self._transactions()):
-            self._task = asyncio.get_running_loop().create_task(
-                self._run(around, writer), name=f"manifest-{self._topic.name}"
-            )
+            self._begin(self._run(around, writer), f"manifest-{self._topic.name}")
         return None
-
-    @property
-    def is_working(self) -> bool:
-        return self._task is not None and not self._task.done()
-
-    async def stopped(self) -> None:
-        if self._task is not None:
-            await asyncio.wait([self._task])
-
-    def close(self) -> None:
-        """The topic is closed: the next owner writes a manifest of its own."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def abandon(self) -> None:
-        self.close()
 
     async def _run(self, around: ManifestSurroundings, writer: ManifestWriter) -> None:
         name = self._topic.name

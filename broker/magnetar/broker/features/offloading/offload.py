@@ -23,10 +23,11 @@ from magnetar.broker.base.errors import (
     ServiceNotReadyError,
 )
 from magnetar.broker.base.settings.objects import ObjectSettings
+from magnetar.broker.features.offloading.beside_ticker import BesideTicker
 from magnetar.broker.features.offloading.manifests import Manifests, ManifestSurroundings
 from magnetar.broker.features.offloading.rules import offload_rules, reads_objects_first, store_of
 from magnetar.broker.policies.model import Policies
-from magnetar.broker.topic import Feature, Topic, TopicPort, Work
+from magnetar.broker.topic import Topic, TopicPort, Work
 from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError, LedgersLeftError, LogFencedError
 from magnetar.ledger.log import ManagedLog
@@ -65,7 +66,7 @@ class OffloadSurroundings:
     """None: nobody writes any."""
 
 
-class Offload(Feature):
+class Offload(BesideTicker):
     """Offloading of one topic that this broker owns. Everything happens on the event loop."""
 
     def __init__(
@@ -80,11 +81,11 @@ class Offload(Feature):
             around: None, the broker has no object store.
             manifests: of the topic; they look after each look of this.
         """
+        super().__init__()
         self._topic = topic
         self._log = log
         self._around = around
         self._manifests = manifests
-        self._task: asyncio.Task[None] | None = None
         self.steps = (
             LogOffload(
                 log,
@@ -129,7 +130,7 @@ class Offload(Feature):
             return None
         rules = self._rules(around)
         if steps.is_due(self._log.ledgers, rules):
-            self._begin(around, rules, None)
+            self._offload(around, rules, None)
         return None
 
     def start(self, before: Position) -> None:
@@ -151,7 +152,7 @@ class Offload(Feature):
         if self._topic.is_leaving:
             raise ServiceNotReadyError(f"{name} is closing")
         self.status, self.last_error = OffloadStatus.RUNNING, ""
-        self._begin(self._around, self._rules(self._around), before)
+        self._offload(self._around, self._rules(self._around), before)
 
     def _rules(self, around: OffloadSurroundings) -> OffloadRules:
         return offload_rules(
@@ -160,30 +161,11 @@ class Offload(Feature):
             small_wait_s=around.settings.object_small_wait_s,
         )
 
-    def _begin(
+    def _offload(
         self, around: OffloadSurroundings, rules: OffloadRules, before: Position | None
     ) -> None:
-        previous = self._task
-        self._task = asyncio.get_running_loop().create_task(
-            self._run(around, rules, before, previous), name=f"offload-{self._topic.name}"
-        )
-
-    @property
-    def is_working(self) -> bool:
-        return self._task is not None and not self._task.done()
-
-    async def stopped(self) -> None:
-        if self._task is not None:
-            await asyncio.wait([self._task])
-
-    def close(self) -> None:
-        """The topic is closed: a copy under way is broken off, and adopted or begun anew by the
-        next owner."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def abandon(self) -> None:
-        self.close()
+        work = self._run(around, rules, before, previous=self._task)
+        self._begin(work, f"offload-{self._topic.name}")
 
     async def _run(
         self,

@@ -10,13 +10,13 @@ waits for it.
 Source: tiered storage, section 18.
 """
 
-import asyncio
 from collections.abc import Mapping
 
 import structlog
 
+from magnetar.broker.features.offloading.beside_ticker import BesideTicker
 from magnetar.broker.features.offloading.offload import OffloadSurroundings
-from magnetar.broker.topic import Feature, TopicPort, Work
+from magnetar.broker.topic import TopicPort, Work
 from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.log import ManagedLog
@@ -27,7 +27,7 @@ from magnetar.ledger.offloading.scrub_plan import Finding
 _log = structlog.get_logger()
 
 
-class Scrubbing(Feature):
+class Scrubbing(BesideTicker):
     """Scrubbing of one topic that this broker owns. Everything happens on the event loop."""
 
     def __init__(
@@ -42,10 +42,10 @@ class Scrubbing(Feature):
             around: None, the broker has no object store.
             offload: what copies the topic's ledgers; None as `around`.
         """
+        super().__init__()
         self._topic = topic
         self._around = around
         self._scrub: LogScrub | None = None
-        self._task: asyncio.Task[None] | None = None
         self._failures = 0
         self._retry_at_s = 0.0
         if around is not None and offload is not None:
@@ -70,32 +70,17 @@ class Scrubbing(Feature):
         if around.clock.monotonic_s() < self._retry_at_s:
             return None
         if scrub.is_due and around.scrubber.take_turn(self.look):
-            self._task = asyncio.get_running_loop().create_task(
-                self._run(around, scrub), name=f"scrub-{self._topic.name}"
-            )
+            task = self._begin(self._run(around, scrub), f"scrub-{self._topic.name}")
             # Not in the task: one that is cancelled before it has begun runs nothing.
-            self._task.add_done_callback(lambda _: around.scrubber.end_turn())
+            task.add_done_callback(lambda _: around.scrubber.end_turn())
         return None
 
-    @property
-    def is_working(self) -> bool:
-        return self._task is not None and not self._task.done()
-
-    async def stopped(self) -> None:
-        if self._task is not None:
-            await asyncio.wait([self._task])
-
     def close(self) -> None:
-        """The topic is closed: the turn is broken off. The next owner reads again what it read."""
-        if self._task is not None:
-            self._task.cancel()
+        super().close()
         if self._scrub is not None:
             self._scrub.close()
         if self._around is not None:
             self._around.scrubber.leave(self.look)
-
-    def abandon(self) -> None:
-        self.close()
 
     async def _run(self, around: OffloadSurroundings, scrub: LogScrub) -> None:
         name = str(self._topic.name)

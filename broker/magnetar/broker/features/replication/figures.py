@@ -13,7 +13,7 @@ from magnetar.broker.base.meter import Meter
 
 
 class CopyFigures:
-    """What is counted of the copies of one topic to one cluster."""
+    """Counters of the copies of one topic to one cluster."""
 
     def __init__(self, now_ms: int) -> None:
         self.messages_out = 0

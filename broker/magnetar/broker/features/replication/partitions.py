@@ -24,7 +24,7 @@ _CONFLICT: Final = 409
 
 
 class PartitionsThere(Protocol):
-    """What is asked of another cluster; `RemoteCluster` is one."""
+    """Another cluster, as far as its partitions go; `RemoteCluster` is one."""
 
     @property
     def name(self) -> str: ...

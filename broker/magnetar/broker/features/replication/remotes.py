@@ -132,7 +132,7 @@ class RemoteCluster:
         nothing.
 
         Raises:
-            SdkError: nobody can tell just now.
+            SdkError: the brokers there do not answer.
             RequestError: see `lookup`.
         """
         try:

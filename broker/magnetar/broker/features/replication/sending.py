@@ -399,7 +399,7 @@ class Sending:
 
     @property
     def dropped(self) -> Dropped | None:
-        """What was dropped before it was there; None: nothing."""
+        """The entries that were dropped before the other cluster had them; None: no entry was."""
         return dropped_in(self.cursor.position_properties)
 
     def lost(self) -> None:

@@ -56,7 +56,7 @@ class AbsentEntries:
     def __init__(self) -> None:
         self._low: Position | None = None
         self._high: Position | None = None
-        """What lies behind `_low`, and not behind `_high`, was read; None: nothing was."""
+        """Entries behind `_low` up to `_high` were read; None: no entry was."""
         self._absent: list[Position] = []
 
     def unread_after(self, mark: Position, through: Position) -> Position | None:

@@ -1,4 +1,4 @@
-"""What replicated subscriptions of one broker have done; metrics show it."""
+"""Counters of the replicated subscriptions of one broker, which metrics show."""
 
 from dataclasses import dataclass
 

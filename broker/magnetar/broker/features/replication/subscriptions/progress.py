@@ -32,7 +32,7 @@ class SnapshotCache:
         self._snapshots: list[Snapshot] = []
         """By local position."""
         self._numbers: list[int] = []
-        """As how many-eth each of them came."""
+        """For each of them, how many had come before it, itself included."""
         self._added = 0
 
     def __len__(self) -> int:

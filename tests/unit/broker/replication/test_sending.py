@@ -223,6 +223,7 @@ async def test_a_sender_that_is_closed_drops_nothing(copied: CopiedTopic) -> Non
     copied.there.is_away = True
     copied.store(message(copied))
     copied.sender.close()
+    await copied.sender.settle()
     assert copied.sender.drop_through(Position(7, 0)) == 0
     assert copied.cursor.backlog_entries == 1
 

@@ -144,6 +144,7 @@ class Sending:
     def close(self) -> None:
         """Send nothing more."""
         self._is_closed = True
+        self._is_settled.set()
         if self._task is not None:
             self._task.cancel()
 

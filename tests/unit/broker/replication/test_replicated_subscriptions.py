@@ -1,5 +1,6 @@
 """Replicated subscriptions of one topic: what it writes, obeys and ignores; who pays nothing."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -327,17 +328,59 @@ async def test_a_topic_that_closes_has_no_snapshot_under_way() -> None:
     assert world.counts.snapshots_pending == 0
 
 
-async def test_a_marker_that_is_not_stored_does_no_harm() -> None:
+async def lose_next_append(world: World) -> None:
+    """Have the log fail what is appended next."""
+    log = world.harness.log
+    log.is_immediate = False
+    await until(lambda: bool(log.waiting))
+    log.fail(LogUnavailableError("no quorum"))
+    log.is_immediate = True
+
+
+async def test_a_request_that_is_not_stored_is_written_again() -> None:
     world = World()
     await replicated(world)
     await world.publish("a")
-    world.harness.log.is_immediate = False
-    await until(lambda: bool(world.harness.log.waiting))
-    world.harness.log.fail(LogUnavailableError("no quorum"))
-    world.harness.log.is_immediate = True
-    await world.publish("b")
+    await lose_next_append(world)
+    await until(lambda: world.last(Request) is not None)
+    assert world.counts.snapshots_pending == 1
     other = await consuming(world.harness, subscription="t")
-    assert await delivered(other, 2) == [0, 1]
+    assert await delivered(other, 1) == [0]
+
+
+async def test_a_snapshot_that_is_not_stored_is_taken_again() -> None:
+    world = World()
+    await replicated(world)
+    await world.publish("a")
+    await until(lambda: world.last(Request) is not None)
+    first = world.last(Request)
+    world.harness.log.is_immediate = False
+    copied = asyncio.create_task(
+        world.copy_marker(Response(first.snapshot_id, "west", Position(30, 5)))
+    )
+    await until(lambda: bool(world.harness.log.waiting))
+    world.harness.log.confirm()  # the response, not the snapshot behind it
+    await lose_next_append(world)
+    await copied
+    await until(lambda: world.last(Request) != first)
+    assert world.last(Snapshot) is None
+    response = Response(world.last(Request).snapshot_id, "west", Position(30, 6))
+    await world.copy_marker(response)
+    assert world.last(Snapshot).positions == {"west": Position(30, 6)}
+
+
+async def test_an_update_that_is_not_stored_is_written_again() -> None:
+    world = World()
+    consumer = await replicated(world)
+    await world.publish("a")
+    await until(lambda: world.last(Request) is not None)
+    await world.copy_marker(Response(world.last(Request).snapshot_id, "west", Position(30, 5)))
+    assert await delivered(consumer, 1) == [0]
+    consumer.ack(Position(7, 0))
+    await lose_next_append(world)
+    assert world.last(Update) is None
+    await until(lambda: world.last(Update) is not None)
+    assert world.last(Update) == Update("s", {"west": Position(30, 5)})
 
 
 # Being told

@@ -94,6 +94,10 @@ class Progress:
         self._start = position
         return is_new
 
+    def not_told(self) -> None:
+        """The last update could not be written."""
+        self._told = EARLIEST
+
     def look(self, mark: Position, recent: Sequence[Snapshot]) -> Update | None:
         """Return what the other clusters are to be told; None: nothing new.
 

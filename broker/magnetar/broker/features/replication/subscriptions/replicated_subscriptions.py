@@ -20,6 +20,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -105,10 +106,13 @@ class SubscribedTopic(TopicPort, Protocol):
 class _MarkerAppend:
     """A marker on its way into the log."""
 
-    def __init__(self, entry: bytes, on_stored: Callable[[Position], None]) -> None:
+    def __init__(
+        self, entry: bytes, on_stored: Callable[[Position], None], on_lost: Callable[[], None]
+    ) -> None:
         self.payloads: Sequence[bytes] = (entry,)
         self.done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         self._on_stored = on_stored
+        self._on_lost = on_lost
 
     def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
         position = Position(ledger_id, first_entry_id)
@@ -116,7 +120,8 @@ class _MarkerAppend:
         self.done.set_result(position)
 
     def on_failed(self, error: LedgerError) -> None:
-        # Stored or not, it does no harm: what it was for is done again.
+        # If it is stored nevertheless, it does no harm: all of them may come twice.
+        self._on_lost()
         self.done.cancel(str(error))
 
 
@@ -379,7 +384,20 @@ class ReplicatedSubscriptions(Feature):
                 self._note_snapshot(position, marker)
             topic.internal_stored(position, entry)
 
-        topic.append(_MarkerAppend(entry, stored))
+        topic.append(_MarkerAppend(entry, stored, partial(self._write_again, marker)))
+
+    def _write_again(self, marker: Marker) -> None:
+        """A marker was not stored: have the next look write another one."""
+        match marker:
+            case Request(snapshot_id):
+                self._taking.not_asked(snapshot_id)
+            case Snapshot():
+                self._taking.on_news()
+            case Update(name) if name in self._progress:
+                self._progress[name].not_told()
+            case _:
+                return  # an answer: who asked asks again
+        self._look_soon()
 
     def _note_marker(self, position: Position) -> None:
         self._markers[position] = None

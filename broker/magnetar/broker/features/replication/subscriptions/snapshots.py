@@ -151,6 +151,12 @@ class SnapshotTaking:
         if self._unanswered < UNANSWERED_MAX:
             self._has_news = True  # what it was to cover is in no snapshot
 
+    def not_asked(self, request_id: str) -> None:
+        """A request could not be written: ask anew."""
+        if self._pending is not None and self._pending.request_id == request_id:
+            self.give_up()
+            self._has_news = True
+
     def give_up(self) -> None:
         """Wait for no more answers, as when the topic is closed."""
         if self._pending is not None:

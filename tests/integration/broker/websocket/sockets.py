@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.protocol import State
 
 from tests.http_calls import Answer, ask
 
@@ -127,8 +128,16 @@ async def open_socket(port: int, path: str, **options: Any) -> AsyncIterator[Soc
     except websockets.InvalidStatus as error:
         response = error.response
         raise Refused(response.status_code, bytes(response.body or b"").decode()) from None
-    async with connection:
+    try:
         yield Socket(connection)
+    finally:
+        if connection.state is State.OPEN:
+            await connection.close()
+        else:
+            # One that the server ends is not closed again: asyncio cannot abort a transport that
+            # has closed itself when the rest of its buffer was written.
+            async with asyncio.timeout(WAIT_S):
+                await connection.wait_closed()
 
 
 class Topic:

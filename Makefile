@@ -14,7 +14,7 @@ DATA ?= data
 unexport PYTHONDONTWRITEBYTECODE
 
 # Workers of a parallel run of tests: most tests wait more than they work.
-WORKERS ?= 4
+WORKERS ?= 5
 PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart=0
 # All tests but those of other people's clients, which need their languages.
 TESTS := --ignore=tests/clients tests
@@ -102,7 +102,7 @@ static: format-check lint types imports
 
 # Its figures are rough, taken beside tests, and judge nothing: the benchmark must run.
 bench-starts: $(VENV)/.stamp-test
-	nice -n 10 $(BIN)/python -m tests.bench --quick --only publish > $(VENV)/bench-quick.json
+	nice -n 10 $(BIN)/python -m tests.bench --quick --only publish_batched > $(VENV)/bench-quick.json
 
 # What the tests need that pip does not install.
 bootstrap: $(VENV)/.stamp-test

@@ -209,6 +209,7 @@ class ConsumerAttachment:
                 durable=settings.durable,
                 start_message_id=self._start_data(),
                 read_compacted=settings.read_compacted,
+                replicate_subscription_state=settings.replicate_subscription_state or None,
                 initialPosition=settings.initial_position.wire,
                 consumer_epoch=self._queue.epoch if keeps_order else None,
                 schema=None if self._schema is None else self._schema.to_wire(),

@@ -440,6 +440,9 @@ class ConsumerSettings:
     """Shown in the statistics of the consumer."""
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     """Kept with the subscription, if this consumer creates it."""
+    replicate_subscription_state: bool = False
+    """Whether other clusters that the topic is copied to keep the subscription in step, so that
+    consumers can go on there. Once asked for, it stays so."""
     create_topic: bool = True
     """False: TopicNotFoundError if there is none; otherwise brokers make it, if they may."""
     priority_level: int = 0
@@ -474,6 +477,8 @@ class ConsumerSettings:
         shares = not self.subscription_type.keeps_order
         if self.durable and self.start_message_id is not None:
             raise ValueError("start_message_id needs durable=False")
+        if self.replicate_subscription_state and not self.durable:
+            raise ValueError("replicate_subscription_state needs durable=True")
         if shares and self.read_compacted:
             raise ValueError("read_compacted needs an Exclusive or Failover subscription")
         if self.retry_topic and not shares:

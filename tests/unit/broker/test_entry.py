@@ -44,6 +44,18 @@ def test_messages_in_an_entry(stored: bytes, messages: int, index: int) -> None:
     assert last_batch_index_of(stored) == index
 
 
+@pytest.mark.parametrize("key", [{}, {"partition_key": "k"}])
+@pytest.mark.parametrize("hashes", [(0, 0), (88, 160), (65_535, 65_535)])
+def test_the_range_of_hashes_that_clients_of_pulsar_5_send_costs_no_parsing(
+    hashes: tuple[int, int], key: dict[str, str]
+) -> None:
+    low, high = hashes
+    stored = entry(entry_hash_min=low, entry_hash_max=high, **key)
+    assert admit(stored) is None
+    assert messages_of(stored) == 1
+    assert admit(entry(entry_hash_min=low, num_messages_in_batch=3)) is not None
+
+
 def test_a_recorded_batch_of_the_official_client() -> None:
     assert _messages_admitted(_BATCH_OF_THREE) == 3
     assert last_batch_index_of(_BATCH_OF_THREE) == 2

@@ -46,6 +46,11 @@ WRONG: list[tuple[type, dict[str, object], str]] = [
         {"dead_letters": "t", "subscription_type": SubscriptionType.SHARED},
         r"dead_letters is 't'; it is a DeadLetterPolicy\(…\)",
     ),
+    (
+        ConsumerSettings,
+        {"durable": False, "replicate_subscription_state": True},
+        "replicate_subscription_state needs durable=True",
+    ),
 ]
 
 

@@ -423,6 +423,19 @@ async def test_subscriptions_have_the_properties_of_their_first_consumer(
         assert len(subscription["consumers"]) == 1
 
 
+async def test_a_subscription_is_replicated_if_its_consumer_asks_for_it(
+    server: Broker, client: Client, topic: str
+) -> None:
+    async with (
+        await client.consumer(topic, "asks", replace(FROM_START, replicate_subscription_state=True)),
+        await client.consumer(topic, "does not", FROM_START),
+    ):
+        stats = await admin(server, "GET", f"{topic.replace('://', '/')}/stats")
+        assert isinstance(stats, dict)
+        found = {name: each["isReplicated"] for name, each in stats["subscriptions"].items()}
+        assert found == {"asks": True, "does not": False}
+
+
 async def test_a_topic_is_not_made_if_that_is_not_wanted(client: Client, topic: str) -> None:
     with pytest.raises(ServiceError, match=re.escape(topic.rpartition("/")[2])):
         await client.consumer(topic, "s", ConsumerSettings(create_topic=False))

@@ -426,8 +426,9 @@ async def test_subscriptions_have_the_properties_of_their_first_consumer(
 async def test_a_subscription_is_replicated_if_its_consumer_asks_for_it(
     server: Broker, client: Client, topic: str
 ) -> None:
+    asks = replace(FROM_START, replicate_subscription_state=True)
     async with (
-        await client.consumer(topic, "asks", replace(FROM_START, replicate_subscription_state=True)),
+        await client.consumer(topic, "asks", asks),
         await client.consumer(topic, "does not", FROM_START),
     ):
         stats = await admin(server, "GET", f"{topic.replace('://', '/')}/stats")

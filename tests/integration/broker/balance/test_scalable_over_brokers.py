@@ -205,7 +205,7 @@ async def test_a_split_is_finished_though_the_owner_of_the_segment_is_killed(
     assert update.dag.epoch == 2
     for each in update.dag.segments[1:]:
         name = topic.segment(each.segment_id, start=each.hash_start, end=each.hash_end)
-        answer = await client.produce(str(name), each.segment_id)
-        assert answer.type == BaseCommand.PRODUCER_SUCCESS
+        produced = await client.produce(str(name), each.segment_id)
+        assert produced.type == BaseCommand.PRODUCER_SUCCESS
     await client.close()
     await asyncio.to_thread(cluster.start, owner)

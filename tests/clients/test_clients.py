@@ -67,7 +67,7 @@ def test_java_transactions(server: Standalone, workplace: Path) -> None:
 
 
 def test_java_v5(server: Standalone, workplace: Path) -> None:
-    """The official client of Pulsar 5, on topics with partitions and without."""
+    """The official client of Pulsar 5: plain, partitioned and scalable topics."""
     copy = "dependency:copy-dependencies"
     run(workplace, "mvn", "-q", "-B", copy, f"-DoutputDirectory={workplace / 'lib'}")
     story = ("java", "-cp", "lib/*", "V5.java", server.url, server.http_url, f"{TOPIC}java-v5")

@@ -29,6 +29,7 @@ from magnetar.broker.features.replication.markers import (
     Update,
     decode_marker,
 )
+from magnetar.broker.features.scalable.record import ChangeKind, ScalableTopicRecord
 from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.features.transactions.coordinator_state import CoordinatorState, Status
 from magnetar.broker.features.transactions.ids import TransactionId
@@ -75,6 +76,7 @@ from magnetar.sdk.wire import open_payload
 FIRST = Path(__file__).parent / "samples" / "03daffae"
 TIERED = Path(__file__).parent / "samples" / "5d891d5e"
 REPLICATED = Path(__file__).parent / "samples" / "f0c3b827"
+SCALABLE = Path(__file__).parent / "samples" / "1db3ce98"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 BEGUN_MS = 1_767_225_600_000
 LOG = "/managed-ledgers/public/default/persistent/flights"
@@ -105,6 +107,7 @@ SAMPLED = {
     "partitioned-topic.json dynamic-configuration.json resource-group.json resource-quota.json "
     "bookie-racks.json",
     "pulsar-frame.md": ON_THE_WIRE,
+    "scalable-topics.md": "scalable-topic.json",
     "schemas.md": "schema-record.json schema-entry.json",
     "subscription-markers.md": "subscription-markers.json",
     "transactions.md": "coordinator-log.json coordinator-snapshot.json topic-transactions.json",
@@ -132,8 +135,27 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
         for name in where.split()
     }
     assert named == {
-        path.name for folder in (FIRST, TIERED, REPLICATED) for path in folder.iterdir()
+        path.name for folder in (FIRST, TIERED, REPLICATED, SCALABLE) for path in folder.iterdir()
     }
+
+
+def test_the_record_of_a_scalable_topic_says_its_layout_and_the_change_under_way() -> None:
+    value = (SCALABLE / "scalable-topic.json").read_bytes()
+    record = decode(ScalableTopicRecord, "/topics/public/default/flights", value)
+    assert (record.epoch, record.next_segment_id, record.properties) == (2, 5, {"k": "v"})
+    assert (record.created_ms, record.is_deleted) == (BEGUN_MS, False)
+    assert [(each.id, each.hash_start, each.hash_end) for each in record.active] == [
+        (2, 0, 0x3FFF),
+        (3, 0x4000, 0x7FFF),
+        (1, 0x8000, 0xFFFF),
+    ]
+    parent = record.find(0)
+    assert parent is not None
+    assert (parent.is_sealed, parent.children, parent.sealed_epoch) == (True, (2, 3), 2)
+    change = record.change
+    assert change is not None
+    assert (change.kind, change.parents) == (ChangeKind.MERGE, (3, 1))
+    assert [(each.id, each.parents) for each in change.children] == [(4, (3, 1))]
 
 
 # What bookies store

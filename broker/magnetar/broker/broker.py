@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from magnetar.broker.base import naming
 from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.base.listeners import parse_listeners
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.balance.orders import HttpOrders
 from magnetar.broker.cluster.balance.sampler import ProcessUsage
 from magnetar.broker.cluster.composition import Cluster
 from magnetar.broker.cluster.health.health import BrokerHealth
@@ -43,7 +45,9 @@ from magnetar.broker.features.scalable import (
     CoordinatedTopics,
     Layouts,
     PartitionLayouts,
+    RecordLayouts,
     SegmentCoordinators,
+    SegmentOwners,
 )
 from magnetar.broker.features.tracing import Spans
 from magnetar.broker.features.transactions.coordinator_places import CoordinatorPlaces
@@ -66,6 +70,7 @@ from magnetar.broker.topics.at_rest.due import ObjectUpkeep
 from magnetar.broker.topics.at_rest.walk import TopicsAtRest
 from magnetar.broker.topics.followed_lists import FollowedLists
 from magnetar.broker.topics.keeping import Keeping
+from magnetar.broker.topics.segment_owners import OwnSegments, SegmentOwnersAnywhere
 from magnetar.broker.topics.services import Services
 from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.ledger.client import LedgerClient
@@ -280,7 +285,8 @@ class Broker:
         )
         topics.removal.followers.append(schemas.topic_removed)
         coordinators = self._make_coordinators(topics, policies)
-        layouts = Layouts([PartitionLayouts(store, topics.partitioned)], clock)
+        topics.scalable.owners = owners = self._make_segment_owners(topics, ownership)
+        layouts = self._make_layouts(topics)
         return Services(
             settings=settings,
             topics=topics,
@@ -288,6 +294,7 @@ class Broker:
                 store, topics.names, clock, pause_ms=settings.topic_list_pause_ms
             ),
             policies=policies,
+            scalable_lists=self._make_scalable_lists(topics),
             schemas=schemas,
             ownership=ownership,
             budget=PublishBudget(settings.publish_bytes_max),
@@ -298,7 +305,7 @@ class Broker:
                 coordinators, ownership, interval_ms=settings.coordinator_watch_interval_ms
             ),
             layouts=layouts,
-            segment_coordinators=self._make_segment_coordinators(layouts, ownership),
+            segment_coordinators=self._make_segment_coordinators(layouts, ownership, owners),
             authenticator=self.security.authenticator,
             authorizer=self.security.authorizer,
             clock=clock,
@@ -327,8 +334,23 @@ class Broker:
             usage=self._usage,
         )
 
+    def _make_scalable_lists(self, topics: Topics) -> FollowedLists:
+        return FollowedLists(
+            self._store,
+            topics.scalable.names,
+            self._clock,
+            pause_ms=self._settings.topic_list_pause_ms,
+            path_of=naming.scalable_topics_path,
+        )
+
+    def _make_layouts(self, topics: Topics) -> Layouts:
+        records = RecordLayouts(
+            self._store, topics.scalable, patience_ms=self._settings.scalable_change_patience_ms
+        )
+        return Layouts([records, PartitionLayouts(self._store, topics.partitioned)], self._clock)
+
     def _make_segment_coordinators(
-        self, layouts: Layouts, ownership: Ownership
+        self, layouts: Layouts, ownership: Ownership, owners: SegmentOwners
     ) -> SegmentCoordinators:
         settings = self._settings
         return SegmentCoordinators(
@@ -338,7 +360,16 @@ class Broker:
             grace_ms=settings.scalable_consumer_grace_ms,
             consumers_max=settings.scalable_consumers_per_subscription_max,
             wait_ms=settings.lookup_wait_ms,
+            is_drained=owners.is_drained,
         )
+
+    def _make_segment_owners(self, topics: Topics, ownership: Ownership) -> SegmentOwners:
+        orders = HttpOrders(
+            self.network,
+            timeout_s=self._settings.unload_order_timeout_ms / 1000,
+            token=lambda: self.security.client_token,
+        )
+        return SegmentOwnersAnywhere(OwnSegments(topics, self._store), ownership, orders)
 
     def _make_owner_links(self) -> OwnerLinks:
         settings = self._settings

@@ -13,6 +13,7 @@ import typer
 
 from magnetar.deploy.cli_policies import DEFAULT_ADMIN_URL, PolicyGroup, TopicPolicyGroup
 from magnetar.deploy.cli_resources import add_resources
+from magnetar.deploy.cli_scalable import scalable_topics
 from magnetar.deploy.cli_schemas import schemas
 from magnetar.deploy.cli_storage import bookies, recovery
 from magnetar.deploy.cli_tenants import add_to, tenants
@@ -45,6 +46,7 @@ admin.add_typer(topic_policies, name="topicPolicies")
 add_commands(topics)
 admin.add_typer(topics, name="topics")
 add_resources(admin, brokers=brokers, namespaces=namespaces, topics=topics)
+admin.add_typer(scalable_topics, name="scalable-topics")
 admin.add_typer(schemas, name="schemas")
 admin.add_typer(transactions, name="transactions")
 admin.add_typer(recovery, name="recovery")

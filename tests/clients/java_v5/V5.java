@@ -15,7 +15,6 @@ import org.apache.pulsar.client.api.v5.CheckpointConsumer;
 import org.apache.pulsar.client.api.v5.Message;
 import org.apache.pulsar.client.api.v5.Producer;
 import org.apache.pulsar.client.api.v5.PulsarClient;
-import org.apache.pulsar.client.api.v5.PulsarClientException;
 import org.apache.pulsar.client.api.v5.QueueConsumer;
 import org.apache.pulsar.client.api.v5.StreamConsumer;
 import org.apache.pulsar.client.api.v5.Transaction;
@@ -23,7 +22,7 @@ import org.apache.pulsar.client.api.v5.config.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.v5.config.TransactionPolicy;
 import org.apache.pulsar.client.api.v5.schema.Schema;
 
-/** The official client of Pulsar 5 on the topics of today. Ends with 0 if all was right. */
+/** The official client of Pulsar 5 on topics of all kinds. Ends with 0 if all was right. */
 public class V5 {
     static final int COUNT = 40;
     static final Duration WAIT = Duration.ofSeconds(30);
@@ -37,8 +36,8 @@ public class V5 {
 
     /** The administration, as far as it is needed. */
     record Admin(String url) {
-        HttpResponse<String> ask(String method, String path, String body) throws Exception {
-            HttpRequest request = HttpRequest.newBuilder(URI.create(url + "/admin/v2/persistent/public/default/" + path))
+        HttpResponse<String> ask(String method, String kind, String path, String body) throws Exception {
+            HttpRequest request = HttpRequest.newBuilder(URI.create(url + "/admin/v2/" + kind + "/public/default/" + path))
                     .header("Content-Type", "application/json")
                     .method(method, HttpRequest.BodyPublishers.ofString(body))
                     .build();
@@ -47,12 +46,17 @@ public class V5 {
         }
 
         void partitions(String topic, int count, boolean grows) throws Exception {
-            HttpResponse<String> answer = ask(grows ? "POST" : "PUT", topic + "/partitions", "" + count);
+            HttpResponse<String> answer = ask(grows ? "POST" : "PUT", "persistent", topic + "/partitions", "" + count);
             expect(answer.statusCode() == 204, topic + " with " + count + " partitions: " + answer.body());
         }
 
+        void scalable(String method, String path) throws Exception {
+            HttpResponse<String> answer = ask(method, "scalable", path, "");
+            expect(answer.statusCode() == 204, method + " " + path + ": " + answer.statusCode() + answer.body());
+        }
+
         long messagesIn(String topic) throws Exception {
-            HttpResponse<String> answer = ask("GET", topic + "/stats", "");
+            HttpResponse<String> answer = ask("GET", "persistent", topic + "/stats", "");
             Matcher found = Pattern.compile("\"msgInCounter\":\\s*(\\d+)").matcher(answer.body());
             return answer.statusCode() == 200 && found.find() ? Long.parseLong(found.group(1)) : 0;
         }
@@ -285,13 +289,65 @@ public class V5 {
         client.close();
     }
 
-    /** There are no scalable topics yet: their names are not found, and the client lives on. */
-    static void noScalableTopic(PulsarClient client) throws Exception {
-        try {
-            client.newProducer(Schema.string()).topic("topic://public/default/none").create();
-            expect(false, "a scalable topic is refused");
-        } catch (PulsarClientException.NotFoundException refused) {
-            expect(refused.getMessage().contains("no scalable topics"), refused.getMessage());
+    /** A scalable topic, made by its first producer: split and merged while all use it. */
+    static void scalableTopic(PulsarClient client, String url, Admin admin, String name) throws Exception {
+        String topic = "topic://public/default/" + name;
+        Producer<String> producer = client.newProducer(Schema.string()).topic(topic).producerName("p").create();
+        Set<String> first = publish(producer, "first");
+        QueueConsumer<String> queue = queue(client, topic);
+        StreamConsumer<String> stream = stream(client, topic, "a");
+        CheckpointConsumer<String> reader = checkpoint(client, topic, Checkpoint.earliest());
+        List<Receive> all = List.of(of(queue), of(stream), reader::receive);
+        for (Receive each : all) {
+            expectKeysInOrder("first", receive("first", first, each));
+        }
+        byte[] saved = reader.checkpoint().toByteArray();
+        String[] changes = {"split/0", "split/2", "merge/1/3"};
+        for (int round = 0; round < changes.length; round++) {
+            Set<String> before = publish(producer, "before" + round);
+            admin.scalable("POST", name + "/" + changes[round]);
+            Set<String> after = publish(producer, "after" + round);
+            Set<String> both = new HashSet<>(before);
+            both.addAll(after);
+            receive("queue", both, of(queue));
+            List<String> values = receive("stream", both, of(stream));
+            for (int key = 0; key < 10; key++) {
+                expectParentFirst(values, key, round);
+            }
+            receive("checkpoint", both, reader::receive);
+        }
+        // Another consumer takes its share; both see everything once.
+        StreamConsumer<String> other = stream(client, topic, "b");
+        Set<String> missing = publish(producer, "shared");
+        Set<String> byOne = new HashSet<>();
+        Set<String> byTwo = new HashSet<>();
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        while (!missing.isEmpty()) {
+            expect(System.nanoTime() < deadline, "both together lack " + missing);
+            collect(of(stream).next(LITTLE), missing, byOne);
+            collect(of(other).next(LITTLE), missing, byTwo);
+        }
+        expect(!byOne.isEmpty() && !byTwo.isEmpty(), "each has its share: " + byOne.size() + ", " + byTwo.size());
+        CheckpointConsumer<String> resumed = checkpoint(client, topic, Checkpoint.fromByteArray(saved));
+        Message<String> message = resumed.receive(WAIT);
+        expect(message != null && !first.contains(message.value()), "the checkpoint goes on behind the first");
+        resumed.close();
+        reader.close();
+        other.close();
+        stream.close();
+        queue.close();
+        producer.close();
+        admin.scalable("DELETE", name + "?force=true");
+    }
+
+    /** What was sent before a split comes before what was sent after it, key by key. */
+    static void expectParentFirst(List<String> values, int key, int round) {
+        boolean isAfter = false;
+        for (String value : values) {
+            if (value.contains("-k" + key + "-")) {
+                expect(!isAfter || value.startsWith("after" + round), value + " comes late");
+                isAfter |= value.startsWith("after" + round);
+            }
         }
     }
 
@@ -311,7 +367,7 @@ public class V5 {
         Admin admin = new Admin(arguments[1]);
         String topic = arguments[2];
         PulsarClient client = PulsarClient.builder().serviceUrl(url).build();
-        noScalableTopic(client);
+        scalableTopic(client, url, admin, local(topic) + "-scalable");
         allConsumers(client, topic + "-plain", admin, 0);
         admin.partitions(local(topic) + "-parts", 2, false);
         allConsumers(client, topic + "-parts", admin, 5);

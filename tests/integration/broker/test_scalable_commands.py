@@ -29,12 +29,14 @@ async def _served(
 
 
 async def look_up(
-    client: WireClient, topic: str, session_id: int = 1
+    client: WireClient, topic: str, session_id: int = 1, **fields: Any
 ) -> pb.CommandScalableTopicUpdate:
     """SCALABLE_TOPIC_LOOKUP, and the answer."""
     client.send(
         BaseCommand.SCALABLE_TOPIC_LOOKUP,
-        scalableTopicLookup=pb.CommandScalableTopicLookup(session_id=session_id, topic=topic),
+        scalableTopicLookup=pb.CommandScalableTopicLookup(
+            session_id=session_id, topic=topic, **fields
+        ),
     )
     return (await client.next(BaseCommand.SCALABLE_TOPIC_UPDATE)).scalableTopicUpdate
 
@@ -141,7 +143,7 @@ async def test_bad_input_is_refused_and_the_connection_serves_on(tmp_path: Path)
             ("non-persistent://public/default/t", pb.ServerError.NotAllowedError),
             ("persistent://nobody/there/t", pb.ServerError.TopicNotFound),
         ):
-            answer = await look_up(client, name)
+            answer = await look_up(client, name, create_if_missing=False)
             assert (answer.error, bool(answer.message)) == (code, True)
         assert not (await look_up(client, _NAME)).HasField("error")
         assert (await look_up(client, _NAME, 2)).error == pb.ServerError.NotAllowedError

@@ -343,3 +343,23 @@ def test_shells_complete_the_commands() -> None:
         app, [], prog_name="magnetar", env={"_MAGNETAR_COMPLETE": "source_bash"}
     )
     assert "_magnetar_completion" in asked.output
+
+
+def test_scalable_topics_are_created_split_merged_shown_and_deleted(server: Standalone) -> None:
+    name = "topic://public/default/grows"
+    scalable = ("scalable-topics",)
+    done(server, *scalable, "create", name, "-p", "team=a")
+    assert done(server, *scalable, "list", "public/default").split() == [name]
+    done(server, *scalable, "split-segment", "grows", "--segment-id", "0", "--at", "16")
+    shown = done(server, *scalable, "get-metadata", name)
+    assert "epoch 2" in shown
+    assert "0000-000f" in shown
+    done(server, *scalable, "merge-segments", name, "--segment-id-1", "1", "--segment-id-2", "2")
+    found = json.loads(done(server, *scalable, "get-metadata", name, "--json"))
+    assert (found["epoch"], found["properties"]) == (3, {"team": "a"})
+    assert json.loads(done(server, *scalable, "stats", name))["layout"]["epoch"] == 3
+    for wrong in (("create", "non-persistent://public/default/x"), ("create", name, "-p", "x")):
+        ended = admin(server, *scalable, *wrong)
+        assert ended.status != 0, wrong
+    done(server, *scalable, "delete", name, "--yes")
+    assert done(server, *scalable, "list", "public/default") == ""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
+from magnetar.broker.base import naming
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership import SoleOwner
 from magnetar.broker.features.scalable import Layouts, PartitionLayouts, SegmentCoordinators
@@ -129,6 +130,13 @@ class Harness:
                 pause_ms=self.settings.topic_list_pause_ms,
             ),
             policies=cast(PolicyRegistry, self.policies),
+            scalable_lists=FollowedLists(
+                self.store,
+                self._no_names,
+                SystemClock(),
+                pause_ms=self.settings.topic_list_pause_ms,
+                path_of=naming.scalable_topics_path,
+            ),
             schemas=memory_schemas(self.settings),
             ownership=ownership,
             budget=PublishBudget(self.settings.publish_bytes_max),
@@ -156,6 +164,9 @@ class Harness:
             server_version="Magnetar-test",
             next_producer_name=self._next_name,
         )
+
+    async def _no_names(self, _namespace: str) -> list[str]:
+        return []
 
     def _next_name(self) -> str:
         self._names += 1

@@ -43,3 +43,18 @@ def test_refused_subscription_names(name: str) -> None:
 def test_accepted_subscription_names() -> None:
     for name in ("s", "reader-0123456789", "a/b c", "x" * 1024):
         naming.check_subscription(name)
+
+
+def test_a_scalable_topic_has_a_record_and_its_segments_have_logs() -> None:
+    topic = naming.whole_topic_of("topic://a/b/c d")
+    assert str(topic) == "persistent://a/b/c d"
+    assert naming.scalable_topic_path(topic) == "/topics/a/b/c+d"
+    assert naming.scalable_topic_at("a/b", "c+d") == naming.resolved_name(topic)
+    segment = topic.segment(1, start=0, end=0x7FFF)
+    assert naming.log_path(segment) == "/managed-ledgers/a/b/segment/c+d%2F0000-7fff-1"
+    assert naming.log_path(segment).startswith(naming.segments_path("a/b"))
+
+
+def test_a_segment_is_no_whole_topic() -> None:
+    with pytest.raises(InvalidTopicNameError, match="use topic://a/b/c"):
+        naming.whole_topic_of("segment://a/b/c/0000-ffff-0")

@@ -18,8 +18,12 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
 from magnetar.sdk.wire.pulsar_pb2 import KeyValue
+from magnetar.sdk.wire.topic_name import SEGMENT
 
 ROOT = "/managed-ledgers"
+
+SCALABLE_ROOT = "/topics"
+"""Below it: the records of scalable topics, by tenant and namespace."""
 
 SUBSCRIPTION_BYTES_MAX = 1024
 """In UTF-8; it becomes the name of a node."""
@@ -75,6 +79,18 @@ def base_topic_of(name: str) -> TopicName:
     return topic_of(name)
 
 
+def whole_topic_of(name: str) -> TopicName:
+    """The parsed name of a topic that may be called `topic://…`, and is no segment of one.
+
+    Raises:
+        InvalidTopicNameError: of no known shape, or a segment.
+    """
+    topic = base_topic_of(name)
+    if topic.is_segment:
+        raise InvalidTopicNameError(f"{topic} is one segment: use {resolved_name(topic)}")
+    return topic
+
+
 def resolved_name(topic: TopicName) -> str:
     """The `topic://` name of a topic, by which clients of Pulsar 5 know it."""
     return f"{_SCALABLE}{topic.tenant}/{topic.namespace}/{topic.local_name}"
@@ -88,6 +104,26 @@ def log_path(topic: TopicName) -> str:
 def topics_path(namespace: str) -> str:
     """Path whose children are the logs of a namespace's persistent topics."""
     return f"{ROOT}/{namespace}/persistent"
+
+
+def segments_path(namespace: str) -> str:
+    """Path whose children are the logs of the segments of a namespace's scalable topics."""
+    return f"{ROOT}/{namespace}/{SEGMENT}"
+
+
+def scalable_topics_path(namespace: str) -> str:
+    """Path whose children are the records of a namespace's scalable topics."""
+    return f"{SCALABLE_ROOT}/{namespace}"
+
+
+def scalable_topic_path(topic: TopicName) -> str:
+    """Path of the record of the scalable topic that has a `persistent://` name."""
+    return f"{scalable_topics_path(topic.namespace_name)}/{topic.storage_name.rpartition('/')[2]}"
+
+
+def scalable_topic_at(namespace: str, node: str) -> str:
+    """The `topic://` name whose record is the child `node` of `scalable_topics_path(namespace)`."""
+    return f"{_SCALABLE}{namespace}/{unquote_plus(node)}"
 
 
 def is_internal_cursor(name: str) -> bool:

@@ -402,6 +402,16 @@ def scalable_topics(watch_id: int, names: Sequence[str]) -> bytes:
     )
 
 
+def scalable_topics_changed(watch_id: int, new: Sequence[str], deleted: Sequence[str]) -> bytes:
+    """WATCH_SCALABLE_TOPICS_UPDATE: scalable topics that are new in a namespace, or gone."""
+    return _frame(
+        BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE,
+        pb.CommandWatchScalableTopicsUpdate(
+            watch_id=watch_id, diff=pb.ScalableTopicsDiff(added=new, removed=deleted)
+        ),
+    )
+
+
 def scalable_topics_failed(watch_id: int, code: pb.ServerError, message: str) -> bytes:
     return _frame(
         BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE,

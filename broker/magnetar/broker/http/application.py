@@ -37,6 +37,7 @@ from magnetar.broker.http.policies import policies_router
 from magnetar.broker.http.proxy_stats import proxy_stats_router
 from magnetar.broker.http.resources import absent_router, resources_router
 from magnetar.broker.http.rights import need_of
+from magnetar.broker.http.scalable import scalable_router
 from magnetar.broker.http.schemas import schemas_router
 from magnetar.broker.http.stats import stats_router
 from magnetar.broker.http.subscriptions import subscriptions_router
@@ -111,6 +112,7 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
         non_persistent_router(context),
         bundle_lists_router(context),
         transactions_router(context),
+        scalable_router(context),
         proxy_stats_router(broker.websocket_stats),
         absent_router(),
     ):

@@ -75,6 +75,15 @@ def need_of(method: str, path: str, parameters: Mapping[str, str]) -> Need | Non
             return None  # They check the right to each topic that the body names.
         case ["admin", "v2", "schemas", tenant, namespace, topic, *rest]:
             return _of_schema(method, tenant, namespace, topic, rest)
+        case ["admin", "v2", "scalable", tenant, namespace] if method == "GET":
+            return Action.LIST_TOPICS, Namespace(f"{tenant}/{namespace}")
+        case ["admin", "v2", "scalable", tenant, namespace, topic] if method != "GET":
+            return _of_name("persistent", tenant, namespace, topic, Action.ADMINISTER)
+        case ["admin", "v2", "scalable", tenant, namespace, topic, *rest] if rest in (
+            [],
+            ["stats"],
+        ):
+            return _of_name("persistent", tenant, namespace, topic, Action.LOOKUP)
         case ["admin", "v2", domain, tenant, namespace, *rest] if domain in _DOMAINS:
             return _of_topics(method, (domain, tenant, namespace), rest, parameters)
     return _EVERYTHING

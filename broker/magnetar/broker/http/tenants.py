@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Body, Response
 from pydantic import Field
 
+from magnetar.broker.base import naming
 from magnetar.broker.base.errors import ConflictError
 from magnetar.broker.cluster.balance.layouts import create_layout
 from magnetar.broker.http.bodies import RequestBody
@@ -13,6 +14,7 @@ from magnetar.broker.http.fan_out import on_each
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.namespace_json import namespace_of_json, namespace_to_json
 from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.http.scalable import delete_scalable
 from magnetar.broker.policies.model import TenantRecord
 from magnetar.sdk.wire import TopicName, parse_topic_name
 
@@ -179,6 +181,8 @@ async def _delete_topics(context: HttpContext, namespace: str) -> None:
 
     every = [parse_topic_name(each) for each in await topics.names(namespace)]
     await on_each(context.admin, every, delete, "DELETE", "?force=true", may_be_missing=True)
+    for named in await topics.scalable.names(namespace):
+        await delete_scalable(context, naming.base_topic_of(named))
     for whole in wholes:
         await topics.removal.forget(whole)
         await topics.partitioned.forget(whole)

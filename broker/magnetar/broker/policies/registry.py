@@ -206,7 +206,7 @@ class PolicyRegistry:
         """
         await self.check_namespace(topic.namespace_name)
         base = topic.partitioned
-        listed = await self._listed_in(topic.namespace_name, topic.domain).latest()
+        listed = await self._listed_in(base.namespace_name, base.domain).latest()
         if _node(base) in listed:
             await self._own(base).latest()
         return self.known(topic)

@@ -48,6 +48,7 @@ R = TypeVar("R", bound=Record)
 _DOMAINS = ("persistent", "non-persistent")
 _PARENT_ROOTS = (
     naming.ROOT,
+    naming.SCALABLE_ROOT,
     LEASES_ROOT,
     SCHEMAS_ROOT,
     PARTITIONED_TOPICS_ROOT,
@@ -304,6 +305,8 @@ class Tenants:
         for domain in _DOMAINS:
             nodes = await self._children(partitioned_topics_root(namespace, domain))
             found += [f"{domain}://{namespace}/{unquote_plus(node)}" for node in nodes]
+        scalable = await self._children(naming.scalable_topics_path(namespace))
+        found += [naming.scalable_topic_at(namespace, node) for node in scalable]
         return found
 
     async def marked_version(self, namespace: str) -> int | None:
@@ -338,6 +341,7 @@ class Tenants:
         await self._remove(layout_path(namespace))
         # Nodes without a value, which topics and leases had above them.
         await self._remove(naming.topics_path(namespace))
+        await self._remove(naming.segments_path(namespace))
         for root in _PARENT_ROOTS:
             await self._remove(f"{root}/{namespace}")
         await self._delete(

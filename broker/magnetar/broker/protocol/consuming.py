@@ -492,6 +492,8 @@ class Attacher:
                 return NonDurableCursor(
                     topic.log, request.subscription, initial=initial, words=words
                 )
+            if topic.name.is_segment and request.subType == EXCLUSIVE and initial == LATEST:
+                await topics.scalable.subscribe_behind(topic.name, request.subscription)
             properties = {each.key: each.value for each in request.subscription_properties}
             return await topics.open_cursor(
                 topic, topics.log_of(topic), request.subscription, initial, properties

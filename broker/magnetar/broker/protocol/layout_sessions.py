@@ -1,8 +1,8 @@
 """SCALABLE_TOPIC_LOOKUP of one connection: the layout of a topic, and each newer one.
 
-A client of Pulsar 5 opens a session for each producer and consumer, before anything else. Topics of
-today have synthetic layouts (`features/scalable`); a `topic://` name, which asks for a scalable
-topic, is not found.
+A client of Pulsar 5 opens a session for each producer and consumer, before anything else. Plain and
+partitioned topics have synthetic layouts (`features/scalable`). A `topic://` name asks for a
+scalable topic, which may be created by that.
 
 A session is told whole layouts, each with a higher epoch than the one before. An error ends it, on
 the client's side too, for as long as the connection lasts. So errors after the first layout are for
@@ -89,7 +89,7 @@ class LayoutSessions:
             self._link.write(refuse(NotAllowedError(DISABLED)))
             return
         try:
-            topic = naming.base_topic_of(request.topic)
+            topic = naming.whole_topic_of(request.topic)
         except InvalidTopicNameError as error:
             # No answer has a code for it; Apache's broker ends the connection, too.
             raise ProtocolViolationError(f"lookup of a layout: {error}") from error
@@ -117,8 +117,12 @@ class LayoutSessions:
         services, topic = self._services, session.topic
         await self._login.check(Action.LOOKUP, Topic(topic))
         await services.topics.check_namespace(topic.namespace_name)
-        check_has_layout(request.topic, topic)
-        if request.create_if_missing:
+        check_has_layout(topic)
+        if naming.is_scalable(request.topic):
+            await services.topics.creation.have_scalable(
+                topic, may_create=request.create_if_missing
+            )
+        elif request.create_if_missing:
             await self._create_partitions(topic)
         session.owner = await services.ownership.owner_of(topic, listener=self._link.listener or "")
         session.followed = services.layouts.join(topic, session.on_change)
@@ -126,6 +130,7 @@ class LayoutSessions:
             layout = await session.followed.get()
             if layout is None or layout.is_ending:
                 raise TopicNotFoundError(f"{topic} is being deleted")
+            check_is_scalable(request.topic, layout)
             if self._link.is_closed or not self._is_current(session):
                 services.layouts.leave(topic, session.on_change)
                 return
@@ -139,9 +144,10 @@ class LayoutSessions:
     async def _create_partitions(self, topic: TopicName) -> None:
         """Have the partitions that new topics of the namespace get by themselves; whether a topic
         without any may be created is decided when its producer or consumer comes."""
-        wanted = (await self._services.policies.of(topic)).auto_topic_creation
-        if wanted.allowed and wanted.is_partitioned:
-            await self._services.topics.creation.partitions_of(topic, may_create=True)
+        services, creation = self._services, self._services.topics.creation
+        wanted = (await services.policies.of(topic)).auto_topic_creation
+        if wanted.allowed and wanted.is_partitioned and not await creation.is_scalable(topic):
+            await creation.partitions_of(topic, may_create=True)
 
     def _frame(self, session: _Session, layout: Layout) -> bytes:
         """The frame with a layout.
@@ -225,27 +231,35 @@ class LayoutSessions:
             self._forget(session_id)
 
 
-def check_has_layout(name: str, topic: TopicName) -> None:
-    """Refuse a topic that is given no layout. `name`: as the client gave it.
+def check_has_layout(topic: TopicName) -> None:
+    """Refuse a topic that is given no layout.
 
     Raises:
         NotAllowedError: it is not persistent.
-        TopicNotFoundError: it is a partition, or called by the name of a scalable topic.
+        TopicNotFoundError: it is a partition.
     """
     if not topic.is_persistent:
         raise NotAllowedError(f"{topic} is not persistent: it has no layout")
-    if naming.is_scalable(name):
-        raise TopicNotFoundError(
-            f"{name} not found: this broker has no scalable topics; use {topic}"
-        )
     if topic.partition_index >= 0:
         raise TopicNotFoundError(
             f"{topic} is one partition and has no layout of its own: use {topic.partitioned}"
         )
 
 
+def check_is_scalable(name: str, layout: Layout) -> None:
+    """Refuse the layout of a plain or partitioned topic to a client that asks for a scalable one.
+    `name`: as the client gave it.
+
+    Raises:
+        TopicNotFoundError
+    """
+    if naming.is_scalable(name) and layout.is_synthetic:
+        raise TopicNotFoundError(f"{name} not found: there is no scalable topic of that name")
+
+
 def _dag(layout: Layout, owner: Owner, *, created_ms: int) -> pb.ScalableTopicDAG:
-    """The layout as it travels. Addresses of segments are left out: clients look each one up."""
+    """The layout as it travels. Addresses of segments are left out: clients look each one up.
+    `created_ms`: of segments of which nobody knows it."""
     return pb.ScalableTopicDAG(
         epoch=layout.epoch,
         segments=[
@@ -253,10 +267,14 @@ def _dag(layout: Layout, owner: Owner, *, created_ms: int) -> pb.ScalableTopicDA
                 segment_id=each.id,
                 hash_start=each.hash_start,
                 hash_end=each.hash_end,
-                state=pb.ACTIVE,
-                created_at_epoch=0,
-                created_at_ms=created_ms,
-                legacy_topic_name=each.topic,
+                state=pb.SEALED if each.is_sealed else pb.ACTIVE,
+                parent_ids=each.parents,
+                child_ids=each.children,
+                created_at_epoch=each.created_epoch,
+                sealed_at_epoch=each.sealed_epoch,
+                created_at_ms=each.created_ms if each.created_ms is not None else created_ms,
+                sealed_at_ms=each.sealed_ms,
+                legacy_topic_name=each.topic if each.is_legacy else None,
             )
             for each in layout.segments
         ],

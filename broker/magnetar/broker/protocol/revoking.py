@@ -122,9 +122,10 @@ class Revoking:
             if not await self._may(login, Action.CONSUME, wanted) and not consumer.is_closed:
                 subscription.disconnect(consumer)
         await self._look_at_layouts(connection, is_concerned)
-        for namespace in filter(is_concerned, connection.watchers.namespaces()):
-            if not await self._may(login, Action.LIST_TOPICS, Namespace(namespace)):
-                connection.watchers.end(namespace)
+        for watched in (connection.watchers, connection.scalable_watches):
+            for namespace in filter(is_concerned, watched.namespaces()):
+                if not await self._may(login, Action.LIST_TOPICS, Namespace(namespace)):
+                    watched.end(namespace)
 
     async def _look_at_layouts(self, connection: "Connection", is_concerned: IsConcerned) -> None:
         """End what clients of Pulsar 5 are told of topics that they may not use any more."""

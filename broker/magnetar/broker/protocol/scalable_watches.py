@@ -1,27 +1,54 @@
 """Watches of Pulsar 5 on one connection: scalable topics of a namespace, transaction coordinators.
 
-WATCH_SCALABLE_TOPICS: this broker has no scalable topics, so every namespace has none and nothing
-ever follows the answer. WATCH_TC_ASSIGNMENTS: the client is told which broker has each coordinator
-of transactions, again whenever that has changed, and chooses among them. Source: sheet of Pulsar 5,
-sections 1.2 and 1.9.
+WATCH_SCALABLE_TOPICS: the client is told the scalable topics of a namespace, and what is new and
+what is gone; what happens while it does not read is added up. WATCH_TC_ASSIGNMENTS: the client is
+told which broker has each coordinator of transactions, again whenever that has changed, and chooses
+among them. Source: sheet of Pulsar 5, sections 1.2 and 1.9.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from magnetar.broker.base import naming, replies
-from magnetar.broker.base.errors import NotAllowedError, RequestError
+from magnetar.broker.base.errors import AuthorizationError, NotAllowedError, RequestError
 from magnetar.broker.features.transactions.coordinator_places import Places
 from magnetar.broker.protocol.layout_sessions import DISABLED
 from magnetar.broker.protocol.link import Link
 from magnetar.broker.protocol.login import Login
+from magnetar.broker.protocol.topic_watchers import TopicPattern, WatchedList
 from magnetar.broker.security import Action, Namespace
 from magnetar.broker.topics import topic_lists
 from magnetar.broker.topics.services import Services
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 
-_NO_TOPICS = topic_lists.topics_hash([])
+_EVERYTHING = TopicPattern(".*", length_max=2)
+
+
+class _TopicsWatch:
+    """One watch of the scalable topics of a namespace; `list` is there once it was answered."""
+
+    def __init__(self, watch_id: int, namespace: str, link: Link, bytes_max: int) -> None:
+        self.watch_id = watch_id
+        self.namespace = namespace
+        self.list: WatchedList | None = None
+        self._link = link
+        self._bytes_max = bytes_max
+
+    def on_change(self, new: Sequence[str], deleted: Sequence[str]) -> None:
+        """The namespace has these topics now, and those no more."""
+        if self.list is not None:
+            self.list.change(new, deleted)
+            self.wake()
+
+    def wake(self) -> None:
+        """The connection can take more."""
+        if self.list is None or not self.list.has_news or not self._link.is_writable:
+            return
+        for update in self.list.take_updates(self._bytes_max):
+            self._link.write(
+                replies.scalable_topics_changed(self.watch_id, update.new, update.deleted)
+            )
 
 
 class _CoordinatorWatch:
@@ -54,13 +81,15 @@ class ScalableWatches:
         self._link = link
         self._login = login
         self._places = services.coordinator_places
+        self._lists = services.scalable_lists
         self._settings = services.settings
         self._watches: dict[int, _CoordinatorWatch] = {}
+        self._topic_watches: dict[int, _TopicsWatch] = {}
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         return {
             BaseCommand.WATCH_SCALABLE_TOPICS: self._on_topics,
-            BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: lambda _: None,
+            BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: self._on_topics_close,
             BaseCommand.WATCH_TC_ASSIGNMENTS: self._on_coordinators,
             BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE: self._on_coordinators_close,
         }
@@ -69,18 +98,87 @@ class ScalableWatches:
 
     def _on_topics(self, command: BaseCommand) -> None:
         request = command.watchScalableTopics
-        refuse = partial(_refuse_topics, request.watch_id)
-        if not self._settings.scalable_topics:
-            self._link.write(refuse(NotAllowedError(DISABLED)))
+        watch_id = request.watch_id
+        refuse = partial(_refuse_topics, watch_id)
+        self._forget_topics(watch_id)
+        try:
+            self._check_topics(request)
+        except NotAllowedError as error:
+            self._link.write(refuse(error))
             return
-        self._link.start(self._topics(request), refuse)
+        watch = _TopicsWatch(
+            watch_id, request.namespace, self._link, self._settings.message_bytes_max
+        )
+        self._topic_watches[watch_id] = watch
+        if not self._link.start(self._topics(request, watch), refuse):
+            del self._topic_watches[watch_id]
 
-    async def _topics(self, request: pb.CommandWatchScalableTopics) -> None:
-        naming.check_text(request.namespace, request.current_hash)
-        await self._login.check(Action.LIST_TOPICS, Namespace(request.namespace))
-        topic_lists.check_name(request.namespace)
-        if request.current_hash != _NO_TOPICS:
-            self._link.write(replies.scalable_topics(request.watch_id, []))
+    def _check_topics(self, request: pb.CommandWatchScalableTopics) -> None:
+        """
+        Raises:
+            NotAllowedError: too many watches, or one that is not built.
+        """
+        if not self._settings.scalable_topics:
+            raise NotAllowedError(DISABLED)
+        limit = self._settings.topic_watchers_per_connection_max
+        if len(self._topic_watches) >= limit:
+            raise NotAllowedError(
+                f"this connection has {len(self._topic_watches)} watches of scalable topics, and "
+                f"the limit is {limit} (topic_watchers_per_connection_max of the broker)"
+            )
+        if request.property_filters:
+            raise NotAllowedError(
+                "this broker does not filter scalable topics by their properties: watch all of a "
+                "namespace"
+            )
+
+    async def _topics(self, request: pb.CommandWatchScalableTopics, watch: _TopicsWatch) -> None:
+        try:
+            await self._begin_topics(request, watch)
+        finally:
+            if watch.list is None and self._topic_watches.get(watch.watch_id) is watch:
+                del self._topic_watches[watch.watch_id]
+
+    async def _begin_topics(
+        self, request: pb.CommandWatchScalableTopics, watch: _TopicsWatch
+    ) -> None:
+        namespace = watch.namespace
+        naming.check_text(namespace, request.current_hash)
+        await self._login.check(Action.LIST_TOPICS, Namespace(namespace))
+        topic_lists.check_name(namespace)
+        followed = self._lists.join(namespace, watch.on_change)
+        try:
+            names = await followed.names()
+            topic_lists.check_size(names, namespace, self._settings.message_bytes_max)
+        except BaseException:
+            self._lists.leave(namespace, watch.on_change)
+            raise
+        if self._link.is_closed or self._topic_watches.get(watch.watch_id) is not watch:
+            self._lists.leave(namespace, watch.on_change)
+            return
+        watch.list = WatchedList(_EVERYTHING, names)
+        if request.current_hash != topic_lists.topics_hash(names):
+            self._link.write(replies.scalable_topics(watch.watch_id, names))
+
+    def _on_topics_close(self, command: BaseCommand) -> None:
+        self._forget_topics(command.watchScalableTopicsClose.watch_id)
+
+    def _forget_topics(self, watch_id: int) -> None:
+        watch = self._topic_watches.pop(watch_id, None)
+        if watch is not None and watch.list is not None:
+            self._lists.leave(watch.namespace, watch.on_change)
+
+    def namespaces(self) -> set[str]:
+        """Namespaces whose scalable topics are watched."""
+        return {each.namespace for each in self._topic_watches.values() if each.list is not None}
+
+    def end(self, namespace: str) -> None:
+        """The client may not list the topics of a namespace any more."""
+        for watch in list(self._topic_watches.values()):
+            if watch.namespace == namespace and watch.list is not None:
+                self._forget_topics(watch.watch_id)
+                error = AuthorizationError(f"the right to list the topics of {namespace} is gone")
+                self._link.write(_refuse_topics(watch.watch_id, error))
 
     # Coordinators of transactions
 
@@ -129,11 +227,15 @@ class ScalableWatches:
 
     def wake(self) -> None:
         """The connection can take more."""
+        for topics in self._topic_watches.values():
+            topics.wake()
         for watch in self._watches.values():
             watch.wake()
 
     def lost(self) -> None:
         """The connection is gone."""
+        for watch_id in list(self._topic_watches):
+            self._forget_topics(watch_id)
         for watch_id in list(self._watches):
             self._forget(watch_id)
 

@@ -16,6 +16,7 @@ from magnetar.broker.base import naming, replies
 from magnetar.broker.base.errors import (
     NotAllowedError,
     RequestError,
+    TopicNotFoundError,
 )
 from magnetar.broker.features.scalable import Assignment, GroupId
 from magnetar.broker.protocol.layout_sessions import DISABLED, check_has_layout
@@ -138,8 +139,8 @@ class SegmentConsumers:
             properties=(),
             bytes_max=settings.client_metadata_bytes_max,
         )
-        topic = naming.base_topic_of(request.topic)
-        check_has_layout(request.topic, topic)
+        topic = naming.whole_topic_of(request.topic)
+        check_has_layout(topic)
         naming.check_subscription(request.subscription)
         group = GroupId(topic, request.subscription, request.consumer_type)
         return Registration(request.consumer_id, request.consumer_name, group, self._link)
@@ -148,7 +149,7 @@ class SegmentConsumers:
         self, request: pb.CommandScalableTopicSubscribe, registration: Registration
     ) -> None:
         try:
-            assignment = await self._register(registration)
+            assignment = await self._register(request, registration)
         except BaseException:
             if self._is_current(registration):
                 del self._registrations[registration.consumer_id]
@@ -157,14 +158,18 @@ class SegmentConsumers:
         answer = replies.scalable_topic_subscribed(request.request_id, _to_wire(assignment))
         self._link.write(answer)
 
-    async def _register(self, registration: Registration) -> Assignment:
+    async def _register(
+        self, request: pb.CommandScalableTopicSubscribe, registration: Registration
+    ) -> Assignment:
         """
         Raises:
             RequestError: as the coordinator says; or the consumer has left meanwhile.
         """
-        group = registration.group
+        group, topics = registration.group, self._services.topics
         await self._login.check(Action.CONSUME, Subscription(group.topic, group.subscription))
-        await self._services.topics.check_namespace(group.topic.namespace_name)
+        await topics.check_namespace(group.topic.namespace_name)
+        if naming.is_scalable(request.topic) and not await topics.creation.is_scalable(group.topic):
+            raise TopicNotFoundError(f"Scalable topic not found: {request.topic}")
         assignment = await self._coordinators.register(
             group,
             registration,

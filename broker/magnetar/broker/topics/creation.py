@@ -11,8 +11,15 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 from urllib.parse import quote_plus
 
-from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, TopicNotFoundError
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    NotAllowedError,
+    TopicConflictError,
+    TopicNotFoundError,
+)
 from magnetar.broker.cluster.partitions.record import PartitionedTopicRecord
+from magnetar.broker.features.scalable import ScalableTopicRecord, SegmentRecord
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.ledger.errors import (
     MetadataError,
@@ -42,6 +49,25 @@ class Partitioned(Protocol):
     async def create_log(
         self, topic: TopicName, properties: Mapping[str, str] | None = None
     ) -> bool: ...
+
+
+class Scalable(Protocol):
+    """What must be known of scalable topics; see `ScalableTopics`."""
+
+    async def find(
+        self, topic: TopicName, *, is_sure: bool = False
+    ) -> ScalableTopicRecord | None: ...
+
+    async def segment(self, name: TopicName) -> SegmentRecord | None: ...
+
+    async def create(
+        self,
+        topic: TopicName,
+        segments: int,
+        properties: Mapping[str, str] | None = None,
+        *,
+        is_taken: Callable[[], Awaitable[bool]],
+    ) -> ScalableTopicRecord: ...
 
 
 class CreationTurns:
@@ -112,12 +138,14 @@ class TopicCreation:
         exists: Callable[[TopicName], Awaitable[bool]],
         names: Callable[[str], Awaitable[Sequence[str]]],
         partitioned: Partitioned,
+        scalable: Scalable | None = None,
         turns: CreationTurns | None = None,
     ) -> None:
-        """`exists` and `names` (of a namespace) ask the metadata store. `turns`: None without one
-        that others use, too."""
+        """`exists` and `names` (of a namespace) ask the metadata store. `scalable`: None where
+        there are no scalable topics. `turns`: None without one that others use, too."""
         self._turns = turns
         self._partitioned = partitioned
+        self._scalable = scalable
         self._policies = policies
         self._exists = exists
         self._names = names
@@ -134,6 +162,9 @@ class TopicCreation:
             BrokerMetadataError
         """
         await self._policies.check_namespace(name.namespace_name)
+        if name.is_segment:
+            await self._check_segment(name)
+            return
         if await self._partitioned.is_partition(name) or await self._exists(name):
             return
         record = await self._find_whole(name)
@@ -158,6 +189,9 @@ class TopicCreation:
             As `check`.
         """
         policies = await self._policies.of(name)
+        if name.is_segment:
+            await self._check_segment(name)
+            return 0
         record = await self._partitioned.find(name) if name.partition_index < 0 else None
         if record is None:
             if await self._partitioned.is_partition(name) or await self._exists(name):
@@ -176,6 +210,56 @@ class TopicCreation:
             record = await self._partitioned.ensure(name, policies.auto_topic_creation.partitions)
         return record.partitions
 
+    async def _check_segment(self, name: TopicName) -> None:
+        """Refuse a segment that its topic does not have: one of a topic that is deleted, or one
+        whose log is gone, must not come back because a client still knows it."""
+        found = await self._scalable.segment(name) if self._scalable is not None else None
+        if found is None or (found.is_sealed and not await self._exists(name)):
+            raise TopicNotFoundError(f"{name} does not exist")
+
+    async def have_scalable(self, name: TopicName, *, may_create: bool) -> None:
+        """Have a scalable topic, by its `persistent://` name; a new one has one segment.
+
+        Raises:
+            TopicNotFoundError: it does not exist, and must not appear; or one of another kind does.
+            NotAllowedError: the namespace has as many topics as it may have.
+            BrokerMetadataError
+        """
+        scalable, called = self._scalable, naming.resolved_name(name)
+        record = await scalable.find(name, is_sure=True) if scalable is not None else None
+        if record is not None:
+            if record.is_deleted:
+                raise TopicNotFoundError(f"{called} is being deleted")
+            return
+        if scalable is None or await self.is_taken(name):
+            raise TopicNotFoundError(
+                f"{called} not found: the topic of that name is not scalable; use {name}"
+            )
+        await self._check_new(name, may_create=may_create)
+        async with self.turn(name.namespace_name):
+            await self.check_room(name.namespace_name, 1)
+            try:
+                await scalable.create(name, 1, is_taken=lambda: self.is_taken(name))
+            except TopicConflictError as error:
+                if await scalable.find(name, is_sure=True) is None:
+                    raise TopicNotFoundError(f"{called} not found: {error}") from error
+
+    async def is_scalable(self, name: TopicName) -> bool:
+        """Whether there is a scalable topic, by its `persistent://` name.
+
+        Raises:
+            BrokerMetadataError
+        """
+        return self._scalable is not None and await self._scalable.find(name) is not None
+
+    async def is_taken(self, name: TopicName) -> bool:
+        """Whether a topic that is not scalable has a name, partitioned or not.
+
+        Raises:
+            BrokerMetadataError
+        """
+        return await self._exists(name) or await self._find_whole(name) is not None
+
     async def _find_whole(self, name: TopicName) -> PartitionedTopicRecord | None:
         """The record of a partitioned topic of that name, which certainly exists, or not."""
         if name.partition_index >= 0:
@@ -185,6 +269,11 @@ class TopicCreation:
     async def _check_new(self, name: TopicName, *, may_create: bool) -> None:
         if not may_create:
             raise TopicNotFoundError(f"{name} does not exist")
+        whole, scalable = name.partitioned, self._scalable
+        if scalable is not None and name.is_persistent and await scalable.find(whole) is not None:
+            raise TopicNotFoundError(
+                f"{name} does not exist; there is a scalable topic {naming.resolved_name(whole)}"
+            )
         if not (await self._policies.of(name)).auto_topic_creation.allowed:
             raise TopicNotFoundError(
                 f"{name} does not exist, and automatic topic creation is off in "

@@ -87,7 +87,7 @@ class TopicDeletion:
                     await delete()
             await delete_index(self._client, self._store, path)
             await delete_log(self._client, self._store, name)
-            if self.forget is not None and name.partition_index < 0:
+            if self.forget is not None and name.partition_index < 0 and not name.is_segment:
                 # While the mark is there: who makes the topic anew must not find any of it, and a
                 # deletion that ends here is completed.
                 await self.forget(name)

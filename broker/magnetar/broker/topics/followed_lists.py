@@ -1,4 +1,5 @@
-"""The persistent topics of namespaces that somebody watches, kept in memory by a watch on each.
+"""The topics of namespaces that somebody watches, kept in memory by a watch on each: the persistent
+ones, or the scalable ones.
 
 One list serves all watchers of a namespace, on whatever connection. It is read again after a
 change, at most once per `topic_list_pause_ms`: topics may come by the thousand.
@@ -13,6 +14,8 @@ from magnetar.broker.base.errors import NamespaceNotFoundError
 from magnetar.broker.policies.records import Followed
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
+
+ListNames = Callable[[str], Awaitable[list[str]]]
 
 Listener = Callable[[Sequence[str], Sequence[str]], None]
 """Hears of topics that are new, and of those that are gone."""
@@ -29,10 +32,11 @@ class FollowedList:
         self,
         store: MetadataStore,
         namespace: str,
-        list_names: Callable[[str], Awaitable[list[str]]],
+        list_names: ListNames,
         at_once: asyncio.Semaphore,
         clock: Clock,
         *,
+        path: str,
         pause_s: float,
     ) -> None:
         self._namespace = namespace
@@ -41,7 +45,7 @@ class FollowedList:
         self._pause_s = pause_s
         self._read_s = clock.monotonic_s() - pause_s
         self._followed: Followed[list[str]] = Followed(
-            store, naming.topics_path(namespace), self._read, self._changed, at_once
+            store, path, self._read, self._changed, at_once
         )
         self.listeners: dict[Listener, None] = {}
         self._untold: deque[tuple[deque[Listener], Sequence[str], Sequence[str]]] = deque()
@@ -114,16 +118,19 @@ class FollowedLists:
     def __init__(
         self,
         store: MetadataStore,
-        list_names: Callable[[str], Awaitable[list[str]]],
+        list_names: ListNames,
         clock: Clock,
         *,
         pause_ms: int,
+        path_of: Callable[[str], str] = naming.topics_path,
     ) -> None:
-        """`list_names`: as `Topics.names`. `pause_ms`: between two reads of a list."""
+        """`list_names`: as `Topics.names`. `pause_ms`: between two reads of a list. `path_of`: the
+        path whose children are what is listed in a namespace."""
         self._store = store
         self._list_names = list_names
         self._clock = clock
         self._pause_s = pause_ms / 1000
+        self._path_of = path_of
         self._at_once = asyncio.Semaphore(_READS_AT_ONCE)
         self._lists: dict[str, FollowedList] = {}
 
@@ -137,6 +144,7 @@ class FollowedLists:
                 self._list_names,
                 self._at_once,
                 self._clock,
+                path=self._path_of(namespace),
                 pause_s=self._pause_s,
             )
         followed.listeners[listener] = None

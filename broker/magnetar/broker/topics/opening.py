@@ -10,6 +10,7 @@ This is the only place that knows which features there are, and in which order a
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 from magnetar.broker.base import naming
@@ -36,6 +37,7 @@ from magnetar.broker.features.replication import (
     ReplicationSurroundings,
 )
 from magnetar.broker.features.retention.expiry import advance
+from magnetar.broker.features.scalable import ScalableTopics, SegmentSealing
 from magnetar.broker.features.tracing import Spans, TopicTrace
 from magnetar.broker.features.transactions.topic_log import TopicTransactionLog
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
@@ -78,6 +80,7 @@ class TopicOpener:
         ends: TopicEnds,
         deletion: TopicDeletion,
         partitioned: PartitionedTopics,
+        scalable: ScalableTopics,
         *,
         clock: Clock,
         random: random.Random,
@@ -94,6 +97,7 @@ class TopicOpener:
         self._ends = ends
         self._deletion = deletion
         self._partitioned = partitioned
+        self._scalable = scalable
         self._clock = clock
         self._random = random
         self.pool = TailCachePool(settings.tail_cache_bytes_max)
@@ -169,6 +173,8 @@ class TopicOpener:
 
     async def _check_alone(self, name: TopicName, log: ManagedLog) -> None:
         """Give up a topic that appeared in the moment in which one with partitions was created."""
+        if name.is_segment:
+            return  # Its name is no partitioned topic's.
         if name.partition_index < 0 and log.last_confirmed.entry_id < 0:
             try:
                 record = await self._partitioned.find(name)
@@ -208,6 +214,8 @@ class TopicOpener:
         features += [offload, manifests, Scrubbing(topic, log, around, offload.steps)]
         coordinator = self.make_coordinator(topic) if self.make_coordinator is not None else None
         features.extend(each for each in (copying, replicated, coordinator) if each is not None)
+        if topic.name.is_segment:
+            features.append(SegmentSealing(topic, partial(self._scalable.is_sealed, topic.name)))
         if self._spans is not None:
             messages_max = self._settings.tracing_messages_max
             features.append(TopicTrace(str(topic.name), self._spans, messages_max=messages_max))
@@ -336,7 +344,11 @@ class TopicOpener:
         self, topic: Topic, log: ManagedLog, stored: "_StoredCursors"
     ) -> Replication | None:
         """None: topics of the cluster's own stay in it."""
-        if self._replicating is None or naming.is_system_topic(str(topic.name)):
+        if (
+            self._replicating is None
+            or topic.name.is_segment
+            or naming.is_system_topic(str(topic.name))
+        ):
             return None
         return Replication(
             topic,
@@ -374,19 +386,23 @@ class TopicOpener:
 
         Raises:
             CursorError
+            ServiceNotReadyError: it is new, of a segment that is being sealed; a retry helps.
         """
-        cursor = await Cursor.open(
-            log,
-            self._client,
-            self._store,
-            subscription,
-            initial=initial,
-            properties=properties,
-            position_properties=position_properties,
-            settings=cursor_settings(self._settings, topic.policies),
-            pace=self._save_pace,
-            clock=self._clock,
-        )
+        is_new = initial is not None and not naming.is_internal_cursor(subscription)
+        sealing = topic.find(SegmentSealing) if is_new else None
+        async with sealing.placing() if sealing is not None else nullcontext():
+            cursor = await Cursor.open(
+                log,
+                self._client,
+                self._store,
+                subscription,
+                initial=initial,
+                properties=properties,
+                position_properties=position_properties,
+                settings=cursor_settings(self._settings, topic.policies),
+                pace=self._save_pace,
+                clock=self._clock,
+            )
         cursor.on_fenced(partial(self._ends.fence, topic))
         return cursor
 

@@ -15,6 +15,7 @@ from magnetar.broker.cluster.partitions import PartitionedTopics
 from magnetar.broker.features.offloading import OffloadSurroundings
 from magnetar.broker.features.replication import ReplicationSurroundings, SubscriptionCounts
 from magnetar.broker.features.replication.sending import Sending
+from magnetar.broker.features.scalable import ScalableTopics
 from magnetar.broker.features.tracing import Spans
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
@@ -59,13 +60,10 @@ class Topics:
         self.partitioned = PartitionedTopics(
             store, partitions_max=settings.partitions_max, clock=clock
         )
-        self.creation = TopicCreation(
-            policies,
-            exists=self.exists,
-            names=self.names,
-            partitioned=self.partitioned,
-            turns=CreationTurns(store, random),
+        self.scalable = ScalableTopics(
+            store, self.partitioned, clock, segments_max=settings.scalable_segments_max
         )
+        self.creation = self._make_creation(settings, random)
         self.ends = TopicEnds(settings, self._table)
         deletion = TopicDeletion(client, store)
         self.removal = TopicRemoval(
@@ -86,6 +84,7 @@ class Topics:
             self.ends,
             deletion,
             self.partitioned,
+            self.scalable,
             clock=clock,
             random=random,
             spans=spans,
@@ -104,6 +103,16 @@ class Topics:
         )
         self.open_cursor = self._opener.open_cursor
         policies.on_change(self._policies_changed)
+
+    def _make_creation(self, settings: BrokerSettings, random: random.Random) -> TopicCreation:
+        return TopicCreation(
+            self._policies,
+            exists=self.exists,
+            names=self.names,
+            partitioned=self.partitioned,
+            scalable=self.scalable if settings.scalable_topics else None,
+            turns=CreationTurns(self._store, random),
+        )
 
     def attach_coordinators(self, make: MakeCoordinator) -> None:
         """Have coordinators of transactions made of the topics that are their places."""

@@ -50,6 +50,7 @@ class Services:
     settings: BrokerSettings
     topics: Topics
     topic_lists: FollowedLists
+    scalable_lists: FollowedLists
     policies: PolicyRegistry
     schemas: SchemaRegistry
     ownership: Ownership

@@ -1,8 +1,12 @@
-"""Topic names: the full form, the short forms, partitions, and names for storage.
+"""Topic names: the full form, the short forms, partitions, segments, and names for storage.
 
 Full form `persistent://tenant/namespace/name` or `non-persistent://…`; short forms are `name` (in
 `public/default`) and `tenant/namespace/name`. Partition i of a topic is the topic
 `<name>-partition-<i>`, i without leading zeros.
+
+A segment of a scalable topic is a persistent topic of its own,
+`segment://tenant/namespace/<topic>/<start>-<end>-<id>`: first and last hash of its range as four
+hexadecimal digits each, and its id. Its own name here is `<topic>/<start>-<end>-<id>`.
 """
 
 import re
@@ -15,6 +19,7 @@ from magnetar.sdk.wire.errors import TopicNameError
 
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
+SEGMENT = "segment"
 
 NAME_CHARACTERS_MAX = 1024
 """Bound on the whole name; longer ones would not fit the metadata store's paths."""
@@ -23,6 +28,7 @@ _DOTS = (".", "..")
 """What paths take for something else than a name."""
 _PART = re.compile(r"(?!\.\.?\Z)[-=:.\w]+", re.ASCII)
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
+_DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,17})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,12 @@ class TopicName:
             domain, rest = PERSISTENT, name
             if "/" not in rest:
                 rest = f"public/default/{rest}"
-        elif domain not in (PERSISTENT, NON_PERSISTENT):
+        elif domain not in (PERSISTENT, NON_PERSISTENT, SEGMENT):
             raise TopicNameError(f"{name!r}: the domain must be persistent or non-persistent")
+        descriptor = ""
+        if domain == SEGMENT:
+            rest, _, descriptor = rest.rpartition("/")
+            _check_descriptor(name, descriptor)
         parts = rest.split("/")
         if len(parts) != 3:
             raise TopicNameError(f"{name!r} is not of the form domain://tenant/namespace/name")
@@ -65,6 +75,8 @@ class TopicName:
             raise TopicNameError(f"{name!r}: the topic's own name is blank or not printable")
         if local_name in _DOTS:
             raise TopicNameError(f"{name!r}: the topic's own name must not be . or ..")
+        if descriptor:
+            local_name = f"{local_name}/{descriptor}"
         return cls(domain, tenant, namespace, local_name)
 
     def __str__(self) -> str:
@@ -72,7 +84,13 @@ class TopicName:
 
     @property
     def is_persistent(self) -> bool:
-        return self.domain == PERSISTENT
+        """Whether its messages are stored; those of a segment are."""
+        return self.domain != NON_PERSISTENT
+
+    @property
+    def is_segment(self) -> bool:
+        """Whether it is a segment of a scalable topic."""
+        return self.domain == SEGMENT
 
     @property
     def namespace_name(self) -> str:
@@ -87,7 +105,14 @@ class TopicName:
 
     @property
     def partitioned(self) -> Self:
-        """The partitioned topic that this partition belongs to; itself if it is no partition."""
+        """The whole topic that this partition or segment belongs to; itself if it is neither.
+
+        The whole of a segment is a scalable topic. It goes by its `persistent://` name here, under
+        which policies, permissions and schemas are kept.
+        """
+        if self.is_segment:
+            name = self.local_name.rpartition("/")[0]
+            return type(self)(PERSISTENT, self.tenant, self.namespace, name)
         match = _PARTITION.fullmatch(self.local_name)
         if match is None:
             return self
@@ -99,6 +124,18 @@ class TopicName:
         name = f"{self.local_name}-partition-{index}"
         return type(self)(self.domain, self.tenant, self.namespace, name)
 
+    def segment(self, segment_id: int, *, start: int, end: int) -> Self:
+        """A segment of this topic. `start`, `end`: first and last hash of its range."""
+        assert 0 <= start <= end <= 0xFFFF
+        assert segment_id >= 0
+        name = f"{self.local_name}/{start:04x}-{end:04x}-{segment_id}"
+        return type(self)(SEGMENT, self.tenant, self.namespace, name)
+
+    @property
+    def segment_id(self) -> int:
+        """Id of the segment that this topic is; -1 if it is none."""
+        return int(self.local_name.rpartition("-")[2]) if self.is_segment else -1
+
     @property
     def storage_name(self) -> str:
         """`tenant/namespace/domain/name`, the own name percent-encoded: safe as a path.
@@ -107,6 +144,15 @@ class TopicName:
         """
         quoted = quote_plus(self.local_name, safe="*").replace("~", "%7E")
         return f"{self.tenant}/{self.namespace}/{self.domain}/{quoted}"
+
+
+def _check_descriptor(name: str, descriptor: str) -> None:
+    match = _DESCRIPTOR.fullmatch(descriptor)
+    if match is None or match[1] > match[2]:
+        raise TopicNameError(
+            f"{name!r} is not of the form segment://tenant/namespace/topic/<start>-<end>-<id>: "
+            "hashes of four hexadecimal digits each, in order, and a number"
+        )
 
 
 @lru_cache(maxsize=8192)

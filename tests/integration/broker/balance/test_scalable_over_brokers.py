@@ -5,7 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.sdk.wire import BaseCommand
+from magnetar.broker.base import naming
+from magnetar.broker.features.scalable import ScalableTopicRecord
+from magnetar.broker.features.scalable.changes import begin_split
+from magnetar.broker.policies.records import change_record
+from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.system import SystemClock
+from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.integration.broker.balance.test_several_brokers import (
     NAMESPACE,
@@ -139,3 +145,67 @@ async def test_a_transaction_coordinator_that_moves_is_told_to_those_who_watch(
     while (await _places(client)).get(0) != cluster.url(other):
         pass  # While it moves, its owner cannot be told.
     await client.close()
+
+
+async def test_a_topic_is_split_whatever_broker_owns_its_segments(cluster: RealCluster) -> None:
+    """Both brokers are asked; sessions at both hear of it; the segments are sealed at once."""
+    name = "topic://public/default/divides"
+    path = "/admin/v2/scalable/public/default/divides"
+    answer = await asyncio.to_thread(
+        call, cluster, "broker-1", "PUT", f"{path}?numInitialSegments=4"
+    )
+    assert answer.status == 204, answer
+    clients = [await connected(cluster, each) for each in _BROKERS]
+    for client in clients:
+        assert (await look_up(client, name)).dag.epoch == 1
+    for epoch, (broker, segment) in enumerate(((_BROKERS[0], 0), (_BROKERS[1], 1)), 2):
+        answer = await asyncio.to_thread(call, cluster, broker, "POST", f"{path}/split/{segment}")
+        assert answer.status == 204, answer
+        for client in clients:
+            update = (await client.next(BaseCommand.SCALABLE_TOPIC_UPDATE)).scalableTopicUpdate
+            assert update.dag.epoch == epoch
+    answer = await asyncio.to_thread(call, cluster, "broker-2", "GET", f"{path}/stats")
+    segments = answer.json["layout"]["segments"]
+    assert [key for key, each in segments.items() if each["state"] == "SEALED"] == ["0", "1"]
+    answer = await asyncio.to_thread(call, cluster, "broker-2", "DELETE", path)
+    assert answer.status == 204, answer
+    for client in clients:
+        update = (await client.next(BaseCommand.SCALABLE_TOPIC_UPDATE)).scalableTopicUpdate
+        assert update.error == pb.ServerError.TopicNotFound
+        await client.close()
+
+
+async def test_a_split_is_finished_though_the_owner_of_the_segment_is_killed(
+    cluster: RealCluster,
+) -> None:
+    """The record says what was begun; the other broker carries it on, and owns the segment."""
+    topic = parse_topic_name("persistent://public/default/survives")
+    path = "/admin/v2/scalable/public/default/survives"
+    answer = await asyncio.to_thread(call, cluster, "broker-1", "PUT", path)
+    assert answer.status == 204, answer
+    stats = await asyncio.to_thread(call, cluster, "broker-1", "GET", f"{path}/stats")
+    address = stats.json["layout"]["segments"]["0"]["ownerBroker"]
+    owner = next(name for name in _BROKERS if cluster.http_url(name).endswith(address))
+    (other,) = set(_BROKERS) - {owner}
+    client = await connected(cluster, other)
+    assert (await look_up(client, "topic://public/default/survives")).dag.epoch == 1
+    cluster.kill(owner)
+    store = await open_store(cluster.metadata_url)
+    now_ms = SystemClock().wall_ms()
+    try:
+        await change_record(
+            store,
+            ScalableTopicRecord,
+            naming.scalable_topic_path(topic),
+            lambda record: begin_split(topic, record, 0, now_ms=now_ms, segments_max=8),
+        )
+    finally:
+        await store.close()
+    update = (await client.next(BaseCommand.SCALABLE_TOPIC_UPDATE)).scalableTopicUpdate
+    assert update.dag.epoch == 2
+    for each in update.dag.segments[1:]:
+        name = topic.segment(each.segment_id, start=each.hash_start, end=each.hash_end)
+        produced = await client.produce(str(name), each.segment_id)
+        assert produced.type == BaseCommand.PRODUCER_SUCCESS
+    await client.close()
+    await asyncio.to_thread(cluster.start, owner)

@@ -14,7 +14,13 @@ import pytest
 
 from magnetar.broker.policies.table import POLICIES
 from tests.http_calls import Answer
-from tests.integration.broker.http.endpoints import schemas, topics, transactions, upper
+from tests.integration.broker.http.endpoints import (
+    scalable,
+    schemas,
+    topics,
+    transactions,
+    upper,
+)
 from tests.integration.broker.http.endpoints.rows import (
     NAMESPACE,
     NO_NS,
@@ -44,6 +50,7 @@ TABLES = {
     "policies of topics": topics.POLICIES_OF_TOPICS,
     "schemas": schemas.SCHEMAS,
     "transactions": transactions.TRANSACTIONS,
+    "scalable topics": scalable.SCALABLE,
 }
 
 

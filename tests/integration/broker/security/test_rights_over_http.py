@@ -121,6 +121,10 @@ TABLE: dict[tuple[str, str, Any], set[str]] = {
     ("POST", "/admin/v2/namespaces/acme/ns/messageTTL", 60): {"admin"},
     ("PUT", "/admin/v2/namespaces/acme/new", None): {"admin"},
     ("DELETE", "/admin/v2/namespaces/acme/new", None): {"admin"},
+    ("GET", "/admin/v2/scalable/acme/ns", None): {"admin", "reader"},
+    ("GET", "/admin/v2/scalable/acme/ns/table", None): {"admin", "writer", "reader"},
+    ("PUT", "/admin/v2/scalable/acme/ns/made", None): {"admin"},
+    ("POST", "/admin/v2/scalable/acme/ns/made/split/0", None): set(),
     ("GET", "/admin/v2/tenants", None): set(),
     ("DELETE", "/admin/v2/tenants/acme", None): set(),
     ("GET", "/admin/v2/brokers", None): set(),
@@ -136,12 +140,13 @@ _SCHEMA = "/admin/v2/schemas/acme/ns/secret"
 _WHO_USES_IT = (
     rf"GET /lookup/v2/topic/persistent/acme/ns/secret(/bundle)?|GET {_NAME}/{_STATS}"
     rf"|GET {_SCHEMA}/(schema|schema/1|schemas|metadata)|POST {_SCHEMA}/(compatibility|version)"
+    r"|GET /admin/v2/scalable/acme/ns/secret(/stats)?"
 )
 ALL_ROUTES = {
     "writer": rf"{_WHO_USES_IT}|POST {_SCHEMA}/schema",
     "reader": (
         rf"{_WHO_USES_IT}|GET {_T}(/partitioned|/0x00000000_0x40000000)?"
-        r"|GET /admin/v2/namespaces/acme/ns/topics"
+        r"|GET /admin/v2/namespaces/acme/ns/topics|GET /admin/v2/scalable/acme/ns"
         rf"|GET {_NAME}/(subscriptions|lastMessageId|getMessageIdByIndex|examinemessage|backlog)"
         rf"|GET {_NAME}/(messageid/1|ledger/1/entry/1)|PUT {_NAME}/backlogSize"
         rf"|(GET|PUT|POST|DELETE) {_NAME}/subscription/s(/.*)?"
@@ -181,6 +186,7 @@ OF_THE_CLUSTER = (
     r"|GET /admin/namespaces/standalone/antiAffinity/.*"
     r"|(POST|DELETE) /admin/v2/namespaces/own/ns/(persistence/bookieAffinity|resourcegroup.*)"
     r"|POST /admin/v2/namespaces/own/ns/migration"
+    r"|.* /admin/v2/segments/.*|POST /admin/v2/scalable/own/ns/secret/(split|merge)/.*"
 )
 
 

@@ -1,7 +1,7 @@
 """Segments divided among the consumers of a subscription: joins, leaves, returns, growth."""
 
 from magnetar.broker.features.scalable.assignment import Assignment, SegmentAssignment
-from magnetar.broker.features.scalable.layout import synthetic_layout
+from magnetar.broker.features.scalable.layout import Layout, Segment, synthetic_layout
 from magnetar.sdk.wire import TopicName
 
 _TOPIC = TopicName.parse("persistent://public/default/t")
@@ -112,3 +112,84 @@ def test_a_coordinator_that_begins_anew_finds_the_same_assignment() -> None:
     assert [before.register(each, each)[0] for each in names] == [
         after.register(each, each)[0] for each in names
     ]
+
+
+def _segment(number: int, *parents: int, children: tuple[int, ...] = ()) -> Segment:
+    return Segment(
+        number,
+        number,
+        number,
+        f"segment://public/default/t/{number:04x}-{number:04x}-{number}",
+        is_legacy=False,
+        parents=parents,
+        children=children,
+        created_epoch=1,
+        sealed_epoch=2 if children else None,
+    )
+
+
+_FAMILY = Layout(
+    3,
+    (
+        _segment(0, children=(1, 2)),
+        _segment(1, 0, children=(3, 4)),
+        _segment(2, 0),
+        _segment(3, 1),
+        _segment(4, 1),
+    ),
+    born_ms=1,
+)
+"""0 was split into 1 and 2, and 1 into 3 and 4."""
+
+
+def _of(layout: Layout, *, is_ordered: bool = True) -> SegmentAssignment[str]:
+    return SegmentAssignment(layout, grace_s=60, is_ordered=is_ordered)
+
+
+def test_children_are_given_out_once_their_parents_are_drained() -> None:
+    assignment = _of(_FAMILY)
+    assigned, _ = assignment.register("a", "A")
+    assert _ids(assigned) == [0]
+    assert [each.id for each in assignment.undrained] == [0]
+    assert _news(assignment.drained([0])) == {"A": [1, 2]}
+    assert [each.id for each in assignment.undrained] == [1]
+    assert _news(assignment.drained([1])) == {"A": [2, 3, 4]}
+    assert assignment.undrained == []
+
+
+def test_a_merged_segment_waits_for_both_parents() -> None:
+    layout = Layout(
+        2, (_segment(0, children=(2,)), _segment(1, children=(2,)), _segment(2, 0, 1)), born_ms=1
+    )
+    assignment = _of(layout)
+    assignment.register("a", "A")
+    assert _news(assignment.drained([1])) == {"A": [0]}
+    assert _news(assignment.drained([0])) == {"A": [2]}
+
+
+def test_a_split_takes_no_segment_from_those_who_read_its_parent() -> None:
+    before = Layout(1, (_segment(0),), born_ms=1)
+    assignment = _of(before)
+    assignment.register("a", "A")
+    after = Layout(2, (_segment(0, children=(1, 2)), _segment(1, 0), _segment(2, 0)), born_ms=1)
+    assert _news(assignment.change(after)) == {"A": [0]}
+    assert _news(assignment.drained([0])) == {"A": [1, 2]}
+
+
+def test_segments_whose_parents_are_not_there_any_more_are_given_out() -> None:
+    assignment = _of(Layout(5, (_segment(3, 1), _segment(4, 1)), born_ms=1))
+    assert _ids(assignment.register("a", "A")[0]) == [3, 4]
+
+
+def test_where_order_is_the_clients_matter_all_segments_are_given_out() -> None:
+    assignment = _of(_FAMILY, is_ordered=False)
+    assert _ids(assignment.register("a", "A")[0]) == [0, 1, 2, 3, 4]
+    assert assignment.undrained == ()
+
+
+def test_what_was_drained_says_nothing_of_a_later_topic_of_the_name() -> None:
+    assignment = _of(_FAMILY)
+    assignment.register("a", "A")
+    assignment.drained([0])
+    again = Layout(3, _FAMILY.segments, born_ms=2)
+    assert _news(assignment.change(again)) == {"A": [0]}

@@ -69,7 +69,8 @@ class _Scene:
         source = PartitionLayouts(self.store, self.partitions)
         self.layouts = Layouts([source], SystemClock())
         self.owner = _Owner()
-        known = {"grace_ms": 60_000, "consumers_max": 10, "wait_ms": 1000, **settings}
+        known: dict[str, Any] = {"grace_ms": 60_000, "consumers_max": 10, "wait_ms": 1000}
+        known.update(settings)
         self.coordinators = SegmentCoordinators(self.layouts, self.owner, SystemClock(), **known)
 
     async def register(self, name: str, group: GroupId = _STREAM) -> tuple[_Member, list[int]]:

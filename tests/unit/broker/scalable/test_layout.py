@@ -79,3 +79,24 @@ def test_a_deletion_that_may_still_fail_changes_nothing() -> None:
 
 def test_a_topic_that_no_source_knows_any_more_is_gone() -> None:
     assert change(Layout(7, ()), None) is Change.GONE
+
+
+@pytest.mark.parametrize(
+    ("told", "now", "what"),
+    [
+        (Layout(2, (), born_ms=5), Layout(2, (), born_ms=5), Change.NONE),
+        (Layout(2, (), born_ms=5), Layout(3, (), born_ms=5), Change.GROWN),
+        (Layout(2, (), born_ms=5), Layout(2, (), born_ms=6), Change.REPLACED),
+        (Layout(2, (), born_ms=5), Layout(9, (), born_ms=6), Change.REPLACED),
+        (Layout(2, (), born_ms=5), synthetic_layout(_TOPIC, 0), Change.GONE),
+        (Layout(2, (), born_ms=5), synthetic_layout(_TOPIC, 4), Change.REPLACED),
+        (synthetic_layout(_TOPIC, 0), Layout(1, (), born_ms=5), Change.GROWN),
+        (synthetic_layout(_TOPIC, 4), Layout(5, (), born_ms=5), Change.GROWN),
+        (synthetic_layout(_TOPIC, 4), Layout(4, (), born_ms=5), Change.REPLACED),
+        (synthetic_layout(_TOPIC, 4), Layout(1, (), born_ms=5), Change.REPLACED),
+    ],
+)
+def test_a_topic_that_was_created_again_is_another_one(
+    told: Layout, now: Layout, what: Change
+) -> None:
+    assert change(told, now) is what

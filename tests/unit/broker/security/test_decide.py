@@ -19,6 +19,7 @@ from magnetar.sdk.wire import parse_topic_name
 TOPIC = parse_topic_name("persistent://acme/orders/paid")
 OTHER_TOPIC = parse_topic_name("persistent://acme/orders/late")
 PARTITION = TOPIC.partition(3)
+SEGMENT = TOPIC.segment(3, start=0, end=0xFFFF)
 
 GRANTS = Grants(
     super_users=frozenset({"root"}),
@@ -37,6 +38,7 @@ RESOURCES: dict[str, Resource] = {
     "namespace": Namespace("acme/orders"),
     "topic": Topic(TOPIC),
     "partition": Topic(PARTITION),
+    "segment": Topic(SEGMENT),
     "other topic": Topic(OTHER_TOPIC),
     "subscription": Subscription(TOPIC, "mine"),
     "other topic's subscription": Subscription(OTHER_TOPIC, "mine"),
@@ -45,7 +47,7 @@ RESOURCES: dict[str, Resource] = {
 
 EVERYTHING = {(action, name) for action in Action for name in RESOURCES}
 IN_THE_TENANT = {(action, name) for action, name in EVERYTHING if name != "cluster"}
-TOPICS = ("topic", "partition", "other topic")
+TOPICS = ("topic", "partition", "segment", "other topic")
 
 MAY: dict[str, set[tuple[Action, str]]] = {
     "root": EVERYTHING,
@@ -81,7 +83,7 @@ MAY: dict[str, set[tuple[Action, str]]] = {
     "one-topic": {
         (action, name)
         for action in (Action.PRODUCE, Action.CONSUME, Action.LOOKUP)
-        for name in ("topic", "partition", "subscription")
+        for name in ("topic", "partition", "segment", "subscription")
     },
     # A subscription of one's own is no right to consume.
     "auditor": set(),

@@ -74,3 +74,35 @@ def test_partition_and_its_topic_lead_to_each_other() -> None:
 def test_storage_name_is_a_safe_path() -> None:
     topic = TopicName.parse("persistent://t/n/a b%~é*")
     assert topic.storage_name == "t/n/persistent/a+b%25%7E%C3%A9*"
+
+
+def test_a_segment_belongs_to_the_topic_by_its_persistent_name() -> None:
+    whole = TopicName.parse("persistent://a/b/c d")
+    segment = whole.segment(12, start=0x10, end=0xABCD)
+    assert str(segment) == "segment://a/b/c d/0010-abcd-12"
+    assert TopicName.parse(str(segment)) == segment
+    assert (segment.is_segment, segment.is_persistent, segment.segment_id) == (True, True, 12)
+    assert (segment.partitioned, segment.partition_index) == (whole, -1)
+    assert segment.storage_name == "a/b/segment/c+d%2F0010-abcd-12"
+    assert (whole.is_segment, whole.segment_id) == (False, -1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "segment://a/b/c",
+        "segment://a/b/0000-ffff-0",
+        "segment://a/b/c/0000-ffff",
+        "segment://a/b/c/0000-ffff-01",
+        "segment://a/b/c/0000-FFFF-0",
+        "segment://a/b/c/0001-0000-0",
+        "segment://a/b/c/000-ffff-0",
+        "segment://a/b/c/d/0000-ffff-0",
+        "segment://a/b/ /0000-ffff-0",
+        "topic://a/b/c",
+        "persistent://a/b/c/0000-ffff-0",
+    ],
+)
+def test_other_shapes_are_no_segments(name: str) -> None:
+    with pytest.raises(TopicNameError):
+        TopicName.parse(name)

@@ -193,6 +193,21 @@ class BrokerSettings(
         description="A stream or checkpoint consumer whose connection is lost keeps its segments "
         "this long. Pulsar's default.",
     )
+    scalable_segments_max: int = Field(
+        default=64,
+        ge=1,
+        le=65_536,
+        description="Segments of one scalable topic that take messages at one time; splits beyond "
+        "that, and topics created with more, get NotAllowed. Pulsar's default.",
+    )
+    scalable_change_patience_ms: int = Field(
+        default=1_000,
+        ge=10,
+        le=60_000,
+        description="A split or merge of a scalable topic that takes longer is carried on by every "
+        "broker whose clients have the topic open: the broker that began it may be gone. Producers "
+        "of Pulsar 5 give up after about 4,000 ms.",
+    )
     coordinator_watch_interval_ms: int = Field(
         default=1_000,
         ge=10,

@@ -99,7 +99,8 @@ class InactiveTopics:
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
         """For the ticker: the work, if the topic's time is over."""
         policies = topic.policies
-        if not policies.inactive_topic.is_on or is_used(topic):
+        # Segments come and go with the layout of their topic.
+        if not policies.inactive_topic.is_on or topic.name.is_segment or is_used(topic):
             self._unused.pop(topic, None)
             return None
         now_s = self._clock.monotonic_s()

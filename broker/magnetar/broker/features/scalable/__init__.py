@@ -1,4 +1,4 @@
-"""Clients of Pulsar 5: layouts of topics, and the division of their segments among consumers."""
+"""Clients of Pulsar 5: scalable topics, layouts, and the division of segments among consumers."""
 
 from magnetar.broker.features.scalable.assignment import Assignment
 from magnetar.broker.features.scalable.coordinators import (
@@ -9,6 +9,10 @@ from magnetar.broker.features.scalable.coordinators import (
 from magnetar.broker.features.scalable.layout import Change, Layout, change
 from magnetar.broker.features.scalable.layouts import FollowedLayout, Layouts, LayoutSource
 from magnetar.broker.features.scalable.partition_layouts import PartitionLayouts
+from magnetar.broker.features.scalable.record import ScalableTopicRecord, SegmentRecord
+from magnetar.broker.features.scalable.record_layouts import RecordLayouts
+from magnetar.broker.features.scalable.scalable_topics import ScalableTopics, SegmentOwners
+from magnetar.broker.features.scalable.sealing import SegmentSealing
 
 __all__ = [
     "Assignment",
@@ -20,6 +24,12 @@ __all__ = [
     "LayoutSource",
     "Layouts",
     "PartitionLayouts",
+    "RecordLayouts",
+    "ScalableTopicRecord",
+    "ScalableTopics",
     "SegmentCoordinators",
+    "SegmentOwners",
+    "SegmentRecord",
+    "SegmentSealing",
     "change",
 ]

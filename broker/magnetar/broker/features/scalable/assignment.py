@@ -13,11 +13,15 @@ be more consumers than segments; those beyond have none until others leave.
 A detached consumer keeps its segments, so that nobody else moves when it comes back in time. It may
 still be connected to the brokers that have its segments.
 
+Order over splits and merges: a segment is given out once all its ancestors are *drained*, that is,
+sealed and wholly acknowledged on the subscription. A drained one is given to nobody. Where order is
+the clients' own matter (checkpoint consumers), all segments are given out at once.
+
 The epoch that consumers are told never falls: they drop an assignment whose epoch is below the last
 one without a word. Source: sheet of Pulsar 5, sections 1.7, 3.1 and 3.4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -49,11 +53,16 @@ class SegmentAssignment(Generic[M]):
     Calls return what is to be told: members with their new assignments.
     """
 
-    def __init__(self, layout: Layout, *, grace_s: float) -> None:
-        """`grace_s`: how long a detached consumer keeps its segments."""
+    def __init__(self, layout: Layout, *, grace_s: float, is_ordered: bool = True) -> None:
+        """`grace_s`: how long a detached consumer keeps its segments. `is_ordered`: whether a
+        segment waits for its ancestors."""
         self._grace_s = grace_s
+        self._is_ordered = is_ordered
+        self._layout = layout
         self._epoch = layout.epoch
-        self._segments = _in_order(layout)
+        self._drained: set[int] = set()
+        """Ids of sealed segments that are drained."""
+        self._segments = self._assignable()
         self._consumers: dict[str, _Consumer[M]] = {}
 
     def __len__(self) -> int:
@@ -112,14 +121,30 @@ class SegmentAssignment(Generic[M]):
 
     def change(self, layout: Layout) -> list[tuple[M, Assignment]]:
         """The topic has another layout."""
+        if layout.born_ms != self._layout.born_ms:
+            self._drained.clear()  # Segments of another topic, though ids be the same.
+        self._layout = layout
         self._epoch = max(self._epoch, layout.epoch)
-        self._segments = _in_order(layout)
+        self._segments = self._assignable()
         return self._assign()
 
     def empty(self) -> list[tuple[M, Assignment]]:
         """The topic is gone: nobody has a segment of it."""
         self._segments = ()
         return self._assign()
+
+    def drained(self, segment_ids: Iterable[int]) -> list[tuple[M, Assignment]]:
+        """Sealed segments were found to be drained."""
+        self._drained.update(segment_ids)
+        self._segments = self._assignable()
+        return self._assign()
+
+    @property
+    def undrained(self) -> Sequence[Segment]:
+        """Sealed segments that are given out, and may have become drained."""
+        if not self._is_ordered:
+            return ()
+        return [each for each in self._segments if each.is_sealed]
 
     @property
     def attached(self) -> list[M]:
@@ -140,9 +165,19 @@ class SegmentAssignment(Generic[M]):
                 news.append((consumer.member, assignment))
         return news
 
+    def _assignable(self) -> tuple[Segment, ...]:
+        """The segments that may be given out, in the order of their ranges."""
+        segments: Iterable[Segment] = self._layout.segments
+        if self._is_ordered:
+            known = {each.id: each for each in self._layout.segments}
+            segments = [
+                each
+                for each in self._layout.segments
+                if each.id not in self._drained and self._is_next(each, known)
+            ]
+        return tuple(sorted(segments, key=lambda each: (each.hash_start, each.id)))
 
-def _in_order(layout: Layout) -> tuple[Segment, ...]:
-    by_range: Sequence[Segment] = sorted(
-        layout.segments, key=lambda each: (each.hash_start, each.id)
-    )
-    return tuple(by_range)
+    def _is_next(self, segment: Segment, known: Mapping[int, Segment]) -> bool:
+        """Whether all ancestors of a segment are drained. What is not in the layout any more has
+        been drained; so are the ancestors of a drained one, for it was given out after them."""
+        return all(each in self._drained or each not in known for each in segment.parents)

@@ -2,18 +2,21 @@
 
 Stream consumers, and checkpoint consumers of a group, register with the broker that owns the
 topic's `persistent://` name, partitioned or not, and are told which segments are theirs. What a
-coordinator knows is in memory alone. Assignments follow from names and layout (`assignment.py`), so
-the next coordinator needs the registrations alone, and clients register again when their connection
-ends.
+coordinator knows is in memory alone. Assignments follow from names, layout, and which segments are
+drained (`assignment.py`), so the next coordinator needs the registrations alone, and clients
+register again when their connection ends.
 
 A coordinator is there while it has consumers, or somebody registers. It ends when the topic's
 bundle goes to another broker, or may have gone: the connections of its consumers are closed, and
 they find the new one. It is on the list before ownership is checked, so that a loss meanwhile
 reaches it.
+
+While stream consumers have sealed segments, the owners of these are asked again and again whether
+they are drained: the children wait for that.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,18 +24,32 @@ import structlog
 
 from magnetar.broker.base.errors import (
     NotAllowedError,
+    RequestError,
     ServiceNotReadyError,
     TopicNotFoundError,
 )
 from magnetar.broker.cluster.ownership.protocol import Destination, Ownership, TopicHolder
 from magnetar.broker.features.scalable.assignment import Assignment, SegmentAssignment
-from magnetar.broker.features.scalable.layout import Change, Layout, change
+from magnetar.broker.features.scalable.layout import Change, Layout, Segment, change
 from magnetar.broker.features.scalable.layouts import Layouts
+from magnetar.ledger.backoff import backoff
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
-from magnetar.sdk.wire.pulsar_pb2 import ScalableConsumerType
+from magnetar.sdk.wire.pulsar_pb2 import STREAM, ScalableConsumerType
 
 _log = structlog.get_logger()
+
+_DRAIN_LOOK_S = 0.1
+"""Until sealed segments are looked at again; twice as long after each look that found nothing."""
+_DRAIN_LOOK_S_MAX = 2.0
+_DRAIN_LOOKS_AT_ONCE = 16
+
+IsDrained = Callable[[TopicName, str], Awaitable[bool]]
+"""Whether a segment is drained on a subscription; raises RequestError."""
+
+
+async def _never_drained(_segment: TopicName, _subscription: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +82,27 @@ class Member(Protocol):
 class _Coordinator:
     """Of one group."""
 
-    def __init__(self, group: GroupId, layouts: Layouts, clock: Clock, *, grace_s: float) -> None:
+    def __init__(
+        self,
+        group: GroupId,
+        layouts: Layouts,
+        clock: Clock,
+        *,
+        grace_s: float,
+        is_drained: IsDrained,
+    ) -> None:
         self._group = group
         self._layouts = layouts
         self._clock = clock
         self._grace_s = grace_s
+        self._is_drained = is_drained
         self._layout: Layout | None = None
         self._assignment: SegmentAssignment[Member] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._preparing = asyncio.Lock()
+        self._drain_looks = 0
+        """In a row that have found nothing."""
         self.registering = 0
         """Registrations under way: they need it, although it may have no consumer yet."""
         self.is_ended = False
@@ -85,7 +115,7 @@ class _Coordinator:
         return not self.registering and not self._assignment
 
     async def prepare(self) -> None:
-        """Know the layout.
+        """Know the layout, and which of its segments are drained.
 
         Raises:
             TopicNotFoundError: the topic is being deleted.
@@ -94,9 +124,21 @@ class _Coordinator:
         layout = await self._followed.get()
         if layout is None or layout.is_ending:
             raise TopicNotFoundError(f"{self._group.topic} is being deleted")
-        if self._assignment is None:
-            self._layout = layout
-            self._assignment = SegmentAssignment(layout, grace_s=self._grace_s)
+        async with self._preparing:
+            if self._assignment is not None or self.is_ended:
+                return
+            layout = self._followed.known or layout
+            assignment: SegmentAssignment[Member] = SegmentAssignment(
+                layout, grace_s=self._grace_s, is_ordered=self._group.kind == STREAM
+            )
+            # Before the first assignment: consumers that come back keep the children they had.
+            while drained := await self._drained_of(assignment.undrained):
+                assignment.drained(drained)
+            if self.is_ended:
+                return
+            self._layout, self._assignment = layout, assignment
+            self._look()  # There may be a newer one by now.
+            self._watch_draining()
 
     def register(self, member: Member, *, consumers_max: int) -> Assignment:
         """Attach a consumer; the others are told what changes for them.
@@ -141,6 +183,9 @@ class _Coordinator:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._draining is not None:
+            self._draining.cancel()
+            self._draining = None
 
     def _look(self) -> None:
         """The layout may have changed."""
@@ -155,6 +200,55 @@ class _Coordinator:
         elif what is not Change.NONE and now is not None:
             self._layout = now
             _tell(self._assignment.change(now))
+            self._drain_looks = 0
+            self._watch_draining()
+
+    # Sealed segments
+
+    async def _drained_of(self, segments: Sequence[Segment]) -> list[int]:
+        """The ids of those of these sealed segments that are drained."""
+        limit = asyncio.Semaphore(_DRAIN_LOOKS_AT_ONCE)
+
+        async def look(segment: Segment) -> bool:
+            async with limit:
+                try:
+                    name = TopicName.parse(segment.topic)
+                    return await self._is_drained(name, self._group.subscription)
+                except RequestError as error:
+                    _log.info("segment_not_looked_at", topic=segment.topic, error=str(error))
+                    return False
+
+        found: list[bool] = await asyncio.gather(*map(look, segments)) if segments else []
+        return [each.id for each, is_it in zip(segments, found, strict=True) if is_it]
+
+    async def _look_for_drained(self) -> bool:
+        """Note which sealed segments are drained; whether there was a new one."""
+        layout = self._layout
+        drained = await self._drained_of(self._assignment.undrained if self._assignment else ())
+        if not drained or self._assignment is None or layout is None or self._layout is None:
+            return False
+        if layout.born_ms != self._layout.born_ms:
+            return False  # The topic was created again meanwhile.
+        _tell(self._assignment.drained(drained))
+        return True
+
+    def _watch_draining(self) -> None:
+        """Have sealed segments looked at, if there are any."""
+        if self._draining is None and self._assignment is not None and self._assignment.undrained:
+            self._draining = asyncio.get_running_loop().create_task(
+                self._drain(), name=f"drain-{self._group.topic}"
+            )
+
+    async def _drain(self) -> None:
+        try:
+            while self._assignment is not None and self._assignment.undrained:
+                self._drain_looks += 1
+                pause_s = backoff(_DRAIN_LOOK_S, self._drain_looks, _DRAIN_LOOK_S_MAX)
+                await asyncio.sleep(pause_s)
+                while await self._look_for_drained():
+                    self._drain_looks = 0
+        finally:
+            self._draining = None
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -192,15 +286,18 @@ class SegmentCoordinators:
         grace_ms: int,
         consumers_max: int,
         wait_ms: int,
+        is_drained: IsDrained = _never_drained,
     ) -> None:
         """`grace_ms`: how long a consumer whose connection is lost keeps its segments.
-        `consumers_max`: of one group. `wait_ms`: for this broker to own the topic."""
+        `consumers_max`: of one group. `wait_ms`: for this broker to own the topic. `is_drained`:
+        asks the owner of a segment."""
         self._layouts = layouts
         self._ownership = ownership
         self._clock = clock
         self._grace_s = grace_ms / 1000
         self._consumers_max = consumers_max
         self._wait_s = wait_ms / 1000
+        self._is_drained = is_drained
         self._coordinators: dict[GroupId, _Coordinator] = {}
 
     def __len__(self) -> int:
@@ -269,7 +366,13 @@ class SegmentCoordinators:
             coordinator.end()
 
     def _open(self, group: GroupId) -> _Coordinator:
-        coordinator = _Coordinator(group, self._layouts, self._clock, grace_s=self._grace_s)
+        coordinator = _Coordinator(
+            group,
+            self._layouts,
+            self._clock,
+            grace_s=self._grace_s,
+            is_drained=self._is_drained,
+        )
         coordinator.on_empty = lambda: self._forget(group, coordinator)
         self._coordinators[group] = coordinator
         return coordinator

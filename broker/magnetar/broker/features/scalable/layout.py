@@ -1,13 +1,18 @@
 """The layout of a topic: its segments, and the hashes of keys that each one has. Pure.
 
-Clients of Pulsar 5 see every topic as a list of segments on a ring of 65,536 hashes. A topic of
-today has a *synthetic* layout: one segment, or one per partition, each of which stands for a topic
-with a `persistent://` name ("legacy segment"). Its ids are 0, 1, … without holes, because clients
-choose the segment of a key by the hash modulo their number; the ranges of hashes are for show.
+Clients of Pulsar 5 see every topic as a list of segments on a ring of 65,536 hashes. That of a
+scalable topic is stored (`record.py`): active segments take messages, and tile the ring; sealed
+ones are read to their end.
+
+A plain or partitioned topic has a *synthetic* layout: one segment, or one per partition, each of
+which stands for a topic with a `persistent://` name ("legacy segment"). Its ids are 0, 1, … without
+holes, because clients choose the segment of a key by the hash modulo their number; the ranges of
+hashes are for show.
 
 Epoch of a synthetic layout: the number of partitions, and 0 for a topic without any. So it grows
 with the only change there is, which is more partitions, and it needs no storage. Apache Pulsar
-gives every synthetic layout epoch 0, and never announces a growth.
+gives every synthetic layout epoch 0, and never announces a growth. Epochs of scalable topics begin
+with 1.
 
 Source: sheet of Pulsar 5, sections 1.3, 1.10 and 1.11.
 """
@@ -26,7 +31,7 @@ PLAIN_EPOCH = 0
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a topic that takes messages."""
+    """A part of a topic that takes messages, or has taken them."""
 
     id: int
     hash_start: int
@@ -34,6 +39,21 @@ class Segment:
     """Inclusive."""
     topic: str
     """Full name of the topic that has its messages."""
+    is_legacy: bool = True
+    """That name is a `persistent://` one, which clients must be told; they make others."""
+    parents: tuple[int, ...] = ()
+    children: tuple[int, ...] = ()
+    """Segments that have its hashes now; it is sealed then."""
+    created_epoch: int = 0
+    created_ms: int | None = None
+    """None: it is not known."""
+    sealed_epoch: int | None = None
+    """None: it is active."""
+    sealed_ms: int | None = None
+
+    @property
+    def is_sealed(self) -> bool:
+        return self.sealed_epoch is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +64,12 @@ class Layout:
     segments: tuple[Segment, ...]
     is_ending: bool = False
     """The topic is being deleted. That may fail, and the topic stay."""
+    born_ms: int | None = None
+    """When a scalable topic was created; None: the layout is synthetic."""
+
+    @property
+    def is_synthetic(self) -> bool:
+        return self.born_ms is None
 
 
 class Change(Enum):
@@ -51,20 +77,23 @@ class Change(Enum):
 
     NONE = "none"
     GROWN = "grown"
-    """The topic has more segments, and the client is told."""
+    """The topic has other segments, and the client is told."""
     GONE = "gone"
     """The topic was deleted."""
     REPLACED = "replaced"
-    """The topic was deleted and created again, smaller: no epoch says so to a client."""
+    """The topic was deleted and created again: no epoch says so to a client."""
 
 
 def change(told: Layout, now: Layout | None) -> Change:
     """What has become of a layout. `now` None: there is no such topic."""
     if now is None:
         return Change.GONE
+    if told.born_ms != now.born_ms and told.born_ms is not None:
+        # A name that has no topic looks like that of a plain one.
+        return Change.GONE if now.epoch == PLAIN_EPOCH else Change.REPLACED
     if now.epoch > told.epoch:
         return Change.GROWN
-    if now.epoch == told.epoch:
+    if now.epoch == told.epoch and now.born_ms == told.born_ms:
         return Change.NONE
     return Change.GONE if now.epoch == PLAIN_EPOCH else Change.REPLACED
 

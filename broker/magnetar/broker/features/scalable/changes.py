@@ -1,0 +1,220 @@
+"""Changes of a scalable topic's layout: creation, split, merge, deletion. Pure.
+
+A split or merge has two writes, each of which is one compare-and-set of the record:
+
+    begin ──> the record names the change; layout and epoch are as before
+          ... children are made with the parents' subscriptions, the parents are sealed ...
+    commit ─> the parents are sealed, the children active, the epoch is one higher
+
+Between them the record says all that is needed to go on, so anybody may (`scalable_topics.py`). A
+commit is right only once the parents take no messages any more. Nothing here knows a record that
+is not valid; each function returns another valid one, or refuses. Source: sheet of Pulsar 5,
+sections 2.3 and 8.3.
+"""
+
+from collections.abc import Mapping
+
+from magnetar.broker.base.errors import (
+    ConflictError,
+    NotAllowedError,
+    NotThereError,
+    TopicNotFoundError,
+)
+from magnetar.broker.features.scalable.layout import RING
+from magnetar.broker.features.scalable.record import (
+    FIRST_EPOCH,
+    ChangeKind,
+    PendingChange,
+    ScalableTopicRecord,
+    SegmentRecord,
+    SegmentState,
+    fault_of,
+)
+from magnetar.sdk.wire import TopicName
+
+
+def new_topic(
+    segments: int, *, now_ms: int, segments_max: int, properties: Mapping[str, str] | None = None
+) -> ScalableTopicRecord:
+    """A topic with so many segments of the same width; the last one has what is left over.
+
+    Raises:
+        NotAllowedError: so many segments cannot be.
+    """
+    if not 1 <= segments <= min(segments_max, RING):
+        raise NotAllowedError(
+            f"a topic cannot have {segments} segments: from 1 to {min(segments_max, RING)} "
+            "(scalable_segments_max of the broker)"
+        )
+    width = RING // segments
+    made = tuple(
+        SegmentRecord(
+            id=number,
+            hash_start=number * width,
+            hash_end=RING - 1 if number == segments - 1 else (number + 1) * width - 1,
+            created_epoch=FIRST_EPOCH,
+            created_ms=now_ms,
+        )
+        for number in range(segments)
+    )
+    return ScalableTopicRecord(
+        epoch=FIRST_EPOCH,
+        next_segment_id=segments,
+        segments=made,
+        created_ms=now_ms,
+        properties=dict(properties or {}),
+    )
+
+
+def begin_split(
+    topic: TopicName,
+    record: ScalableTopicRecord | None,
+    segment_id: int,
+    *,
+    now_ms: int,
+    segments_max: int,
+    at: int | None = None,
+) -> ScalableTopicRecord:
+    """Begin to divide a segment in two. `at`: first hash of the second; None: the middle.
+
+    Raises:
+        TopicNotFoundError, NotThereError: there is no such topic, or no such segment.
+        ConflictError: another change is under way; a retry helps.
+        NotAllowedError: it is sealed, cannot be divided there, or there are too many.
+    """
+    record = _changeable(topic, record)
+    parent = _active(topic, record, segment_id)
+    middle = parent.hash_start + (parent.hash_end - parent.hash_start) // 2 + 1
+    at = middle if at is None else at
+    if not parent.hash_start < at <= parent.hash_end:
+        raise NotAllowedError(
+            f"segment {segment_id} of {topic} has hashes {parent.hash_start} to "
+            f"{parent.hash_end}: it cannot be split at {at}"
+        )
+    if len(record.active) >= segments_max:
+        raise NotAllowedError(
+            f"{topic} has {len(record.active)} active segments, and the limit is {segments_max} "
+            "(scalable_segments_max of the broker)"
+        )
+    ranges = ((parent.hash_start, at - 1), (at, parent.hash_end))
+    return _begun(record, ChangeKind.SPLIT, (segment_id,), ranges, now_ms)
+
+
+def begin_merge(
+    topic: TopicName, record: ScalableTopicRecord | None, one: int, other: int, *, now_ms: int
+) -> ScalableTopicRecord:
+    """Begin to make one segment of two that lie side by side.
+
+    Raises:
+        TopicNotFoundError, NotThereError: there is no such topic, or no such segment.
+        ConflictError: another change is under way; a retry helps.
+        NotAllowedError: one of them is sealed, or they do not lie side by side.
+    """
+    record = _changeable(topic, record)
+    both = sorted(
+        (_active(topic, record, one), _active(topic, record, other)),
+        key=lambda each: each.hash_start,
+    )
+    first, second = both
+    if first.hash_end + 1 != second.hash_start:
+        raise NotAllowedError(
+            f"segments {one} and {other} of {topic} do not lie side by side: they cannot be merged"
+        )
+    ranges = ((first.hash_start, second.hash_end),)
+    return _begun(record, ChangeKind.MERGE, (first.id, second.id), ranges, now_ms)
+
+
+def commit(
+    record: ScalableTopicRecord | None, change: PendingChange, *, now_ms: int
+) -> ScalableTopicRecord | None:
+    """Seal the parents, and have the children in their place. A record that does not name this
+    change stays as it is: somebody else has brought it to its end, or the topic goes."""
+    if record is None or record.change != change or record.is_deleted:
+        return record
+    epoch = record.epoch + 1
+    children = tuple(
+        child.model_copy(update={"created_epoch": epoch, "created_ms": now_ms})
+        for child in change.children
+    )
+    seal = {
+        "state": SegmentState.SEALED,
+        "children": tuple(child.id for child in children),
+        "sealed_epoch": epoch,
+        "sealed_ms": now_ms,
+    }
+    before = tuple(
+        each.model_copy(update=seal) if each.id in change.parents else each
+        for each in record.segments
+    )
+    update = {"epoch": epoch, "segments": (*before, *children), "change": None}
+    return _checked(record, update)
+
+
+def mark_deleted(
+    topic: TopicName, record: ScalableTopicRecord | None, *, is_deleted: bool = True
+) -> ScalableTopicRecord:
+    """Have nothing of a topic appear any more. A change that is under way stays named: what it has
+    made goes, too.
+
+    Raises:
+        TopicNotFoundError
+    """
+    if record is None:
+        raise TopicNotFoundError(f"Scalable topic {topic} not found")
+    return _checked(record, {"is_deleted": is_deleted})
+
+
+def _changeable(topic: TopicName, record: ScalableTopicRecord | None) -> ScalableTopicRecord:
+    if record is None:
+        raise TopicNotFoundError(f"Scalable topic {topic} not found")
+    if record.is_deleted:
+        raise TopicNotFoundError(f"{topic} is being deleted")
+    if record.change is not None:
+        kind, parents = record.change.kind.lower(), record.change.parents
+        raise ConflictError(
+            f"a {kind} of {', '.join(map(str, parents))} of {topic} is under way: try again"
+        )
+    return record
+
+
+def _active(topic: TopicName, record: ScalableTopicRecord, segment_id: int) -> SegmentRecord:
+    found = record.find(segment_id)
+    if found is None:
+        raise NotThereError(f"{topic} has no segment {segment_id}")
+    if found.is_sealed:
+        raise NotAllowedError(
+            f"segment {segment_id} of {topic} is sealed; its children are "
+            f"{', '.join(map(str, found.children))}"
+        )
+    return found
+
+
+def _begun(
+    record: ScalableTopicRecord,
+    kind: ChangeKind,
+    parents: tuple[int, ...],
+    ranges: tuple[tuple[int, int], ...],
+    now_ms: int,
+) -> ScalableTopicRecord:
+    first_id = record.next_segment_id
+    children = tuple(
+        SegmentRecord(
+            id=first_id + number,
+            hash_start=start,
+            hash_end=end,
+            parents=parents,
+            created_epoch=record.epoch + 1,
+            created_ms=now_ms,
+        )
+        for number, (start, end) in enumerate(ranges)
+    )
+    change = PendingChange(kind=kind, parents=parents, children=children, begun_ms=now_ms)
+    return _checked(record, {"change": change, "next_segment_id": first_id + len(ranges)})
+
+
+def _checked(record: ScalableTopicRecord, update: Mapping[str, object]) -> ScalableTopicRecord:
+    """The record with an update, of which everything holds that must: what is stored is valid."""
+    after = record.model_copy(update=dict(update))
+    fault = fault_of(after)
+    assert not fault, fault
+    return after

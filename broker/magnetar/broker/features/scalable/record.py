@@ -1,0 +1,235 @@
+"""The record of a scalable topic: its layout as it is stored, and what always holds of it. Pure.
+
+/topics/<tenant>/<namespace>/<quoted name>   ScalableTopicRecord
+
+The ring of 65,536 hashes is divided among segments. Those that are *active* take messages; a
+*sealed* one has been split or merged, takes none, and is read to its end. What always holds:
+
+- The ranges of the active segments tile the ring: each hash is in exactly one of them.
+- Parents and children name each other; a child covers a part of each of its parents, the children
+  of a segment cover all of it.
+- An id is used once, and epochs grow: a segment is made at an epoch, and sealed at a later one.
+- A change that is under way names active parents, and children that cover the same hashes. The
+  children have ids of their own already, and are no segments yet.
+
+A value of which one of these does not hold is not read: it is refused like one of another format.
+Changes are in `changes.py`. Format: docs/formats/scalable-topics.md. Source: sheet of Pulsar 5,
+sections 2.2 and 2.3; names are ours.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from magnetar.broker.features.scalable.layout import RING, Layout, Segment
+from magnetar.broker.policies.model import Record
+from magnetar.sdk.wire import TopicName
+
+FIRST_EPOCH = 1
+"""Of a new topic. Synthetic layouts of topics without partitions have 0."""
+
+
+class SegmentState(StrEnum):
+    """Stored; never rename."""
+
+    ACTIVE = "ACTIVE"
+    SEALED = "SEALED"
+
+
+class ChangeKind(StrEnum):
+    """Stored; never rename."""
+
+    SPLIT = "SPLIT"
+    MERGE = "MERGE"
+
+
+class SegmentRecord(BaseModel):
+    """A segment. Fields of newer releases are kept as they came."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    id: int = Field(ge=0)
+    hash_start: int = Field(ge=0, lt=RING)
+    hash_end: int = Field(ge=0, lt=RING)
+    """Inclusive."""
+    state: SegmentState = SegmentState.ACTIVE
+    parents: tuple[int, ...] = ()
+    children: tuple[int, ...] = ()
+    created_epoch: int = Field(ge=FIRST_EPOCH)
+    created_ms: int = Field(ge=0)
+    sealed_epoch: int | None = None
+    sealed_ms: int | None = None
+
+    @property
+    def is_sealed(self) -> bool:
+        return self.state is SegmentState.SEALED
+
+    @property
+    def hashes(self) -> range:
+        return range(self.hash_start, self.hash_end + 1)
+
+    def name_in(self, topic: TopicName) -> TopicName:
+        """Name of the topic that has the segment's messages."""
+        return topic.segment(self.id, start=self.hash_start, end=self.hash_end)
+
+
+class PendingChange(BaseModel):
+    """A change of the layout that has begun: whoever sees it may bring it to its end."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    kind: ChangeKind
+    parents: tuple[int, ...]
+    children: tuple[SegmentRecord, ...]
+    """As they will be, in the order of their ranges."""
+    begun_ms: int = Field(ge=0)
+
+
+class ScalableTopicRecord(Record):
+    """A scalable topic."""
+
+    epoch: int = Field(ge=FIRST_EPOCH)
+    next_segment_id: int = Field(ge=1)
+    segments: tuple[SegmentRecord, ...]
+    """In the order of their ids."""
+    created_ms: int = Field(ge=0)
+    """Tells a topic from a later one of its name, too."""
+    properties: dict[str, str] = Field(default_factory=dict)
+    is_deleted: bool = False
+    """Whether the topic is being deleted: nothing of it appears any more."""
+    change: PendingChange | None = None
+
+    @model_validator(mode="after")
+    def _holds(self) -> Self:
+        fault = fault_of(self)
+        if fault:
+            raise ValueError(fault)
+        return self
+
+    def find(self, segment_id: int) -> SegmentRecord | None:
+        """The segment of an id; None: there is none, or not any more."""
+        return next((each for each in self.segments if each.id == segment_id), None)
+
+    @property
+    def active(self) -> Sequence[SegmentRecord]:
+        """The segments that take messages, in the order of their ranges."""
+        found = (each for each in self.segments if not each.is_sealed)
+        return sorted(found, key=lambda each: each.hash_start)
+
+    def descendants(self, segment: SegmentRecord) -> Sequence[SegmentRecord]:
+        """The segments that have come of one, over all generations, in the order of their ids."""
+        found: set[int] = set()
+        waiting = list(segment.children)
+        while waiting:
+            each = self.find(waiting.pop())
+            if each is not None and each.id not in found:
+                found.add(each.id)
+                waiting += each.children
+        return [each for each in self.segments if each.id in found]
+
+    def layout_of(self, topic: TopicName) -> Layout:
+        """The layout that clients are told. `topic`: the `persistent://` name."""
+        segments = tuple(
+            Segment(
+                each.id,
+                each.hash_start,
+                each.hash_end,
+                str(each.name_in(topic)),
+                is_legacy=False,
+                parents=each.parents,
+                children=each.children,
+                created_epoch=each.created_epoch,
+                created_ms=each.created_ms,
+                sealed_epoch=each.sealed_epoch,
+                sealed_ms=each.sealed_ms,
+            )
+            for each in self.segments
+        )
+        return Layout(self.epoch, segments, self.is_deleted, born_ms=self.created_ms)
+
+
+def fault_of(record: ScalableTopicRecord) -> str:
+    """What does not hold of a record, in words; empty: everything does."""
+    return _fault_of_segments(record) or _fault_of_links(record) or _fault_of_change(record)
+
+
+def _fault_of_segments(record: ScalableTopicRecord) -> str:
+    ids = [each.id for each in record.segments]
+    if ids != sorted(set(ids)) or (ids and ids[-1] >= record.next_segment_id):
+        return f"segments {ids} are not in order, or not below {record.next_segment_id}"
+    for each in record.segments:
+        if each.created_epoch > record.epoch:
+            return f"segment {each.id} was made at {each.created_epoch}, after {record.epoch}"
+        sealed = each.sealed_epoch
+        if each.is_sealed != (sealed is not None) or each.is_sealed != bool(each.children):
+            return f"segment {each.id} is {each.state}: epoch of its seal and children must fit"
+        if sealed is not None and not each.created_epoch < sealed <= record.epoch:
+            return f"segment {each.id} was sealed at {sealed}, made at {each.created_epoch}"
+    if not _tiles(record.active, range(RING)):
+        return "the ranges of the active segments do not tile the ring"
+    return ""
+
+
+def _fault_of_links(record: ScalableTopicRecord) -> str:
+    known = {each.id: each for each in record.segments}
+    for parent in record.segments:
+        children = [known[each] for each in parent.children if each in known]
+        for child in children:
+            if parent.id not in child.parents or not _overlaps(child, parent):
+                return f"segment {child.id} is no child of {parent.id}, which names it"
+        if len(children) == len(parent.children) and not _covers(children, parent):
+            return f"the children of segment {parent.id} do not cover it"
+        for other in parent.parents:
+            if other in known and parent.id not in known[other].children:
+                return f"segment {other} does not name its child {parent.id}"
+    return ""
+
+
+def _fault_of_change(record: ScalableTopicRecord) -> str:
+    change = record.change
+    if change is None:
+        return ""
+    parents = [record.find(each) for each in change.parents]
+    active = [each for each in parents if each is not None and not each.is_sealed]
+    if not active or len(active) != len(set(change.parents)):
+        return f"the change under way has parents {change.parents} that are not all active"
+    known = {each.id for each in record.segments}
+    for child in change.children:
+        if child.id in known or child.id >= record.next_segment_id:
+            return f"child {child.id} of the change under way has no id of its own"
+        if child.is_sealed or child.parents != change.parents or child.children:
+            return f"child {child.id} of the change under way is not as it will be"
+    start = min(each.hash_start for each in active)
+    end = max(each.hash_end for each in active)
+    both = range(start, end + 1)
+    if not _tiles(active, both) or not _tiles(change.children, both):
+        return "parents and children of the change under way do not cover the same hashes"
+    return ""
+
+
+def _tiles(segments: Iterable[SegmentRecord], hashes: range) -> bool:
+    """Whether each of the hashes is in exactly one of the segments, and no other is in any."""
+    at = hashes.start
+    for each in sorted(segments, key=lambda each: each.hash_start):
+        if each.hash_start != at or each.hash_end < each.hash_start:
+            return False
+        at = each.hash_end + 1
+    return at == hashes.stop
+
+
+def _overlaps(one: SegmentRecord, other: SegmentRecord) -> bool:
+    return one.hash_start <= other.hash_end and other.hash_start <= one.hash_end
+
+
+def _covers(children: Sequence[SegmentRecord], parent: SegmentRecord) -> bool:
+    if not children:
+        return True
+    start = min(each.hash_start for each in children)
+    end = max(each.hash_end for each in children)
+    return (
+        start <= parent.hash_start
+        and parent.hash_end <= end
+        and _tiles(children, range(start, end + 1))
+    )

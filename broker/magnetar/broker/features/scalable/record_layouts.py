@@ -1,0 +1,136 @@
+"""Layouts of scalable topics: from their records, which are read and watched.
+
+Whoever follows a layout also sees a split or merge that does not come to its end, because the
+broker that began it is gone. After `patience_ms` it carries the change on; several brokers may do
+that at once. So a change is left alone only as long as nobody has the topic open anywhere.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import RequestError
+from magnetar.broker.features.scalable.layout import Layout
+from magnetar.broker.features.scalable.record import PendingChange, ScalableTopicRecord
+from magnetar.broker.features.scalable.scalable_topics import ScalableTopics
+from magnetar.broker.policies.records import Followed
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
+
+_READS_AT_ONCE = 8
+"""Records that are read side by side after changes."""
+
+
+class _RecordLayout:
+    """The layout of one topic."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        topics: ScalableTopics,
+        topic: TopicName,
+        on_change: Callable[[], None],
+        at_once: asyncio.Semaphore,
+        *,
+        patience_s: float,
+    ) -> None:
+        self._topics = topics
+        self._topic = topic
+        self._on_change = on_change
+        self._patience_s = patience_s
+        self._followed: Followed[ScalableTopicRecord | None] = Followed(
+            store, naming.scalable_topic_path(topic), self._read, self._changed, at_once
+        )
+        self._made: tuple[ScalableTopicRecord, Layout] | None = None
+        self._pending: PendingChange | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._finishing: asyncio.Task[None] | None = None
+
+    async def get(self) -> Layout | None:
+        record = await self._followed.get()
+        self._watch_over(record)
+        return self._layout(record)
+
+    @property
+    def known(self) -> Layout | None:
+        return self._layout(self._followed.value)
+
+    def close(self) -> None:
+        self._followed.close()
+        self._watch_over(None)
+        if self._finishing is not None:
+            self._finishing.cancel()
+
+    async def _read(self) -> ScalableTopicRecord | None:
+        return await self._topics.find(self._topic, is_sure=True)
+
+    def _changed(
+        self, before: ScalableTopicRecord | None, after: ScalableTopicRecord | None
+    ) -> None:
+        self._watch_over(after)
+        self._on_change()
+
+    def _layout(self, record: ScalableTopicRecord | None) -> Layout | None:
+        """One object per record: it is made once for all who follow."""
+        if record is None:
+            return None
+        if self._made is None or self._made[0] != record:
+            self._made = record, record.layout_of(self._topic)
+        return self._made[1]
+
+    # Changes that do not come to their end
+
+    def _watch_over(self, record: ScalableTopicRecord | None) -> None:
+        is_going = record is None or record.is_deleted
+        pending = None if record is None or is_going else record.change
+        if pending == self._pending:
+            return
+        self._pending = pending
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if pending is not None:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._patience_s, self._carry_on)
+
+    def _carry_on(self) -> None:
+        self._timer = None
+        self._finishing = asyncio.get_running_loop().create_task(
+            self._finish(), name=f"carry-on-{self._topic}"
+        )
+
+    async def _finish(self) -> None:
+        try:
+            await self._topics.finish(self._topic)
+        except RequestError as error:
+            _log.warning("segments_change_not_finished", topic=str(self._topic), error=str(error))
+        if self._pending is not None:
+            self._set_timer()
+
+
+class RecordLayouts:
+    """Source of the layouts of scalable topics."""
+
+    def __init__(self, store: MetadataStore, topics: ScalableTopics, *, patience_ms: int) -> None:
+        """`patience_ms`: how long a change may take that somebody else has begun."""
+        self._store = store
+        self._topics = topics
+        self._at_once = asyncio.Semaphore(_READS_AT_ONCE)
+        self._patience_s = patience_ms / 1000
+
+    def follow(self, topic: TopicName, on_change: Callable[[], None]) -> _RecordLayout:
+        return _RecordLayout(
+            self._store,
+            self._topics,
+            topic,
+            on_change,
+            self._at_once,
+            patience_s=self._patience_s,
+        )

@@ -1,0 +1,493 @@
+"""The scalable topics of the cluster: create, read, split, merge and delete them.
+
+Everything is in the metadata store, so any broker may do it, and several may do one thing at once.
+A split or merge goes through these steps; whoever finds the change in the record carries it on:
+
+1. begin: one compare-and-set names the change in the record. Nothing else is different yet.
+2. prepare: the children get logs, with all durable subscriptions of the parents at their beginning.
+3. seal: the owner of each parent ends its log. Publishes under way are stored and answered, later
+   ones are refused; a durable subscription that is new waits from here on.
+4. carry: subscriptions that the parents have gained since step 2 are made in the children, too.
+5. commit: one compare-and-set seals the parents and makes the children active, at a new epoch.
+
+Each step can be taken again. A crash between any two leaves a change that the next one who looks
+finishes: a broker that follows the layout for its clients, after a while (`record_layouts.py`), or
+one that is asked to. Publishing stands still from step 3 to step 5. Before step 3 nothing is lost
+by waiting; a parent that is sealed while the record still has it active is what must not last.
+
+That subscriptions are there before the first append of a child follows from the order: nobody is
+told of the children, or may publish to them, before step 5. No key is open in two segments, for the
+parents are sealed before that. Source: sheet of Pulsar 5, sections 3.2 and 8.3.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    ServiceNotReadyError,
+    TopicConflictError,
+    TopicNotFoundError,
+)
+from magnetar.broker.features.scalable import changes
+from magnetar.broker.features.scalable.record import (
+    PendingChange,
+    ScalableTopicRecord,
+    SegmentRecord,
+)
+from magnetar.broker.policies.records import asked, change_record, read_record
+from magnetar.cursors import CursorError, copy_cursor, list_cursors
+from magnetar.ledger.errors import MetadataError, NoNodeError
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.ports import Clock
+from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
+
+_COPIES_AT_ONCE = 32
+
+_ChangeRecord = Callable[[ScalableTopicRecord | None], ScalableTopicRecord | None]
+
+
+class SegmentOwners(Protocol):
+    """Reaches the brokers that own segments; `topics/segment_owners.py` does."""
+
+    async def seal(self, segment: TopicName) -> Sequence[str]:
+        """Have a segment take no more messages; returns its durable subscriptions. Again: the same.
+
+        Raises:
+            RequestError: it is not sealed, or nobody knows.
+        """
+        ...
+
+    async def delete(self, segment: TopicName) -> None:
+        """Delete what a segment holds, whoever uses it; one that is not there is deleted.
+
+        Raises:
+            RequestError: it is not deleted, or nobody knows.
+        """
+        ...
+
+    async def subscribe(self, segment: TopicName, subscription: str) -> None:
+        """Have a durable subscription at the present end of a segment; one that is there stays.
+
+        Raises:
+            RequestError: it is not there, or nobody knows.
+        """
+        ...
+
+    async def is_drained(self, segment: TopicName, subscription: str) -> bool:
+        """Whether a segment is sealed, and everything in it acknowledged on a subscription.
+
+        Raises:
+            RequestError: that cannot be told now.
+        """
+        ...
+
+
+class Logs(Protocol):
+    """Makes and finds what lies under plain names; `PartitionedTopics` does."""
+
+    async def create_log(
+        self, topic: TopicName, properties: Mapping[str, str] | None = None
+    ) -> bool: ...
+
+
+class _OvertakenError(Exception):
+    """The record does not name the change any more."""
+
+
+class ScalableTopics:
+    """Asks and changes the metadata store; remembers nothing but what is under way here."""
+
+    def __init__(
+        self, store: MetadataStore, logs: Logs, clock: Clock, *, segments_max: int
+    ) -> None:
+        """`segments_max`: active segments of one topic."""
+        self._store = store
+        self._logs = logs
+        self._clock = clock
+        self._segments_max = segments_max
+        self.owners: SegmentOwners | None = None
+        """Set once the broker can reach others."""
+        self._finishing: dict[TopicName, asyncio.Task[None]] = {}
+        self.changes_finished = 0
+        """Splits and merges that this broker has brought to their end."""
+
+    # Questions
+
+    async def find(self, topic: TopicName, *, is_sure: bool = False) -> ScalableTopicRecord | None:
+        """The record of a scalable topic, by its `persistent://` name; None: there is none. With
+        `is_sure`, absence is not what a store says that is behind.
+
+        Raises:
+            BrokerMetadataError
+        """
+        path = naming.scalable_topic_path(topic)
+        found = await read_record(self._store, ScalableTopicRecord, path, is_sure=is_sure)
+        return found[0] if found is not None else None
+
+    async def get(self, topic: TopicName) -> ScalableTopicRecord:
+        """The record of a scalable topic that exists.
+
+        Raises:
+            TopicNotFoundError: there is none, or it is being deleted.
+            BrokerMetadataError
+        """
+        record = await self.find(topic, is_sure=True)
+        if record is None or record.is_deleted:
+            raise TopicNotFoundError(f"Scalable topic {topic} not found")
+        return record
+
+    async def segment(self, name: TopicName) -> SegmentRecord | None:
+        """What the record of its topic says of a segment; None: there is none of that name.
+
+        Raises:
+            BrokerMetadataError
+        """
+        topic = name.partitioned
+        for is_behind in (True, False):
+            record = await self.find(topic)
+            found = record.find(name.segment_id) if record is not None else None
+            if record is not None and record.is_deleted:
+                return None
+            if found is not None and found.name_in(topic) == name:
+                return found
+            if is_behind:
+                await asked(self._store.catch_up(), f"read segments of {topic}")
+        return None
+
+    async def is_parting(self, name: TopicName) -> bool:
+        """Whether a change that is under way, or one that has come to its end, seals a segment.
+
+        Raises:
+            BrokerMetadataError
+        """
+        topic = name.partitioned
+        for is_behind in (True, False):
+            record = await self.find(topic)
+            change = record.change if record is not None else None
+            found = record.find(name.segment_id) if record is not None else None
+            is_named = change is not None and name.segment_id in change.parents
+            if found is not None and found.name_in(topic) == name and (found.is_sealed or is_named):
+                return True
+            if is_behind:
+                await asked(self._store.catch_up(), f"read segments of {topic}")
+        return False
+
+    async def is_sealed(self, name: TopicName) -> bool:
+        """Whether the record of its topic says that a segment is sealed; a broker that is behind
+        may not know it yet.
+
+        Raises:
+            BrokerMetadataError
+        """
+        found = await self.segment(name)
+        return found is not None and found.is_sealed
+
+    async def names(self, namespace: str) -> list[str]:
+        """The `topic://` names of a namespace's scalable topics, sorted.
+
+        Raises:
+            BrokerMetadataError
+        """
+        root = naming.scalable_topics_path(namespace)
+        try:
+            nodes = await asked(self._store.children(root), f"list {root}")
+        except NoNodeError:
+            return []
+        return sorted(naming.scalable_topic_at(namespace, node) for node in nodes)
+
+    # Changes
+
+    async def create(
+        self,
+        topic: TopicName,
+        segments: int,
+        properties: Mapping[str, str] | None = None,
+        *,
+        is_taken: Callable[[], Awaitable[bool]],
+    ) -> ScalableTopicRecord:
+        """Have a scalable topic. `is_taken`: whether a topic of another kind has the name.
+
+        The logs of its segments are made when they are first used.
+
+        Raises:
+            TopicConflictError: there is a topic of that name, of any kind.
+            NotAllowedError: it cannot have so many segments.
+            BrokerMetadataError
+        """
+        record = changes.new_topic(
+            segments,
+            now_ms=self._clock.wall_ms(),
+            segments_max=self._segments_max,
+            properties=properties,
+        )
+
+        def first(before: ScalableTopicRecord | None) -> ScalableTopicRecord:
+            if before is not None:
+                what = "is being deleted" if before.is_deleted else "is a scalable topic"
+                raise TopicConflictError(f"This topic already exists: {topic} {what}")
+            return record
+
+        taken = TopicConflictError(f"This topic already exists: {topic} is not scalable")
+        if await is_taken():
+            raise taken
+        await self._change(topic, first)
+        if await is_taken():
+            # It appeared by itself in this moment: that one holds messages, this one none.
+            await self._change(topic, lambda _: None)
+            raise taken
+        _log.info("scalable_topic_created", topic=str(topic), segments=segments)
+        return record
+
+    async def split(self, topic: TopicName, segment_id: int, *, at: int | None = None) -> None:
+        """Divide a segment in two; returns when the children take messages. `at`: first hash of
+        the second; None: the middle.
+
+        Raises:
+            As `changes.begin_split`.
+            RequestError: it has begun, and is carried on by whoever follows the topic.
+        """
+        now_ms = self._clock.wall_ms()
+        await self._begin(
+            topic,
+            lambda record: changes.begin_split(
+                topic, record, segment_id, now_ms=now_ms, segments_max=self._segments_max, at=at
+            ),
+        )
+
+    async def merge(self, topic: TopicName, one: int, other: int) -> None:
+        """Make one segment of two; returns when it takes messages.
+
+        Raises:
+            As `changes.begin_merge`.
+            RequestError: it has begun, and is carried on by whoever follows the topic.
+        """
+        now_ms = self._clock.wall_ms()
+        await self._begin(
+            topic, lambda record: changes.begin_merge(topic, record, one, other, now_ms=now_ms)
+        )
+
+    async def _begin(self, topic: TopicName, begin: _ChangeRecord) -> None:
+        record = await self._change(topic, begin)
+        assert record is not None
+        if record.change is not None:
+            kind, parents = record.change.kind.lower(), record.change.parents
+            _log.info("segments_change_began", topic=str(topic), kind=kind, segments=parents)
+        await self.finish(topic)
+
+    async def finish(self, topic: TopicName) -> None:
+        """Bring a change that is under way to its end; without one, nothing is done. It goes on
+        when the caller is cancelled.
+
+        Raises:
+            RequestError: not now; it can be tried again.
+        """
+        finishing = self._finishing.get(topic)
+        if finishing is None:
+            finishing = asyncio.get_running_loop().create_task(
+                self._finish(topic), name=f"finish-{topic}"
+            )
+            self._finishing[topic] = finishing
+            finishing.add_done_callback(partial(self._finished, topic))
+        await asyncio.shield(finishing)
+
+    def _finished(self, topic: TopicName, finishing: "asyncio.Task[None]") -> None:
+        self._finishing.pop(topic, None)
+        if not finishing.cancelled():
+            finishing.exception()  # Retrieved, even if nobody waits any more.
+
+    async def _finish(self, topic: TopicName) -> None:
+        record = await self.find(topic, is_sure=True)
+        if record is None or record.is_deleted or record.change is None:
+            return
+        change = record.change
+        parents = [each.name_in(topic) for each in record.segments if each.id in change.parents]
+        try:
+            await self._prepare(topic, change, parents)
+            names = await self._seal(parents)
+            await self._carry(topic, change, parents, names)
+        except _OvertakenError:
+            return  # Somebody else has brought it to its end.
+        after = await self._change(
+            topic, lambda now: changes.commit(now, change, now_ms=self._clock.wall_ms())
+        )
+        if after is not None:
+            self.changes_finished += 1
+            _log.info("segments_changed", topic=str(topic), epoch=after.epoch)
+
+    async def _prepare(
+        self, topic: TopicName, change: PendingChange, parents: Sequence[TopicName]
+    ) -> None:
+        """Make the logs of the children, with the subscriptions that the parents have now: what is
+        done here need not be done while publishing stands still."""
+        for child in change.children:
+            await self._check_current(topic, change)
+            await self._logs.create_log(child.name_in(topic))
+        names = {parent: await self._subscriptions(parent) for parent in parents}
+        await self._carry(topic, change, parents, names)
+
+    async def _seal(self, parents: Sequence[TopicName]) -> Mapping[TopicName, Sequence[str]]:
+        """Have the parents take no more messages, side by side: the first one waits for the last.
+
+        Raises:
+            RequestError: all were tried; this is the first that failed.
+        """
+        owners = self.owners
+        if owners is None:
+            raise ServiceNotReadyError("this broker is starting: try again")
+        names = await asyncio.gather(*map(owners.seal, parents), return_exceptions=True)
+        sealed: dict[TopicName, Sequence[str]] = {}
+        for parent, result in zip(parents, names, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            sealed[parent] = result
+        return sealed
+
+    async def _carry(
+        self,
+        topic: TopicName,
+        change: PendingChange,
+        parents: Sequence[TopicName],
+        names: Mapping[TopicName, Sequence[str]],
+    ) -> None:
+        """Have each of these subscriptions at the beginning of all children that lack it.
+
+        Raises:
+            _OvertakenError: the change has come to its end: children may be in use, and what
+                somebody deletes there must not come back.
+            BrokerMetadataError
+        """
+        copies: list[tuple[TopicName, TopicName, str]] = []
+        for child in (each.name_in(topic) for each in change.children):
+            path = naming.log_path(child)
+            there = set(await asked(list_cursors(self._store, path), f"read {path}"))
+            copies += [
+                (parent, child, name)
+                for parent in parents
+                for name in names[parent]
+                if name not in there
+            ]
+        if copies:
+            await self._check_current(topic, change)
+            await self._copy(copies)
+
+    async def _copy(self, copies: Iterable[tuple[TopicName, TopicName, str]]) -> None:
+        limit = asyncio.Semaphore(_COPIES_AT_ONCE)
+
+        async def copy(parent: TopicName, child: TopicName, name: str) -> None:
+            async with limit:
+                try:
+                    await copy_cursor(
+                        self._store, naming.log_path(parent), naming.log_path(child), name
+                    )
+                except (CursorError, MetadataError) as error:
+                    raise BrokerMetadataError(
+                        f"subscription {name} of {parent} cannot be made in {child}: {error}"
+                    ) from error
+
+        results = await asyncio.gather(*(copy(*each) for each in copies), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _subscriptions(self, segment: TopicName) -> list[str]:
+        """The durable subscriptions of a segment, by the store."""
+        return await durable_subscriptions(self._store, segment)
+
+    async def _check_current(self, topic: TopicName, change: PendingChange) -> None:
+        record = await self.find(topic)
+        if record is None or record.change != change or record.is_deleted:
+            raise _OvertakenError
+
+    async def subscribe_behind(self, segment: TopicName, subscription: str) -> None:
+        """Have a subscription that begins now in all active descendants of a sealed segment.
+
+        A stream consumer is given these only when it is done with the sealed one: what is published
+        until then is behind the end where it began.
+
+        Raises:
+            RequestError: not everywhere; it can be tried again.
+        """
+        record = await self.find(segment.partitioned)
+        first = record.find(segment.segment_id) if record is not None else None
+        if record is None or first is None or not first.is_sealed or self.owners is None:
+            return
+        behind = [
+            each.name_in(segment.partitioned)
+            for each in record.descendants(first)
+            if not each.is_sealed
+        ]
+        subscribe = self.owners.subscribe
+        results = await asyncio.gather(
+            *(subscribe(each, subscription) for each in behind), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result  # All have been tried.
+
+    # Deletion
+
+    async def delete_segments(self, topic: TopicName) -> None:
+        """Mark a topic as deleted, and delete what its segments hold; the record is kept until
+        `forget`. A deletion that was interrupted goes on when it is asked for again.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            RequestError: it is marked, and not wholly deleted; call again.
+        """
+        owners = self.owners
+        if owners is None:
+            raise ServiceNotReadyError("this broker is starting: try again")
+        record = await self._change(topic, lambda before: changes.mark_deleted(topic, before))
+        assert record is not None
+        made = record.change.children if record.change is not None else ()
+        names = [each.name_in(topic) for each in (*record.segments, *made)]
+        for result in await asyncio.gather(*map(owners.delete, names), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result  # All have been tried.
+
+    async def forget(self, topic: TopicName) -> None:
+        """Remove the record of a topic whose segments are gone.
+
+        Raises:
+            BrokerMetadataError
+        """
+        await self._change(topic, lambda _: None)
+        _log.info("scalable_topic_deleted", topic=str(topic))
+
+    async def used_by(self, topic: TopicName) -> Sequence[str]:
+        """The durable subscriptions of a topic, over all segments, sorted.
+
+        Raises:
+            TopicNotFoundError, BrokerMetadataError
+        """
+        record = await self.find(topic, is_sure=True)
+        if record is None:
+            raise TopicNotFoundError(f"Scalable topic {topic} not found")
+        found: set[str] = set()
+        for each in record.segments:
+            found.update(await self._subscriptions(each.name_in(topic)))
+        return sorted(found)
+
+    async def _change(self, topic: TopicName, change: _ChangeRecord) -> ScalableTopicRecord | None:
+        path = naming.scalable_topic_path(topic)
+        return await change_record(self._store, ScalableTopicRecord, path, change)
+
+
+async def durable_subscriptions(store: MetadataStore, segment: TopicName) -> list[str]:
+    """The durable subscriptions of a topic, by what is stored; none if it has no log.
+
+    Raises:
+        BrokerMetadataError
+    """
+    path = naming.log_path(segment)
+    await asked(store.catch_up(), f"read {path}")
+    names = await asked(list_cursors(store, path), f"read {path}")
+    return [name for name in names if not naming.is_internal_cursor(name)]

@@ -1,0 +1,345 @@
+"""Scalable topics over HTTP: make, show, split, merge and delete them; what brokers ask each other
+about segments.
+
+A layout is in the metadata store, so the broker that is asked does the work itself. What only the
+owner of a segment can do, it has that one do: `/admin/v2/segments`, for super users. Names and
+shapes of values are Pulsar's, where it has them. Source: sheet of Pulsar 5, section 4.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Response
+
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, RequestError
+from magnetar.broker.features.retention.backlog import backlog_age
+from magnetar.broker.features.scalable import ScalableTopicRecord, ScalableTopics, SegmentRecord
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.fan_out import ask_elsewhere
+from magnetar.broker.http.late_routes import late_router
+from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
+from magnetar.broker.http.topic_stats import topic_stats
+from magnetar.broker.topic import Topic
+from magnetar.broker.topics.segment_owners import OwnSegments, segment_path
+from magnetar.sdk.wire import TopicName
+
+_STATS_AT_ONCE = 16
+_SUMS = ("msgRateIn", "msgRateOut", "storageSize", "backlogSize")
+"""Fields of the segments' statistics that are added up as they are."""
+_SUBSCRIPTION_SUMS = ("msgBacklog", "backlogSize", "unackedMessages", "msgRateOut")
+
+
+def scalable_router(context: HttpContext) -> APIRouter:
+    """The routes below /admin/v2/scalable and /admin/v2/segments."""
+    router = late_router(tags=["scalable topics"])
+    topics, segments = _Topics(context), _Segments(context)
+    space = "/admin/v2/scalable/{tenant}/{namespace}"
+    prefix = space + "/{topic}"
+    router.get(space, summary="The scalable topics of a namespace")(topics.names)
+    router.put(prefix, status_code=204, summary="Create a scalable topic")(topics.create)
+    router.get(prefix, summary="The layout of a scalable topic")(topics.show)
+    router.delete(prefix, status_code=204, summary="Delete a scalable topic")(topics.delete)
+    router.get(prefix + "/stats", summary="Statistics of a scalable topic")(topics.stats)
+    router.post(prefix + "/split/{segment}", status_code=204, summary="Divide a segment in two")(
+        topics.split
+    )
+    router.post(
+        prefix + "/merge/{segment}/{other}", status_code=204, summary="Make one segment of two"
+    )(topics.merge)
+    part = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
+    router.post(part + "/terminate", summary="Have a segment take no more messages")(segments.seal)
+    router.delete(part, status_code=204, summary="Delete what a segment holds")(segments.delete)
+    router.get(part + "/stats", summary="Statistics of a segment")(segments.stats)
+    router.put(
+        part + "/subscription/{subscription}",
+        status_code=204,
+        summary="Have a subscription at the end of a segment",
+    )(segments.subscribe)
+    router.get(
+        part + "/subscription/{subscription}/backlog",
+        summary="Whether a subscription is done with a segment",
+    )(segments.backlog)
+    return router
+
+
+async def delete_scalable(context: HttpContext, name: TopicName) -> None:
+    """Delete a scalable topic, whoever uses it. One that was interrupted goes on here.
+
+    Raises:
+        TopicNotFoundError, RequestError
+    """
+    scalable = context.topics.scalable
+    await scalable.delete_segments(name)
+    await context.topics.removal.forget(name)
+    await scalable.forget(name)
+
+
+class _Topics:
+    """Routes of whole topics."""
+
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+
+    @property
+    def _scalable(self) -> ScalableTopics:
+        """
+        Raises:
+            HttpRefusal: 503, it is switched off.
+        """
+        if not self._context.settings.scalable_topics:
+            raise HttpRefusal(
+                503, "Scalable topics are disabled on this broker (setting scalable_topics)"
+            )
+        return self._context.topics.scalable
+
+    async def _named(self, tenant: str, namespace: str, topic: str) -> TopicName:
+        return await self._context.topic("persistent", tenant, namespace, topic)
+
+    async def names(
+        self,
+        tenant: str,
+        namespace: str,
+        wanted: Annotated[list[str] | None, Query(alias="property")] = None,
+    ) -> list[str]:
+        """Full names. `property`: only topics that have all of these, as key=value."""
+        space = await self._context.namespace(tenant, namespace)
+        names = await self._scalable.names(space)
+        pairs = [tuple(each.partition("=")[::2]) for each in wanted or ()]
+        if not pairs:
+            return names
+        found = []
+        for each in names:
+            record = await self._scalable.find(naming.base_topic_of(each))
+            if record is not None and all(record.properties.get(k) == v for k, v in pairs):
+                found.append(each)
+        return found
+
+    async def create(
+        self,
+        tenant: str,
+        namespace: str,
+        topic: str,
+        segments: Annotated[int, Query(alias="numInitialSegments")] = 1,
+        properties: Annotated[dict[str, str] | None, Body()] = None,
+    ) -> Response:
+        """Create a scalable topic. 409: the name is taken. 412: it cannot have so many segments."""
+        name = await self._named(tenant, namespace, topic)
+        if name.partition_index >= 0:
+            raise HttpRefusal(412, f"{name} has the name of a partition: it cannot be scalable")
+        creation = self._context.topics.creation
+        async with creation.turn(name.namespace_name):
+            await creation.check_room(name.namespace_name, 1)
+            await self._scalable.create(
+                name, segments, properties, is_taken=lambda: creation.is_taken(name)
+            )
+        return Response(status_code=204)
+
+    async def show(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
+        """The record of a topic: its segments, what became of them, and its properties."""
+        record = await self._scalable.get(await self._named(tenant, namespace, topic))
+        return _shown(record)
+
+    async def delete(
+        self, tenant: str, namespace: str, topic: str, force: bool = False
+    ) -> Response:
+        """Delete a topic with its segments; producers are disconnected. 412: it has subscriptions.
+        With `force` these go, too. One that was interrupted goes on when it is asked for again."""
+        name = await self._named(tenant, namespace, topic)
+        used = () if force else await self._scalable.used_by(name)
+        if used:
+            raise NotAllowedError(
+                f"Topic has active producers/subscriptions: {naming.resolved_name(name)} has "
+                f"{len(used)} subscriptions, {used[0]} and so on; delete it with force"
+            )
+        await delete_scalable(self._context, name)
+        return Response(status_code=204)
+
+    async def split(
+        self,
+        tenant: str,
+        namespace: str,
+        topic: str,
+        segment: int,
+        at: Annotated[
+            int | None,
+            Query(description="First hash of the second half. Pulsar has no such parameter."),
+        ] = None,
+    ) -> Response:
+        """Divide an active segment in two, in its middle or where it is said. 404: there is none.
+        409: the layout is being changed. 412: it cannot be divided."""
+        name = await self._named(tenant, namespace, topic)
+        await self._scalable.split(name, segment, at=at)
+        return Response(status_code=204)
+
+    async def merge(
+        self, tenant: str, namespace: str, topic: str, segment: int, other: int
+    ) -> Response:
+        """Make one segment of two active ones that lie side by side. 404, 409, 412: as of a
+        split."""
+        name = await self._named(tenant, namespace, topic)
+        await self._scalable.merge(name, segment, other)
+        return Response(status_code=204)
+
+    async def stats(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
+        """The layout, and what the owners of its segments say, segment by segment and summed. A
+        segment whose owner does not answer has no numbers."""
+        name = await self._named(tenant, namespace, topic)
+        record = await self._scalable.get(name)
+        limit = asyncio.Semaphore(_STATS_AT_ONCE)
+
+        async def stats_of(segment: SegmentRecord) -> dict[str, Any]:
+            async with limit:
+                try:
+                    return await self._stats_of(segment.name_in(name))
+                except (RequestError, HttpRefusal):
+                    return {}
+
+        stats = await asyncio.gather(*map(stats_of, record.segments))
+        owner = await self._context.admin.owner_of(name, is_authoritative=False, listener="")
+        return {
+            "controllerBroker": owner.http_url.removeprefix("http://"),
+            "layout": _layout(name, record, stats),
+            **{field: sum(each.get(field, 0) for each in stats) for field in _SUMS},
+            "subscriptions": _subscriptions(record, stats),
+        }
+
+    async def _stats_of(self, segment: TopicName) -> dict[str, Any]:
+        """The statistics of a segment, from its owner."""
+        try:
+            topic = await self._context.served(segment)
+        except ElsewhereError as elsewhere:
+            path = f"{segment_path(segment)}/stats"
+            answer = await ask_elsewhere(self._context.admin, elsewhere, "GET", path)
+            if not answer.is_success:
+                raise BrokerMetadataError(
+                    f"the owner of {segment} answered {answer.status}"
+                ) from elsewhere
+            found: dict[str, Any] = json.loads(answer.body)
+            return found
+        return await _own_stats(self._context, topic)
+
+
+class _Segments:
+    """What the owner of a segment does for other brokers."""
+
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._own = OwnSegments(context.topics, context.store)
+
+    async def _here(self, tenant: str, namespace: str, topic: str, descriptor: str) -> TopicName:
+        name = naming.topic_of(f"segment://{tenant}/{namespace}/{topic}/{descriptor}")
+        await self._context.topics.check_namespace(name.namespace_name)
+        await self._context.check_owner(name)
+        return name
+
+    async def seal(
+        self, tenant: str, namespace: str, topic: str, descriptor: str
+    ) -> dict[str, list[str]]:
+        """End a segment for good, and tell its durable subscriptions. The record of the topic is
+        left to whoever asks."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        return {"subscriptions": list(await self._own.seal(name))}
+
+    async def delete(self, tenant: str, namespace: str, topic: str, descriptor: str) -> Response:
+        """Delete what a segment holds; its clients are disconnected."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        await self._own.delete(name)
+        return Response(status_code=204)
+
+    async def subscribe(
+        self, tenant: str, namespace: str, topic: str, descriptor: str, subscription: str
+    ) -> Response:
+        """Have a durable subscription at the present end of a segment; one that is there stays."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        naming.check_subscription(subscription)
+        await self._own.subscribe(name, subscription)
+        return Response(status_code=204)
+
+    async def backlog(
+        self, tenant: str, namespace: str, topic: str, descriptor: str, subscription: str
+    ) -> dict[str, bool]:
+        """Whether a segment is sealed, and everything in it acknowledged on a subscription."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        return {"drained": await self._own.is_drained(name, subscription)}
+
+    async def stats(
+        self, tenant: str, namespace: str, topic: str, descriptor: str
+    ) -> dict[str, Any]:
+        """Statistics of a segment, as of any topic."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        return await _own_stats(
+            self._context, await self._context.topics.get(name, may_create=False)
+        )
+
+
+async def _own_stats(context: HttpContext, topic: Topic) -> dict[str, Any]:
+    """The statistics of a segment of this broker."""
+    own = next((each for each in context.admin.brokers() if each.is_self), None)
+    now_ms = context.wall_ms()
+    return topic_stats(
+        topic,
+        now_ms=now_ms,
+        owner=own.broker_id if own is not None else "",
+        oldest=await backlog_age(topic, now_ms),
+    )
+
+
+def _shown(record: ScalableTopicRecord) -> dict[str, Any]:
+    """The record in Pulsar's form; -1 for the epoch of a seal that has not been."""
+    return {
+        "epoch": record.epoch,
+        "nextSegmentId": record.next_segment_id,
+        "segments": {str(each.id): _shown_segment(each) for each in record.segments},
+        "properties": record.properties,
+    }
+
+
+def _shown_segment(segment: SegmentRecord) -> dict[str, Any]:
+    return {
+        "segmentId": segment.id,
+        "hashRange": {"start": segment.hash_start, "end": segment.hash_end},
+        "state": segment.state.value,
+        "parentIds": segment.parents,
+        "childIds": segment.children,
+        "createdAtEpoch": segment.created_epoch,
+        "sealedAtEpoch": -1 if segment.sealed_epoch is None else segment.sealed_epoch,
+    }
+
+
+def _layout(
+    name: TopicName, record: ScalableTopicRecord, stats: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    segments = {}
+    for each, shown in zip(record.segments, stats, strict=True):
+        segments[str(each.id)] = {
+            "name": str(each.name_in(name)),
+            "state": each.state.value,
+            "parentIds": each.parents,
+            "childIds": each.children,
+            "createdAt": each.created_ms,
+            "sealedAt": -1 if each.sealed_ms is None else each.sealed_ms,
+            "ownerBroker": shown.get("ownerBroker"),
+            **{field: shown[field] for field in _SUMS if field in shown},
+        }
+    change = record.change
+    under_way = None if change is None else {"operation": change.kind, "segmentIds": change.parents}
+    return {"epoch": record.epoch, "segments": segments, "underWay": under_way}
+
+
+def _subscriptions(
+    record: ScalableTopicRecord, stats: Sequence[dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """The subscriptions over all segments."""
+    found: dict[str, dict[str, Any]] = {}
+    for segment, shown in zip(record.segments, stats, strict=True):
+        for name, part in shown.get("subscriptions", {}).items():
+            whole = found.setdefault(name, {**dict.fromkeys(_SUBSCRIPTION_SUMS, 0), "segments": {}})
+            numbers = {field: part.get(field, 0) for field in _SUBSCRIPTION_SUMS}
+            for field, number in numbers.items():
+                whole[field] += number
+            consumers = len(part.get("consumers", ()))
+            whole["segments"][str(segment.id)] = {**numbers, "consumerCount": consumers}
+    return found

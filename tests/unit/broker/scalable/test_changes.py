@@ -1,0 +1,240 @@
+"""Records of scalable topics: what holds of them, and what splits and merges make of them."""
+
+from typing import Any
+
+import pytest
+
+from magnetar.broker.base.errors import (
+    ConflictError,
+    NotAllowedError,
+    NotThereError,
+    TopicNotFoundError,
+    UnreadableRecordError,
+)
+from magnetar.broker.features.scalable import changes
+from magnetar.broker.features.scalable.layout import RING
+from magnetar.broker.features.scalable.record import ScalableTopicRecord, SegmentState, fault_of
+from magnetar.broker.policies.model import decode
+from magnetar.sdk.wire import TopicName
+
+TOPIC = TopicName.parse("persistent://public/default/t")
+_PATH = "/topics/public/default/t"
+
+
+def new(segments: int = 1) -> ScalableTopicRecord:
+    return changes.new_topic(segments, now_ms=10, segments_max=64)
+
+
+def split(
+    record: ScalableTopicRecord, segment_id: int, *, at: int | None = None, segments_max: int = 64
+) -> ScalableTopicRecord:
+    """A split from its begin to its end."""
+    begun = changes.begin_split(
+        TOPIC, record, segment_id, now_ms=20, segments_max=segments_max, at=at
+    )
+    return finish(begun)
+
+
+def merge(record: ScalableTopicRecord, one: int, other: int) -> ScalableTopicRecord:
+    return finish(changes.begin_merge(TOPIC, record, one, other, now_ms=20))
+
+
+def finish(record: ScalableTopicRecord) -> ScalableTopicRecord:
+    assert record.change is not None
+    done = changes.commit(record, record.change, now_ms=30)
+    assert done is not None
+    return done
+
+
+def ranges(record: ScalableTopicRecord) -> list[tuple[int, int, int]]:
+    """Id, first and last hash of each active segment."""
+    return [(each.id, each.hash_start, each.hash_end) for each in record.active]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
+def test_a_new_topic_has_segments_of_one_width_that_tile_the_ring(count: int) -> None:
+    record = new(count)
+    assert (record.epoch, record.next_segment_id, len(record.segments)) == (1, count, count)
+    widths = {end - start + 1 for _, start, end in ranges(record)[:-1]}
+    assert widths <= {RING // count}
+    assert fault_of(record) == ""
+
+
+@pytest.mark.parametrize("count", [0, -1, 65])
+def test_a_number_of_segments_that_cannot_be_is_refused(count: int) -> None:
+    with pytest.raises(NotAllowedError, match="scalable_segments_max"):
+        new(count)
+
+
+def test_a_split_halves_a_segment_and_seals_it_at_the_next_epoch() -> None:
+    record = split(new(), 0)
+    assert ranges(record) == [(1, 0, 0x7FFF), (2, 0x8000, 0xFFFF)]
+    parent = record.find(0)
+    assert parent is not None
+    assert (parent.state, parent.children) == (SegmentState.SEALED, (1, 2))
+    assert (parent.sealed_epoch, parent.sealed_ms, record.epoch) == (2, 30, 2)
+    assert {each.parents for each in record.active} == {(0,)}
+    assert {(each.created_epoch, each.created_ms) for each in record.active} == {(2, 30)}
+
+
+def test_a_split_may_name_the_first_hash_of_the_second_half() -> None:
+    assert ranges(split(new(), 0, at=1)) == [(1, 0, 0), (2, 1, 0xFFFF)]
+    assert ranges(split(new(), 0, at=0xFFFF)) == [(1, 0, 0xFFFE), (2, 0xFFFF, 0xFFFF)]
+
+
+@pytest.mark.parametrize("at", [-1, 0, RING])
+def test_a_split_outside_of_the_segment_is_refused(at: int) -> None:
+    with pytest.raises(NotAllowedError, match=f"cannot be split at {at}"):
+        split(new(), 0, at=at)
+
+
+def test_a_segment_of_one_hash_cannot_be_split() -> None:
+    record = split(new(), 0, at=1)
+    with pytest.raises(NotAllowedError):
+        split(record, 1)
+
+
+def test_splits_stop_at_the_limit_of_active_segments() -> None:
+    record = split(new(), 0, segments_max=2)
+    with pytest.raises(NotAllowedError, match="scalable_segments_max"):
+        split(record, 1, segments_max=2)
+
+
+def test_a_merge_makes_one_of_two_whatever_their_order() -> None:
+    record = merge(split(new(), 0), 2, 1)
+    assert ranges(record) == [(3, 0, 0xFFFF)]
+    (child,) = record.active
+    assert (child.parents, record.epoch) == ((1, 2), 3)
+
+
+def test_only_segments_that_lie_side_by_side_are_merged() -> None:
+    record = new(3)
+    for pair in ((0, 2), (1, 1)):
+        with pytest.raises(NotAllowedError, match="side by side"):
+            merge(record, *pair)
+
+
+def test_a_sealed_segment_is_not_changed_again_and_its_children_are_named() -> None:
+    record = split(new(), 0)
+    with pytest.raises(NotAllowedError, match="its children are 1, 2"):
+        split(record, 0)
+    with pytest.raises(NotAllowedError):
+        merge(record, 0, 1)
+
+
+def test_a_segment_that_is_not_there_is_not_found() -> None:
+    with pytest.raises(NotThereError, match="no segment 7"):
+        split(new(), 7)
+
+
+def test_one_change_at_a_time() -> None:
+    begun = changes.begin_split(TOPIC, new(2), 0, now_ms=20, segments_max=64)
+    with pytest.raises(ConflictError, match=r"a split of 0 .* is under way"):
+        changes.begin_merge(TOPIC, begun, 0, 1, now_ms=20)
+
+
+def test_a_change_that_has_begun_changes_neither_layout_nor_epoch() -> None:
+    before = new(2)
+    begun = changes.begin_split(TOPIC, before, 0, now_ms=20, segments_max=64)
+    assert begun.layout_of(TOPIC) == before.layout_of(TOPIC)
+    assert begun.next_segment_id == 4
+
+
+def test_a_commit_is_done_once_and_only_of_the_change_that_is_under_way() -> None:
+    begun = changes.begin_split(TOPIC, new(), 0, now_ms=20, segments_max=64)
+    assert begun.change is not None
+    done = finish(begun)
+    assert changes.commit(done, begun.change, now_ms=40) == done
+    later = changes.begin_split(TOPIC, done, 1, now_ms=50, segments_max=64)
+    assert changes.commit(later, begun.change, now_ms=60) == later
+    assert changes.commit(None, begun.change, now_ms=60) is None
+
+
+def test_nothing_of_a_topic_that_is_being_deleted_is_changed() -> None:
+    begun = changes.begin_split(TOPIC, new(), 0, now_ms=20, segments_max=64)
+    assert begun.change is not None
+    deleted = changes.mark_deleted(TOPIC, begun)
+    assert changes.commit(deleted, begun.change, now_ms=30) == deleted
+    with pytest.raises(TopicNotFoundError, match="being deleted"):
+        split(deleted, 0)
+    assert changes.mark_deleted(TOPIC, deleted, is_deleted=False) == begun
+
+
+def test_a_topic_that_is_not_there_is_not_found() -> None:
+    with pytest.raises(TopicNotFoundError):
+        changes.begin_split(TOPIC, None, 0, now_ms=1, segments_max=64)
+    with pytest.raises(TopicNotFoundError):
+        changes.mark_deleted(TOPIC, None)
+
+
+def test_the_layout_has_sealed_segments_with_their_kin() -> None:
+    layout = split(new(), 0).layout_of(TOPIC)
+    assert (layout.epoch, layout.born_ms, layout.is_synthetic) == (2, 10, False)
+    parent, first, second = layout.segments
+    assert (parent.is_sealed, parent.children, parent.sealed_epoch) == (True, (1, 2), 2)
+    assert (first.is_sealed, first.parents, first.created_epoch) == (False, (0,), 2)
+    assert first.topic == "segment://public/default/t/0000-7fff-1"
+    assert second.topic == "segment://public/default/t/8000-ffff-2"
+    assert not any(each.is_legacy for each in layout.segments)
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    begun = changes.begin_merge(TOPIC, split(new(), 0), 1, 2, now_ms=40)
+    assert decode(ScalableTopicRecord, _PATH, begun.encode()) == begun
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"segments": ()}, "do not tile the ring"),
+        ({"next_segment_id": 2}, "not below 2"),
+        ({"epoch": 1}, "was sealed at 2"),
+    ],
+)
+def test_a_record_of_which_something_does_not_hold_is_refused(
+    change: dict[str, Any], fault: str
+) -> None:
+    broken = split(new(), 0).model_copy(update=change)
+    assert fault in fault_of(broken)
+    with pytest.raises(UnreadableRecordError, match=fault):
+        decode(ScalableTopicRecord, _PATH, broken.encode())
+
+
+@pytest.mark.parametrize(
+    ("segment_id", "change", "fault"),
+    [
+        (0, {"children": (1,)}, "do not cover it"),
+        (0, {"children": ()}, "epoch of its seal and children must fit"),
+        (0, {"sealed_epoch": 1}, "was sealed at 1"),
+        (1, {"parents": ()}, "is no child of 0"),
+        (1, {"hash_end": 0x7FFE}, "do not tile the ring"),
+        (2, {"hash_start": 0x7FFF}, "do not tile the ring"),
+    ],
+)
+def test_a_segment_of_which_something_does_not_hold_is_noticed(
+    segment_id: int, change: dict[str, Any], fault: str
+) -> None:
+    record = split(new(), 0)
+    segments = tuple(
+        each.model_copy(update=change) if each.id == segment_id else each
+        for each in record.segments
+    )
+    assert fault in fault_of(record.model_copy(update={"segments": segments}))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"parents": (9,)}, "not all active"),
+        ({"parents": (0, 0)}, "not all active"),
+        ({"children": ()}, "do not cover the same hashes"),
+        ({"parents": (0, 1)}, "not as it will be"),
+    ],
+)
+def test_a_change_of_which_something_does_not_hold_is_noticed(
+    change: dict[str, Any], fault: str
+) -> None:
+    begun = changes.begin_split(TOPIC, new(2), 0, now_ms=20, segments_max=64)
+    assert begun.change is not None
+    broken = begun.change.model_copy(update=change)
+    assert fault in fault_of(begun.model_copy(update={"change": broken}))

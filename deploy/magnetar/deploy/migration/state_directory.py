@@ -6,8 +6,8 @@
     cut-over          there while a cut-over is asked for
     report.txt, report.json   of the last comparison
 
-The position maps can be lost: they are read again from the target. Layout:
-docs/formats/migration-state.md.
+The position maps can be lost: they are read again from the target.
+See docs/operations/migration.md.
 """
 
 import fcntl

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.clients.suites import environment, needs
@@ -19,7 +20,15 @@ DOWNLOAD_TIMEOUT_S = 900
 class PulsarServer:
     """One server on its own directory and ports: start, kill -9, start again."""
 
-    def __init__(self, distribution: Path, directory: Path, *, cluster: str) -> None:
+    def __init__(
+        self,
+        distribution: Path,
+        directory: Path,
+        *,
+        cluster: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings`: further lines of its configuration."""
         self.directory = directory
         self.cluster = cluster
         self._distribution = distribution
@@ -36,6 +45,7 @@ class PulsarServer:
         for name, value in wanted.items():
             text, count = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
             assert count == 1, name
+        text += "".join(f"\n{name}={value}" for name, value in (settings or {}).items())
         self._settings = directory / "standalone.conf"
         self._settings.write_text(text)
         self._process: ServerProcess | None = None

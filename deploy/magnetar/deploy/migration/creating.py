@@ -20,10 +20,9 @@ from magnetar.deploy.migration.selection import (
     tenant_body,
 )
 from magnetar.deploy.migration.sides import Side, is_refusal, subscription_path
-from magnetar.deploy.migration.subscriptions import HOLD
+from magnetar.deploy.migration.subscriptions import EARLIEST_BODY, HOLD
 from magnetar.sdk.wire import TopicName
 
-EARLIEST_BODY = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _DOMAINS = ("persistent", "non-persistent")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from magnetar.deploy.errors import BrokerUnreachableError, DeployError
+from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
 from magnetar.deploy.migration.creating import Inventory, create_all, inventory
 from magnetar.deploy.migration.cut_over import CutOver, is_moved_whole, let_go
 from magnetar.deploy.migration.entries import source_of
@@ -39,6 +39,8 @@ RESCAN_TICKS: Final = 60
 CUT_OVER_TRIES: Final = 10
 """A cut-over that is interrupted begins again; each step may be repeated."""
 CUT_OVER_PAUSE_S: Final = 2.0
+TOLD_MAX: Final = 10_000
+"""Lines that are remembered, so that they are not printed again."""
 _SERVER: Final = "Magnetar"
 """What servers of ours say first of themselves."""
 
@@ -81,7 +83,7 @@ class Migration:
         await self._source.check()
         await self._target.check()
         if not self._target.server_version.startswith(_SERVER):
-            raise DeployError(
+            raise SettingsError(
                 f"the target {self._target.url} is no Magnetar, it says it is "
                 f"{self._target.server_version!r}: give --to the address of a Magnetar broker"
             )
@@ -269,6 +271,8 @@ class Migration:
             self._tell_once(f"{messages} messages are copied; no topic is busy")
 
     def _tell_once(self, line: str) -> None:
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
         if line not in self._told:
             self._told.add(line)
             self._say(line)

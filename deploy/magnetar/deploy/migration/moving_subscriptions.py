@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.deploy.admin_client import RequestRefusedError, topic_path
-from magnetar.deploy.errors import DeployError
+from magnetar.deploy.errors import MigrationDiffersError
 from magnetar.deploy.migration.entries import Credit
 from magnetar.deploy.migration.positions import EntryRange, PositionMap
 from magnetar.deploy.migration.raw_clients import RawConsumer
@@ -109,7 +109,7 @@ async def look(side: Side, topic: TopicName, state: SubscriptionState, end: Posi
                 told = (await subscriptions_at(side, topic)).get(state.name)
                 backlog = 0 if told is None else told.state.backlog
                 if tries > LOOK_TRIES:
-                    raise DeployError(
+                    raise MigrationDiffersError(
                         f"{topic}: the {side.what} has delivered {seen.entries} of {backlog} entries "
                         f"of subscription {state.name}, and goes on no more: see whether a consumer "
                         "gets them, then repeat --cut-over"
@@ -171,7 +171,7 @@ async def _reset(
 ) -> None:
     told = (await subscriptions_at(target, topic)).get(name)
     if told is not None and told.consumers:
-        raise DeployError(
+        raise MigrationDiffersError(
             f"{topic}: subscription {name} is in use at the target already, by "
             f"{', '.join(told.consumers)}: disconnect its consumers until the cut-over is done"
         )
@@ -180,7 +180,7 @@ async def _reset(
     except RequestRefusedError as error:
         if not is_refusal(error, 412):
             raise
-        raise DeployError(
+        raise MigrationDiffersError(
             f"{topic}: subscription {name} cannot be reset at the target: {error}"
         ) from error
 

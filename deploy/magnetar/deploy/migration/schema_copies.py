@@ -9,7 +9,7 @@ import asyncio
 from typing import Any, Final
 
 from magnetar.deploy.admin_client import topic_path
-from magnetar.deploy.errors import DeployError
+from magnetar.deploy.errors import MigrationDiffersError
 from magnetar.deploy.migration.sides import Side
 from magnetar.sdk.errors import SdkError, service_error
 from magnetar.sdk.wire import BaseCommand, TopicName
@@ -19,7 +19,7 @@ from magnetar.sdk.wire.errors import TopicNotFoundError
 _VERSION_BYTES: Final = 8
 
 
-class SchemaRefusedError(DeployError):
+class SchemaRefusedError(MigrationDiffersError):
     """The target does not take a schema of the source."""
 
 

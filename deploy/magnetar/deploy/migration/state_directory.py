@@ -11,6 +11,7 @@ See docs/operations/migration.md.
 """
 
 import fcntl
+import hashlib
 import os
 from pathlib import Path
 from typing import IO, Final
@@ -24,6 +25,9 @@ from magnetar.sdk.wire import TopicName
 
 FORMAT: Final = 1
 """Stored on disk, never renumber."""
+_NAME_MAX: Final = 200
+"""Characters of a file's name; longer names of topics end in a digest."""
+_DIGEST: Final = 32
 
 
 class Asked(BaseModel):
@@ -48,7 +52,6 @@ class StateDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: IO[bytes] | None = None
-        self._files: dict[TopicName, IO[str]] = {}
 
     def lock(self) -> bool:
         """Make the directory, and lock it; returns whether nobody else has it.
@@ -74,9 +77,6 @@ class StateDirectory:
 
     def unlock(self) -> None:
         """Let others use it."""
-        for each in self._files.values():
-            each.close()
-        self._files.clear()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -154,26 +154,20 @@ class StateDirectory:
 
     def append(self, topic: TopicName, lines: str, *, anew: bool = False) -> None:
         """Append lines to a topic's map; `anew`: in place of all before."""
-        if anew:
-            self._file(topic).truncate(0)
-        file = self._file(topic)
-        file.write(lines)
-        file.flush()
+        with self._runs_path(topic).open("w" if anew else "a", encoding="ascii") as file:
+            file.write(lines)
 
     def repair(self, topic: TopicName, copied: PositionMap) -> None:
         """Write a map as a whole: the file may end in a torn line, and has replaced ones."""
         copied.all_is_unsaved()
         self.append(topic, copied.unsaved_lines(), anew=True)
 
-    def _file(self, topic: TopicName) -> IO[str]:
-        found = self._files.get(topic)
-        if found is None:
-            found = self._runs_path(topic).open("a", encoding="ascii")
-            self._files[topic] = found
-        return found
-
     def _runs_path(self, topic: TopicName) -> Path:
-        return self.path / "topics" / f"{quote(str(topic), safe='')}.runs"
+        name = quote(str(topic), safe="")
+        if len(name) > _NAME_MAX:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+            name = f"{name[: _NAME_MAX - _DIGEST]}-{digest}"
+        return self.path / "topics" / f"{name}.runs"
 
 
 def wanted(

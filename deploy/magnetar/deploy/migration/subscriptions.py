@@ -22,6 +22,9 @@ HOLD: Final = "magnetar.migrate"
 """Name of the subscriptions that the migration itself has on both sides: at the source it is read,
 and at both sides it holds messages until everything is moved."""
 
+EARLIEST_BODY: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+"""The place before the first message, over HTTP."""
+
 _INTERNAL: Final = (HOLD, "__compaction", "pulsar.dedup", "magnetar.geo.marks")
 _INTERNAL_PREFIX: Final = "pulsar.repl."
 _RANGE: Final = re.compile(r"([\[(])(-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)([\])])")

@@ -8,16 +8,14 @@ killed.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from magnetar.broker.features.replication.source_marks import START, Source
-from magnetar.deploy.errors import (
-    BrokerUnreachableError,
-    DeployError,
-    MigrationDiffersError,
-)
+from magnetar.deploy.admin_client import RequestRefusedError
+from magnetar.deploy.errors import BrokerUnreachableError, MigrationDiffersError
 from magnetar.deploy.migration.entries import Credit, copy_of, entry_to_send, producer_name
 from magnetar.deploy.migration.positions import PositionMap
 from magnetar.deploy.migration.raw_clients import (
@@ -27,8 +25,8 @@ from magnetar.deploy.migration.raw_clients import (
     Receipt,
 )
 from magnetar.deploy.migration.schema_copies import SchemaCopies
-from magnetar.deploy.migration.sides import Side
-from magnetar.deploy.migration.subscriptions import HOLD
+from magnetar.deploy.migration.sides import Side, is_refusal, subscription_path
+from magnetar.deploy.migration.subscriptions import EARLIEST_BODY, HOLD
 from magnetar.ledger.backoff import backoff
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.connection import Connection
@@ -42,7 +40,7 @@ READER: Final = "magnetar.migrate.reader"
 """Name of the reader that looks at the target."""
 
 
-class TooLargeError(DeployError):
+class TooLargeError(MigrationDiffersError):
     """The target takes no message of that size."""
 
 
@@ -146,6 +144,8 @@ class TopicCopy:
                 await producer.attach(self.topic, producer_name(self._name))
                 self._producer = producer
                 await self._recover(there)
+                if self.copied.last is None:
+                    await self._read_from_start()
                 here = await self._source.connection_for(self.topic)
                 consumer = RawConsumer(here, self._source.next_id(), self._news.set)
                 await consumer.attach(self.topic, HOLD)
@@ -158,6 +158,16 @@ class TopicCopy:
                 producer.detach()
             if consumer is not None:
                 await consumer.close()
+
+    async def _read_from_start(self) -> None:
+        """The target has nothing: the source begins at the first message, whatever was
+        acknowledged to an earlier target."""
+        path = f"{subscription_path(self.topic, HOLD)}/resetcursor"
+        try:
+            await self._source.ask("POST", path, EARLIEST_BODY)
+        except RequestRefusedError as error:
+            if not is_refusal(error, 404):
+                raise
 
     # What is there
 
@@ -205,6 +215,7 @@ class TopicCopy:
             position = entry.position
             place = copy_of(entry.payload, self._name)
             if place is None:
+                await self._leave_alone()
                 raise MigrationDiffersError(
                     f"{self.topic} has messages at the target that do not come from this source, "
                     f"the first at {position}: move to a cluster where the topic is empty, delete "
@@ -218,6 +229,13 @@ class TopicCopy:
                 continue
             self.copied.add(place, position, entry.messages)
         return True
+
+    async def _leave_alone(self) -> None:
+        """Hold no messages of a topic that nothing was copied to."""
+        if self.copied.last is None:
+            with contextlib.suppress(BrokerUnreachableError):
+                path = subscription_path(self.topic, HOLD)
+                await self._target.ask("DELETE", path, None, {"force": "true"})
 
     async def _next(self, consumer: RawConsumer, credit: Credit) -> RawEntry:
         while True:

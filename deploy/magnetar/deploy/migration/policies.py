@@ -45,12 +45,21 @@ _FALSE_IS_UNSET: Final = ("schemaValidationEnforced", "dispatcherPauseOnAckState
 
 TOPIC_POLICIES: Final[Sequence[Policy]] = tuple(each for each in POLICIES if each.topic)
 QUOTAS: Final = "backlogQuotaMap"
+_OF_PULSAR: Final = (
+    "retention persistence messageTTL subscriptionExpirationTime deduplicationEnabled "
+    "deduplicationSnapshotInterval delayedDelivery inactiveTopicPolicies maxProducers maxConsumers "
+    "maxConsumersPerSubscription maxSubscriptionsPerTopic maxUnackedMessagesOnConsumer "
+    "maxUnackedMessagesOnSubscription maxMessageSize publishRate dispatchRate "
+    "subscriptionDispatchRate replicatorDispatchRate subscribeRate compactionThreshold "
+    "offloadPolicies replication subscriptionTypesEnabled schemaCompatibilityStrategy "
+    "schemaValidationEnforced autoSubscriptionCreation entryFilters shadowTopics "
+    "dispatcherPauseOnAckStatePersistent"
+).split()
+
 TOPIC_ONLY_AT_SOURCE: Final = tuple(
-    name
-    for name in ("schemaAutoUpdateCompatibilityStrategy", "namespaceEntryFilters", "customMetricLabels")
-    if name not in {each.topic for each in POLICIES}
+    name for name in _OF_PULSAR if name not in {each.topic for each in POLICIES}
 )
-"""Policies of topics that Apache Pulsar has in some release, and the target's table has not."""
+"""Policies of topics that Apache Pulsar has, and the target's table has not."""
 
 
 @dataclass(frozen=True, slots=True)

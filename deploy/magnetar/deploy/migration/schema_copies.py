@@ -32,6 +32,10 @@ class SchemaCopies:
         self._versions: dict[TopicName, dict[bytes, bytes]] = {}
         self._locks: dict[TopicName, asyncio.Lock] = {}
 
+    def known(self, topic: TopicName, version: bytes) -> bytes | None:
+        """Return the version at the target for one in a message; None: it is not known yet."""
+        return self._versions.get(topic.partitioned, {}).get(version)
+
     async def version_there(self, topic: TopicName, version: bytes) -> bytes:
         """Return the version at the target for one in a message. A version that the source does not
         know any more is kept as it is.
@@ -40,10 +44,9 @@ class SchemaCopies:
             SdkError: one of the clusters does not answer.
             SchemaRefusedError
         """
-        known = self._versions.get(topic.partitioned, {}).get(version)
-        if known is not None:
-            return known
-        return (await self.copy(topic)).get(version) or await self._single(topic, version)
+        return self.known(topic, version) or (await self.copy(topic)).get(
+            version
+        ) or await self._single(topic, version)
 
     async def copy(self, topic: TopicName) -> dict[bytes, bytes]:
         """Register all versions that the source has; returns the target's version for each.

@@ -160,14 +160,16 @@ class TopicCopy:
                 await consumer.close()
 
     async def _read_from_start(self) -> None:
-        """The target has nothing: the source begins at the first message, whatever was
-        acknowledged to an earlier target."""
-        path = f"{subscription_path(self.topic, HOLD)}/resetcursor"
+        """Have the source begin at the first message, whatever was acknowledged to an earlier
+        target: this one has nothing."""
+        path = subscription_path(self.topic, HOLD)
         try:
-            await self._source.ask("POST", path, EARLIEST_BODY)
+            await self._source.ask("POST", f"{path}/resetcursor", EARLIEST_BODY)
         except RequestRefusedError as error:
             if not is_refusal(error, 404):
                 raise
+            # Not by a consumer: the namespace may let none create subscriptions.
+            await self._source.create(path, EARLIEST_BODY)
 
     # What is there
 
@@ -262,37 +264,52 @@ class TopicCopy:
             producer.check()
             consumer.check()
             while consumer.has_entries:
-                await self._offer(producer, consumer.take())
+                entry = consumer.take()
+                schema = bytes(entry.metadata.schema_version)
+                if schema:
+                    schema = self._schemas.known(
+                        self.topic, schema
+                    ) or await self._schemas.version_there(self.topic, schema)
+                self._offer(producer, entry, schema)
             asked = self._credit.ask()
             if asked:
                 consumer.flow(asked)
             await self._news.wait()
 
-    async def _offer(self, producer: RawProducer, entry: RawEntry) -> None:
-        """Send the entry that comes next, if the target has not got it."""
+    def _offer(self, producer: RawProducer, entry: RawEntry, schema: bytes) -> None:
+        """Send the entry that comes next, if the target has not got it.
+
+        Args:
+            schema: version of the message's schema at the target; empty: it has none.
+
+        Raises:
+            TooLargeError: the target does not take it.
+        """
         self._credit.received(entry.messages, len(entry.payload))
         if entry.position <= self._sent:
             self._credit.done(entry.messages)
             if not self._under_way:
                 self._done = entry.position
-            self._news.set()  # there is credit to ask for
             return
         metadata = entry.metadata
-        schema = bytes(metadata.schema_version)
-        if schema:
-            schema = await self._schemas.version_there(self.topic, schema)
         copy = entry_to_send(
             entry.payload, metadata, self._name, entry.position, self._sent, schema=schema
         )
-        _, body_at = split_payload(copy)
-        if len(copy) - body_at > producer.bytes_max:
-            raise TooLargeError(
-                f"{self.topic}: the entry at {entry.position} has {len(copy) - body_at} bytes, and "
-                f"the target takes {producer.bytes_max}: raise its message_bytes_max"
-            )
+        if len(copy) > producer.bytes_max:
+            self._check_size(producer, entry.position, copy)
         self._under_way.append(_UnderWay(entry.position, entry.messages))
         self._sent = entry.position
         producer.send(copy, metadata)
+
+    def _check_size(self, producer: RawProducer, position: Position, copy: bytes) -> None:
+        # The limit is for the payload alone: a chunk fills it wholly.
+        _, body_at = split_payload(copy)
+        size = len(copy) - body_at
+        if size > producer.bytes_max:
+            raise TooLargeError(
+                f"{self.topic}: the entry at {position} has {size} bytes, and the target takes "
+                f"{producer.bytes_max}: raise its message_bytes_max"
+            )
 
     def _on_receipts(self, receipts: Sequence[Receipt]) -> None:
         for receipt in receipts:

@@ -92,7 +92,7 @@ async def look(side: Side, topic: TopicName, state: SubscriptionState, end: Posi
     backlog, tries = state.backlog, 0
     position = state.mark
     try:
-        while seen.entries < backlog and position < end:
+        while True:
             news.clear()
             consumer.check()
             while consumer.has_entries:
@@ -101,6 +101,8 @@ async def look(side: Side, topic: TopicName, state: SubscriptionState, end: Posi
                 credit.received(entry.messages, len(entry.payload))
                 credit.done(entry.messages)
                 seen.saw(entry.position, entry.words, entry.messages)
+            if seen.entries >= backlog or position >= end:
+                return seen
             asked = credit.ask()
             if asked:
                 consumer.flow(asked)
@@ -110,13 +112,12 @@ async def look(side: Side, topic: TopicName, state: SubscriptionState, end: Posi
                 backlog = 0 if told is None else told.state.backlog
                 if tries > LOOK_TRIES:
                     raise MigrationDiffersError(
-                        f"{topic}: the {side.what} has delivered {seen.entries} of {backlog} entries "
-                        f"of subscription {state.name}, and goes on no more: see whether a consumer "
-                        "gets them, then repeat --cut-over"
+                        f"{topic}: the {side.what} has delivered {seen.entries} of {backlog} "
+                        f"entries of subscription {state.name}, and goes on no more: see whether "
+                        "a consumer gets them, then repeat --cut-over"
                     )
     finally:
         await consumer.close()
-    return seen
 
 
 async def _happened(news: asyncio.Event, within_s: float) -> bool:

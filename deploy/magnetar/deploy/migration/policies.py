@@ -99,7 +99,9 @@ def namespace_plan(document: Mapping[str, Any], clusters: Clusters) -> PolicyPla
     settings += quota_settings(document.get("backlog_quota_map"))
     for key, path in (("replication_clusters", "replication"), ("allowed_clusters", "allowedClusters")):
         names, missing = clusters.names(document.get(key) or ())
-        notes += [f"{key}: cluster {each} is left out: the target does not know it" for each in missing]
+        notes += [
+            f"{key}: cluster {each} is left out: the target does not know it" for each in missing
+        ]
         if names and names != [clusters.target]:
             settings.append(Setting(key, "POST", path, list(names)))
     unknown = [
@@ -111,7 +113,7 @@ def namespace_plan(document: Mapping[str, Any], clusters: Clusters) -> PolicyPla
 
 
 def compatibility_setting(document: Mapping[str, Any]) -> Setting:
-    """Return how to give a namespace the source's compatibility of schemas, in place of `DURING`."""
+    """Return how to give a namespace the source's schema compatibility, in place of `DURING`."""
     value = document.get(_COMPATIBILITY) or UNSET[_COMPATIBILITY]
     return Setting(_COMPATIBILITY, "PUT", COMPATIBILITY_PATH, value)
 

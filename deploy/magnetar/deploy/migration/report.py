@@ -40,7 +40,8 @@ class Difference:
     detail: str = ""
 
     def __str__(self) -> str:
-        told = f"{self.kind} {self.name}: source {_short(self.source)}, target {_short(self.target)}"
+        values = f"source {_short(self.source)}, target {_short(self.target)}"
+        told = f"{self.kind} {self.name}: {values}"
         return f"{told} ({self.detail})" if self.detail else told
 
 

@@ -89,8 +89,8 @@ def test_open_entries_are_those_that_a_set_would_hold(seed: int) -> None:
     for _ in range(60):
         found.add(source, target, 1)
         places.append(target)
-        source = Position(source[0] + 1, 0) if rng.random() < 0.1 else Position(source[0], source[1] + rng.choice((1, 1, 2)))
-        target = Position(target[0] + 1, 0) if rng.random() < 0.1 else Position(target[0], target[1] + 1)
+        source = _next(rng, source, (1, 1, 2))
+        target = _next(rng, target, (1,))
     mark = rng.choice([EARLIEST, *places])
     intervals = []
     for _ in range(rng.randrange(8)):
@@ -102,6 +102,12 @@ def test_open_entries_are_those_that_a_set_would_hold(seed: int) -> None:
         if each > mark and not any(one < each <= other for one, other in intervals)
     ]
     assert _entries(found.open_ranges(mark, intervals)) == left
+
+
+def _next(rng: random.Random, at: Position, steps: Sequence[int]) -> Position:
+    if rng.random() < 0.1:
+        return Position(at.ledger_id + 1, 0)
+    return Position(at.ledger_id, at.entry_id + rng.choice(steps))
 
 
 def _entries(ranges: Sequence[EntryRange]) -> list[Position]:

@@ -304,9 +304,7 @@ def judge(content: Content, target: pulsar.Client) -> None:
     """Every subscription gets at the target what it had left, with all that messages carry."""
     for (name, subscription), expected in content.left.items():
         kind = (
-            pulsar.ConsumerType.Shared
-            if subscription == "holes"
-            else pulsar.ConsumerType.Exclusive
+            pulsar.ConsumerType.Shared if subscription == "holes" else pulsar.ConsumerType.Exclusive
         )
         consumer = target.subscribe(
             topic(name), subscription, consumer_type=kind, batch_index_ack_enabled=True

@@ -22,7 +22,9 @@ def migrate(
     ] = "",
     source_admin: Annotated[
         str,
-        typer.Option("--from-admin", metavar="URL", help="Source: http://host:port of its brokers."),
+        typer.Option(
+            "--from-admin", metavar="URL", help="Source: http://host:port of its brokers."
+        ),
     ] = "",
     target: Annotated[
         str,

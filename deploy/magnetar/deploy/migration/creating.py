@@ -130,9 +130,7 @@ async def create_topic(target: Side, plan: TopicPlan) -> None:
     path = topic_path(plan.name)
     if plan.partitions:
         body = {"partitions": plan.partitions, "properties": dict(plan.properties)}
-        is_new = await target.create(
-            f"{path}/partitions", body, {"createLocalTopicOnly": "true"}
-        )
+        is_new = await target.create(f"{path}/partitions", body, {"createLocalTopicOnly": "true"})
     else:
         is_new = await target.create(path, dict(plan.properties))
     if not is_new:

@@ -90,9 +90,7 @@ class CutOver:
 
     async def _wait_for_clients(self) -> None:
         while True:
-            busy = [
-                line for topic in self._copies for line in await self._clients_of(topic)
-            ]
+            busy = [line for topic in self._copies for line in await self._clients_of(topic)]
             if not busy:
                 return
             self._tell_waiting("clients to leave the source", busy)

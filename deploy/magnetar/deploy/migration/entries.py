@@ -68,7 +68,7 @@ def entry_to_send(
     changed = MessageMetadata()
     changed.CopyFrom(metadata)
     for field in (*_REWRITTEN, "txnid_least_bits", "schema_version"):
-        changed.ClearField(field)  # type: ignore[arg-type]  # all of them are fields
+        changed.ClearField(field)
     if schema:
         changed.schema_version = schema
     changed.MergeFrom(added)

@@ -68,7 +68,9 @@ class PolicyMove:
         plan = namespace_plan(document, clusters)
         report.notes += [f"{namespace}: {each}" for each in plan.notes]
         for each in plan.unknown:
-            report.compare("policy", f"{namespace} {each}", each, None, "the target has none", same=False)
+            report.compare(
+                "policy", f"{namespace} {each}", each, None, "the target has none", same=False
+            )
         base = f"namespaces/{namespace}"
         refused = await self._set(base, plan.settings)
         permissions = permissions_in(document)
@@ -147,7 +149,9 @@ class PolicyMove:
         """The policies that a topic has at the source, by their names."""
         found: dict[str, Setting] = {}
         for policy in TOPIC_POLICIES:
-            setting = topic_setting(policy, await self._optional(f"{path}/{policy.topic}"), self._clusters)
+            setting = topic_setting(
+                policy, await self._optional(f"{path}/{policy.topic}"), self._clusters
+            )
             if setting is not None:
                 found[policy.topic] = setting
         for quota in quota_settings(await self._optional(f"{path}/{QUOTAS}")):

@@ -215,9 +215,13 @@ async def compare_subscription(
             f"{state.backlog - backlog} of them are no messages, or were acknowledged meanwhile"
         )
     elif state.backlog < backlog:
-        report.compare("backlog", f"{label} as the source counts", state.backlog, backlog, "entries")
+        report.compare(
+            "backlog", f"{label} as the source counts", state.backlog, backlog, "entries"
+        )
     same = list(expected) == list(there)
-    report.compare("position", label, _shown(expected), _shown(there), "entries to deliver", same=same)
+    report.compare(
+        "position", label, _shown(expected), _shown(there), "entries to deliver", same=same
+    )
     report.compare(
         "batch holes",
         label,
@@ -225,7 +229,9 @@ async def compare_subscription(
         {str(position): list(each.words) for position, each in found.parts.items()},
         "messages of batches to deliver",
     )
-    report.compare("subscription", f"{label} properties", dict(state.properties), dict(found.properties))
+    report.compare(
+        "subscription", f"{label} properties", dict(state.properties), dict(found.properties)
+    )
     report.compare("subscription", f"{label} replicated", state.is_replicated, found.is_replicated)
 
 

@@ -39,22 +39,44 @@ _OTHERS: Final = frozenset(
     }
 )
 _FORMER_RATES: Final = ("clusterDispatchRate", "topicDispatchRate")
-_NOTHING: Final = (None, "", [], {})
+_NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
 _FALSE_IS_UNSET: Final = ("schemaValidationEnforced", "dispatcherPauseOnAckStatePersistent")
 """Policies of topics that Pulsar shows as false where they are not set."""
 
 TOPIC_POLICIES: Final[Sequence[Policy]] = tuple(each for each in POLICIES if each.topic)
 QUOTAS: Final = "backlogQuotaMap"
 _OF_PULSAR: Final = (
-    "retention persistence messageTTL subscriptionExpirationTime deduplicationEnabled "
-    "deduplicationSnapshotInterval delayedDelivery inactiveTopicPolicies maxProducers maxConsumers "
-    "maxConsumersPerSubscription maxSubscriptionsPerTopic maxUnackedMessagesOnConsumer "
-    "maxUnackedMessagesOnSubscription maxMessageSize publishRate dispatchRate "
-    "subscriptionDispatchRate replicatorDispatchRate subscribeRate compactionThreshold "
-    "offloadPolicies replication subscriptionTypesEnabled schemaCompatibilityStrategy "
-    "schemaValidationEnforced autoSubscriptionCreation entryFilters shadowTopics "
-    "dispatcherPauseOnAckStatePersistent"
-).split()
+    "retention",
+    "persistence",
+    "messageTTL",
+    "subscriptionExpirationTime",
+    "deduplicationEnabled",
+    "deduplicationSnapshotInterval",
+    "delayedDelivery",
+    "inactiveTopicPolicies",
+    "maxProducers",
+    "maxConsumers",
+    "maxConsumersPerSubscription",
+    "maxSubscriptionsPerTopic",
+    "maxUnackedMessagesOnConsumer",
+    "maxUnackedMessagesOnSubscription",
+    "maxMessageSize",
+    "publishRate",
+    "dispatchRate",
+    "subscriptionDispatchRate",
+    "replicatorDispatchRate",
+    "subscribeRate",
+    "compactionThreshold",
+    "offloadPolicies",
+    "replication",
+    "subscriptionTypesEnabled",
+    "schemaCompatibilityStrategy",
+    "schemaValidationEnforced",
+    "autoSubscriptionCreation",
+    "entryFilters",
+    "shadowTopics",
+    "dispatcherPauseOnAckStatePersistent",
+)
 
 TOPIC_ONLY_AT_SOURCE: Final = tuple(
     name for name in _OF_PULSAR if name not in {each.topic for each in POLICIES}
@@ -97,7 +119,10 @@ def namespace_plan(document: Mapping[str, Any], clusters: Clusters) -> PolicyPla
             notes.append(f"policy {key} has no effect at the target: {policy.note}")
     settings.append(compatibility_setting(document))
     settings += quota_settings(document.get("backlog_quota_map"))
-    for key, path in (("replication_clusters", "replication"), ("allowed_clusters", "allowedClusters")):
+    for key, path in (
+        ("replication_clusters", "replication"),
+        ("allowed_clusters", "allowedClusters"),
+    ):
         names, missing = clusters.names(document.get(key) or ())
         notes += [
             f"{key}: cluster {each} is left out: the target does not know it" for each in missing
@@ -153,8 +178,10 @@ def comparable(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
 
 def topic_setting(policy: Policy, value: Any, clusters: Clusters) -> Setting | None:
     """Return how to set a policy of a topic; None: there is nothing to set."""
-    if value in _NOTHING or value == policy.unset or (
-        value is False and policy.topic in _FALSE_IS_UNSET
+    if (
+        value in _NOTHING
+        or value == policy.unset
+        or (value is False and policy.topic in _FALSE_IS_UNSET)
     ):
         return None
     if policy.topic == "replication":
@@ -163,9 +190,7 @@ def topic_setting(policy: Policy, value: Any, clusters: Clusters) -> Setting | N
             return None
         value = list(value)
     if policy.topic_query:
-        return Setting(
-            policy.topic, "POST", policy.topic, None, {policy.topic_query: str(value)}
-        )
+        return Setting(policy.topic, "POST", policy.topic, None, {policy.topic_query: str(value)})
     return Setting(policy.topic, "POST", policy.topic, value)
 
 

@@ -4,7 +4,6 @@ Applications get messages; a migration moves entries: a batch stays a batch, and
 decompressed or decrypted. Both end with the connection; whoever uses them begins anew.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple

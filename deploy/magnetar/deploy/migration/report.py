@@ -8,7 +8,7 @@ from typing import Any, Final
 LINES_MAX: Final = 1_000
 """Differences that are listed; all are counted."""
 
-_EMPTY: Final = (None, 0, -1, False, "", [], {})
+_EMPTY: Final[tuple[Any, ...]] = (None, 0, -1, False, "", [], {})
 """Values that mean the same as a value that is not there."""
 
 
@@ -64,7 +64,14 @@ class Report:
     entries: int = 0
 
     def compare(
-        self, kind: str, name: str, source: Any, target: Any, detail: str = "", *, same: bool | None = None
+        self,
+        kind: str,
+        name: str,
+        source: Any,
+        target: Any,
+        detail: str = "",
+        *,
+        same: bool | None = None,
     ) -> None:
         """Count one thing. `same`: whether it is; None: if the values mean the same."""
         self.counts[kind] = self.counts.get(kind, 0) + 1

@@ -79,9 +79,7 @@ def _run(asked: Asked, directory: StateDirectory, *, is_cut_over: bool) -> int:
     return 0
 
 
-async def _migrate(
-    asked: Asked, directory: StateDirectory, *, is_cut_over: bool
-) -> Report | None:
+async def _migrate(asked: Asked, directory: StateDirectory, *, is_cut_over: bool) -> Report | None:
     """
     Raises:
         SdkError, DeployError

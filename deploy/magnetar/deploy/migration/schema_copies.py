@@ -44,9 +44,11 @@ class SchemaCopies:
             SdkError: one of the clusters does not answer.
             SchemaRefusedError
         """
-        return self.known(topic, version) or (await self.copy(topic)).get(
-            version
-        ) or await self._single(topic, version)
+        return (
+            self.known(topic, version)
+            or (await self.copy(topic)).get(version)
+            or await self._single(topic, version)
+        )
 
     async def copy(self, topic: TopicName) -> dict[bytes, bytes]:
         """Register all versions that the source has; returns the target's version for each.

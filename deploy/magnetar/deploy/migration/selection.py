@@ -46,10 +46,7 @@ def is_own(namespace: str) -> bool:
     tenant, _, rest = namespace.partition("/")
     is_heartbeat = ":" in rest
     return (
-        tenant in _SYSTEM_TENANTS
-        or namespace in _SYSTEM_NAMESPACES
-        or "/" in rest
-        or is_heartbeat
+        tenant in _SYSTEM_TENANTS or namespace in _SYSTEM_NAMESPACES or "/" in rest or is_heartbeat
     )
 
 
@@ -120,14 +117,17 @@ class Clusters:
 
     def names(self, names: Iterable[str]) -> tuple[Sequence[str], Sequence[str]]:
         """Translate a list; returns it, and the names that the target does not know."""
-        found, unknown = [], []
+        found: list[str] = []
+        unknown: list[str] = []
         for name in names:
             here = self.target if name == self.source else name
             (found if here in self.known else unknown).append(here)
         return list(dict.fromkeys(found)), unknown
 
 
-def tenant_body(info: Mapping[str, Any], clusters: Clusters) -> tuple[dict[str, Any], Sequence[str]]:
+def tenant_body(
+    info: Mapping[str, Any], clusters: Clusters
+) -> tuple[dict[str, Any], Sequence[str]]:
     """Return a tenant's record as it is at the target, and the clusters that are left out."""
     allowed, unknown = clusters.names(info.get("allowedClusters") or ())
     body = {

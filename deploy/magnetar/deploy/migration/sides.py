@@ -25,9 +25,7 @@ _CONFLICT: Final = 409
 class Side:
     """A cluster, by its URLs. `check` first, `close` at the end."""
 
-    def __init__(
-        self, what: str, url: str, admin_url: str, credentials: ClientCredentials
-    ) -> None:
+    def __init__(self, what: str, url: str, admin_url: str, credentials: ClientCredentials) -> None:
         """
         Args:
             what: `source` or `target`, for messages.

@@ -45,8 +45,9 @@ def test_an_entry_keeps_everything_but_gets_its_place() -> None:
 
 
 def test_a_copy_names_the_one_before_it() -> None:
-    first, second = copy_in_entry(sent(metadata())), copy_in_entry(
-        sent(metadata(), previous=Position(5, 8))
+    first, second = (
+        copy_in_entry(sent(metadata())),
+        copy_in_entry(sent(metadata(), previous=Position(5, 8))),
     )
     assert first is not None
     assert second is not None

@@ -33,7 +33,10 @@ def test_a_policy_is_set_where_the_target_has_it() -> None:
         60,
     )
     assert found["topicDispatchRate"].body == {"dispatchThrottlingRateInMsg": 9}
-    assert (found["compaction_threshold"].method, found["compaction_threshold"].body) == ("PUT", 100)
+    assert (found["compaction_threshold"].method, found["compaction_threshold"].body) == (
+        "PUT",
+        100,
+    )
     assert found["backlogQuota message_age"].query == {"backlogQuotaType": "message_age"}
     assert found["deduplicationEnabled"].body is False
     assert plan.unknown == ()
@@ -101,7 +104,9 @@ def test_every_policy_of_a_topic_of_the_table_is_looked_at() -> None:
 def test_permissions_are_read_under_the_names_of_all_releases() -> None:
     topics = {"persistent://a/b/c": {"role": ["produce", "consume"]}, "persistent://a/b/d": {}}
     for key in ("destination_auth", "topic_auth"):
-        found = permissions_in({"auth_policies": {"namespace_auth": {"r": ["consume"]}, key: topics}})
+        found = permissions_in(
+            {"auth_policies": {"namespace_auth": {"r": ["consume"]}, key: topics}}
+        )
         assert found.namespace == {"r": ["consume"]}
         assert found.topics == {"persistent://a/b/c": {"role": ["consume", "produce"]}}
     assert permissions_in({}).topics == {}

@@ -26,9 +26,7 @@ def test_entries_that_follow_each_other_on_both_sides_are_one_run() -> None:
     assert found.last == Copied(Position(5, 99), Position(90, 99))
 
 
-@pytest.mark.parametrize(
-    "second", [(6, 0, 90, 100, 5), (5, 100, 91, 0, 5), (5, 101, 90, 100, 5)]
-)
+@pytest.mark.parametrize("second", [(6, 0, 90, 100, 5), (5, 100, 91, 0, 5), (5, 101, 90, 100, 5)])
 def test_a_new_ledger_of_either_side_and_a_gap_begin_a_run(
     second: tuple[int, int, int, int, int],
 ) -> None:

@@ -23,7 +23,8 @@ def test_values_that_mean_the_same_are_the_same(one: object, other: object) -> N
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(0, -1), (None, 5), ({"a": 1}, {"a": 2}), ({"a": 1}, 1), ("a", "b"), (["a"], [])]
+    ("one", "other"),
+    [(0, -1), (None, 5), ({"a": 1}, {"a": 2}), ({"a": 1}, 1), ("a", "b"), (["a"], [])],
 )
 def test_values_that_mean_different_things_differ(one: object, other: object) -> None:
     assert not is_same(one, other)

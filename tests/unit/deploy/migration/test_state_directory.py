@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,11 @@ GIVEN = {
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> StateDirectory:
+def directory(tmp_path: Path) -> Iterator[StateDirectory]:
     found = StateDirectory(tmp_path / "state")
     assert found.lock()
-    return found
+    yield found
+    found.unlock()
 
 
 def test_one_process_at_a_time_has_the_directory(directory: StateDirectory) -> None:
@@ -29,6 +31,7 @@ def test_one_process_at_a_time_has_the_directory(directory: StateDirectory) -> N
     assert not other.lock()
     directory.unlock()
     assert other.lock()
+    other.unlock()
 
 
 def test_the_second_process_knows_what_the_first_was_asked(directory: StateDirectory) -> None:
@@ -48,12 +51,14 @@ def test_what_is_missing_at_the_first_start_is_told() -> None:
 
 def test_other_namespaces_need_another_directory() -> None:
     with pytest.raises(SettingsError, match=r"differs from before \(all\)"):
-        wanted(Asked(**GIVEN), **GIVEN, namespaces=("a/b",))
+        wanted(Asked.model_validate(GIVEN), **GIVEN, namespaces=("a/b",))
 
 
 @pytest.mark.parametrize("text", ["{", '{"format": 1}', '{"format": 2, %s}'])
 def test_a_file_that_is_damaged_or_newer_is_refused(directory: StateDirectory, text: str) -> None:
-    fields = Asked(**GIVEN).model_dump_json().removeprefix('{"format":1,').removesuffix("}")
+    fields = (
+        Asked.model_validate(GIVEN).model_dump_json().removeprefix('{"format":1,').removesuffix("}")
+    )
     (directory.path / "migration.json").write_text(text.replace("%s", fields))
     with pytest.raises(DataDirectoryError, match="choose another --state"):
         directory.asked()

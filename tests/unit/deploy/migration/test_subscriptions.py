@@ -36,7 +36,7 @@ def test_ranges_are_read_as_pulsar_writes_them() -> None:
 def test_statistics_tell_of_the_subscriptions_of_applications_only() -> None:
     names = {"s": {"msgBacklog": 3}, HOLD: {}, "__compaction": {}, "pulsar.repl.west": {}}
     names["reader"] = {"isDurable": False}
-    cursors = {
+    cursors: dict[str, dict[str, object]] = {
         name: {"markDeletePosition": "5:1", "individuallyDeletedMessages": "[(5:2..5:4]]"}
         for name in names
     }
@@ -50,7 +50,8 @@ def test_statistics_tell_of_the_subscriptions_of_applications_only() -> None:
 
 def test_a_backlog_is_looked_at_where_batches_may_be_acknowledged_in_part() -> None:
     (told,) = told_by(
-        {"subscriptions": {"s": {"msgBacklog": 3}}}, {"cursors": {"s": {"markDeletePosition": "5:1"}}}
+        {"subscriptions": {"s": {"msgBacklog": 3}}},
+        {"cursors": {"s": {"markDeletePosition": "5:1"}}},
     )
     assert is_told_by_statistics(told, copied(9), keeps_parts=True)
     assert not is_told_by_statistics(told, copied(9, messages=2), keeps_parts=True)

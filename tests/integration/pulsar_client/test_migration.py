@@ -152,7 +152,7 @@ def test_more_ranges_than_statistics_show_are_moved_and_compared(
     namespace = "public/holes"
     call(source, "PUT", f"namespaces/{namespace}", {}, expect=204)
     name = f"persistent://{namespace}/t"
-    producer = clients[0].create_producer(name, batching_enabled=False)
+    producer = clients[0].create_producer(name, batching_enabled=False, block_if_queue_full=True)
     consumer = clients[0].subscribe(
         name,
         "s",

@@ -36,6 +36,7 @@ _OTHERS: Final = frozenset(
         "clusterDispatchRate",  # former name of topicDispatchRate
         "latency_stats_sample_rate",
         "policies_update_count",
+        "clusterThatCanDeleteNamespace",  # a mark of a deletion under way
     }
 )
 _FORMER_RATES: Final = ("clusterDispatchRate", "topicDispatchRate")
@@ -162,7 +163,7 @@ def _values(document: Mapping[str, Any], cluster: str) -> Iterator[tuple[str, An
 
 def quota_settings(quotas: Any) -> Iterable[Setting]:
     """Return how to set quotas of the backlog, by their types."""
-    for kind, quota in (quotas or {}).items():
+    for kind, quota in _quotas(quotas).items():
         yield Setting(
             f"backlogQuota {kind}", "POST", "backlogQuota", quota, {"backlogQuotaType": kind}
         )
@@ -171,9 +172,22 @@ def quota_settings(quotas: Any) -> Iterable[Setting]:
 def comparable(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     """Return a namespace's policies in a form that does not depend on the cluster's name."""
     found = dict(_values(document, cluster))
-    quotas = document.get("backlog_quota_map") or {}
+    quotas = _quotas(document.get("backlog_quota_map"))
     found |= {f"backlogQuota {kind}": quota for kind, quota in quotas.items()}
     return found
+
+
+def _quotas(quotas: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Quotas by their types, without the former name of `limitSize`, which Pulsar writes beside
+    it."""
+    return {
+        kind: {
+            name: value
+            for name, value in quota.items()
+            if name != "limit" or "limitSize" not in quota
+        }
+        for kind, quota in (quotas or {}).items()
+    }
 
 
 def topic_setting(policy: Policy, value: Any, clusters: Clusters) -> Setting | None:
@@ -200,7 +214,7 @@ Grants = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Who may do what in a namespace."""
+    """The permissions of roles in a namespace, its topics and its subscriptions."""
 
     namespace: Grants
     topics: Mapping[str, Grants]

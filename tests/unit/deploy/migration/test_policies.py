@@ -110,3 +110,12 @@ def test_permissions_are_read_under_the_names_of_all_releases() -> None:
         assert found.namespace == {"r": ["consume"]}
         assert found.topics == {"persistent://a/b/c": {"role": ["consume", "produce"]}}
     assert permissions_in({}).topics == {}
+
+
+def test_a_quota_is_compared_without_the_former_name_of_its_limit() -> None:
+    quota = {"limitSize": 5, "limitTime": -1, "policy": "producer_exception"}
+    ones = comparable({"backlog_quota_map": {"message_age": {**quota, "limit": 5}}}, "java")
+    assert ones == comparable({"backlog_quota_map": {"message_age": quota}}, "ours")
+    assert comparable({"backlog_quota_map": {"message_age": {"limit": 5}}}, "java") == {
+        "backlogQuota message_age": {"limit": 5}
+    }

@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.clients.suites import environment, needs
 from tests.http_calls import call
 from tests.processes import HOST, ServerProcess, free_ports
+from tests.waiting import wait_until
 
 VERSION = "4.0.8"
 READY_TIMEOUT_S = 180.0
@@ -80,7 +81,8 @@ class PulsarServer:
             ),
         )
         self._process.wait_ready(READY_TIMEOUT_S)
-        assert call(self, "GET", "/admin/v2/clusters").status == 200
+        # Its own cluster's record comes a moment later than the first answers.
+        wait_until(lambda: self.cluster in call(self, "GET", "/admin/v2/clusters", expect=200).json)
 
     def kill(self) -> None:
         """kill -9."""

@@ -14,6 +14,7 @@ from tests.migrating import (
     Content,
     Live,
     Migration,
+    consume_batches,
     fill,
     judge,
     judge_policies,
@@ -58,7 +59,8 @@ def test_a_standalone_moves_through_kills_and_nothing_differs(
 ) -> None:
     source, target = clusters
     content = Content(clients[0], source)
-    fill(content, partly=True)
+    fill(content)
+    consume_batches(content)
     live = Live(clients[0])
     live.start()
     migration = Migration(tmp_path, source, target)

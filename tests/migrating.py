@@ -265,7 +265,10 @@ class Live:
 
     def __init__(self, client: pulsar.Client) -> None:
         self.sent = 0
-        self._producer = client.create_producer(topic("live"), batching_enabled=False)
+        # Longer than a source is away: a send that fails may be stored all the same.
+        self._producer = client.create_producer(
+            topic("live"), batching_enabled=False, send_timeout_millis=180_000
+        )
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
         client.subscribe(

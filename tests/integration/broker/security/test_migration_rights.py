@@ -16,7 +16,8 @@ from tests.standalone import Standalone
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Standalone, Secured]]:
     folder = tmp_path_factory.mktemp("migration")
-    with Standalone(folder / "open") as source, Secured(folder / "secured") as target:
+    target = Secured(folder / "secured")
+    with Standalone(folder / "open") as source, target:
         client = connect(source.url)
         client.subscribe("orders", "billing").close()
         producer = client.create_producer("orders")

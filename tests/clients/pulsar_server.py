@@ -5,11 +5,13 @@ import re
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.clients.suites import environment, needs
 from tests.http_calls import call
 from tests.processes import HOST, ServerProcess, free_ports
+from tests.waiting import wait_until
 
 VERSION = "4.0.8"
 READY_TIMEOUT_S = 180.0
@@ -19,7 +21,15 @@ DOWNLOAD_TIMEOUT_S = 900
 class PulsarServer:
     """One server on its own directory and ports: start, kill -9, start again."""
 
-    def __init__(self, distribution: Path, directory: Path, *, cluster: str) -> None:
+    def __init__(
+        self,
+        distribution: Path,
+        directory: Path,
+        *,
+        cluster: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings`: further lines of its configuration."""
         self.directory = directory
         self.cluster = cluster
         self._distribution = distribution
@@ -36,6 +46,7 @@ class PulsarServer:
         for name, value in wanted.items():
             text, count = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
             assert count == 1, name
+        text += "".join(f"\n{name}={value}" for name, value in (settings or {}).items())
         self._settings = directory / "standalone.conf"
         self._settings.write_text(text)
         self._process: ServerProcess | None = None
@@ -70,7 +81,8 @@ class PulsarServer:
             ),
         )
         self._process.wait_ready(READY_TIMEOUT_S)
-        assert call(self, "GET", "/admin/v2/clusters").status == 200
+        # Its own cluster's record comes a moment later than the first answers.
+        wait_until(lambda: self.cluster in call(self, "GET", "/admin/v2/clusters", expect=200).json)
 
     def kill(self) -> None:
         """kill -9."""

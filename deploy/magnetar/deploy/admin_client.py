@@ -35,6 +35,14 @@ _HINTS = {
 """What to do about refusals whose reason cannot say it."""
 
 
+class RequestRefusedError(BrokerUnreachableError):
+    """A broker answered a request with a status that is none of success."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class AdminClient:
     """Asks brokers, one request at a time. Blocks."""
 
@@ -244,6 +252,7 @@ def _result(url: str, answer: HttpAnswer) -> Any:
     told = value if isinstance(value, dict) else {}
     reason = ": ".join(str(told[key]) for key in ("reason", "detail") if told.get(key))
     hint = _HINTS.get(answer.status, "")
-    raise BrokerUnreachableError(
-        f"{url} answered {answer.status}: {reason or text[:300]}{f'; {hint}' if hint else ''}"
+    raise RequestRefusedError(
+        f"{url} answered {answer.status}: {reason or text[:300]}{f'; {hint}' if hint else ''}",
+        answer.status,
     )

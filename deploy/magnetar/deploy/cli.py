@@ -17,6 +17,7 @@ from magnetar.deploy.cli_admin import admin
 from magnetar.deploy.cli_backup import add_backup
 from magnetar.deploy.cli_bookie_tool import bookie_tool
 from magnetar.deploy.cli_cluster import add_cluster
+from magnetar.deploy.cli_migrate import add_migrate
 from magnetar.deploy.cli_perf import perf
 from magnetar.deploy.cli_pipeline import pipeline
 from magnetar.deploy.cli_storage import ledger
@@ -39,7 +40,8 @@ _EPILOG = (
     "Exit status: 0 done; 1 unexpected failure; 2 bad option or setting; 3 port taken; "
     "4 data directory locked; 5 cookie of another bookie or cluster; 6 metadata store unreachable; "
     "7 data directory unusable; 8 broker unreachable, or it refused; "
-    "9 a required program is missing; 10 unreadable metadata; 11 damaged files found."
+    "9 a required program is missing; 10 unreadable metadata; 11 damaged files found; "
+    "12 source and target of a migration differ."
 )
 _HOST_HELP = "Address to listen on."
 _BROKER_HOST_HELP = (
@@ -82,6 +84,7 @@ app.add_typer(pipeline, name="pipeline", rich_help_panel="Daily tools")
 app.add_typer(ledger, name="ledger", rich_help_panel="Daily tools")
 app.add_typer(bookie_tool, name="bookie-tool", rich_help_panel="Daily tools")
 add_backup(app)
+add_migrate(app)
 
 
 @app.command(rich_help_panel="Servers", epilog=_EPILOG)

@@ -6,6 +6,8 @@
     MAGNETAR_TLS_CERTIFICATE   PEM file: a certificate of one's own, for mutual TLS
     MAGNETAR_TLS_KEY           PEM file: its key
 
+Commands with two clusters read MAGNETAR_FROM_TOKEN, MAGNETAR_TO_TOKEN and so on before these.
+
 There are no options for them: a command line is there for everybody on the machine to read.
 """
 
@@ -32,12 +34,20 @@ class ClientCredentials:
     tls_key: str = ""
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """
+    def of_environment(
+        cls, environment: Mapping[str, str] | None = None, *, side: str = ""
+    ) -> Self:
+        """Read the variables.
+
+        Args:
+            side: of a command with two clusters, `FROM` or `TO`: MAGNETAR_FROM_TOKEN goes before
+                MAGNETAR_TOKEN, and so on. An empty one means none.
+
         Raises:
             SettingsError: a file cannot be read.
         """
-        found = os.environ if environment is None else environment
+        given = os.environ if environment is None else environment
+        found = _of_side(given, side)
         return cls(
             _secret(found, "MAGNETAR_TOKEN"),
             _secret(found, "MAGNETAR_BASIC"),
@@ -46,8 +56,10 @@ class ClientCredentials:
             found.get("MAGNETAR_TLS_KEY", ""),
         )
 
-    def client_settings(self, *, operation_timeout_ms: int = 30_000) -> ClientSettings:
-        """Settings of the SDK's client."""
+    def client_settings(
+        self, *, operation_timeout_ms: int = 30_000, is_replicator: bool = False
+    ) -> ClientSettings:
+        """Settings of the SDK's client. `is_replicator`: it brings copies with their places."""
         method, data = "none", b""
         if self.token:
             method, data = "token", self.token.encode()
@@ -62,6 +74,7 @@ class ClientCredentials:
             tls_certificate_file=self.tls_certificate,
             tls_key_file=self.tls_key,
             operation_timeout_ms=operation_timeout_ms,
+            is_replicator=is_replicator,
         )
 
     def http_headers(self) -> dict[str, str]:
@@ -85,6 +98,18 @@ class ClientCredentials:
         except OSError as error:
             raise SettingsError(f"MAGNETAR_TLS_…: a file cannot be used: {error}") from error
         return context
+
+
+def _of_side(given: Mapping[str, str], side: str) -> Mapping[str, str]:
+    if not side:
+        return given
+    own = f"MAGNETAR_{side}_"
+    of_side = {
+        f"MAGNETAR_{name.removeprefix(own)}": value
+        for name, value in given.items()
+        if name.startswith(own)
+    }
+    return {**given, **of_side}
 
 
 def _secret(environment: Mapping[str, str], name: str) -> str:

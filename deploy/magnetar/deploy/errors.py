@@ -10,7 +10,8 @@ DeployError                       root; 1: unexpected, the log says more
 ├── BrokerUnreachableError        8: a tool found no broker, or the broker refused
 ├── MissingProgramError           9: a program that the command needs is not installed
 ├── UnreadableMetadataError       10: a value in the metadata store is corrupt or of a newer release
-└── DamageFoundError              11: a check found damaged files
+├── DamageFoundError              11: a check found damaged files
+└── MigrationDiffersError         12: source and target of a migration differ
 
 The statuses are part of the command's interface (scripts test for them): never renumber. Every
 message is one line that names what was found and what to do about it.
@@ -81,3 +82,10 @@ class DamageFoundError(DeployError):
     """A tool that checks files found some that are damaged. It has printed which."""
 
     exit_status = 11
+
+
+class MigrationDiffersError(DeployError):
+    """Source and target of a migration differ: something was not moved, or the target has content
+    of its own."""
+
+    exit_status = 12

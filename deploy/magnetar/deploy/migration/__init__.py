@@ -1,0 +1,1 @@
+"""`magnetar migrate`: moves the topics of another cluster to this one."""

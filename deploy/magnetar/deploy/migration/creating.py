@@ -1,0 +1,157 @@
+"""What the source has, and its tenants, namespaces and topics at the target.
+
+Everything here may be repeated: what exists is left as it is. Policies wait for the cut-over, since
+quotas, rates and expiry would get in the way of the copies; but the compatibility of schemas is
+opened at once.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from magnetar.deploy.admin_client import RequestRefusedError, topic_path
+from magnetar.deploy.errors import MigrationDiffersError
+from magnetar.deploy.migration.policies import COMPATIBILITY_PATH, DURING
+from magnetar.deploy.migration.selection import (
+    Clusters,
+    TopicPlan,
+    chosen_namespaces,
+    is_hidden,
+    plain_topics,
+    tenant_body,
+)
+from magnetar.deploy.migration.sides import Side, is_refusal, subscription_path
+from magnetar.deploy.migration.subscriptions import EARLIEST_BODY, HOLD
+from magnetar.sdk.wire import TopicName
+
+_DOMAINS = ("persistent", "non-persistent")
+
+
+@dataclass(slots=True)
+class Inventory:
+    """What the source has."""
+
+    tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    namespaces: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Documents of policies."""
+    topics: list[TopicPlan] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Lines about what is not moved, or is moved in another form."""
+
+    @property
+    def parts(self) -> list[TopicName]:
+        """All topics that hold messages, partitions one by one."""
+        return [part for each in self.topics for part in each.parts]
+
+
+async def inventory(source: Side, wanted: tuple[str, ...]) -> Inventory:
+    """Ask the source what it has.
+
+    Raises:
+        BrokerUnreachableError: it does not answer, or refuses the credentials.
+        SettingsError: it has no such namespace.
+    """
+    found = Inventory()
+    names: list[str] = []
+    for tenant in await source.get("tenants") or ():
+        names += await source.get(f"namespaces/{tenant}") or ()
+    for name in chosen_namespaces(names, wanted):
+        tenant = name.partition("/")[0]
+        if tenant not in found.tenants:
+            found.tenants[tenant] = await source.get(f"tenants/{tenant}") or {}
+        found.namespaces[name] = await source.get(f"namespaces/{name}") or {}
+        for domain in _DOMAINS:
+            found.topics += await _topics(source, domain, name, found.notes)
+    return found
+
+
+async def _topics(source: Side, domain: str, namespace: str, notes: list[str]) -> list[TopicPlan]:
+    plans: list[TopicPlan] = []
+    listed = await source.get(f"{domain}/{namespace}/partitioned") or ()
+    partitioned = [each for each in listed if not is_hidden(each)]
+    for text in sorted(partitioned):
+        name = TopicName.parse(text)
+        path = topic_path(name)
+        shown = await source.get(f"{path}/partitions") or {}
+        properties = shown.get("properties") or {}
+        plans.append(TopicPlan(name, int(shown.get("partitions") or 0), dict(properties)))
+    if domain == "persistent":
+        names = await source.get(f"{domain}/{namespace}") or ()
+        plain, refused = plain_topics(names, partitioned)
+        notes += refused
+        plans += [TopicPlan(name, 0, await _properties(source, name)) for name in plain]
+    return plans
+
+
+async def _properties(source: Side, name: TopicName) -> dict[str, str]:
+    try:
+        return dict(await source.get(f"{topic_path(name)}/properties") or {})
+    except RequestRefusedError:
+        return {}  # a release that has none
+
+
+async def create_all(target: Side, found: Inventory, clusters: Clusters) -> list[str]:
+    """Have everything at the target that messages need; returns lines about what is left out.
+
+    Raises:
+        BrokerUnreachableError: the target does not answer, or refuses.
+        MigrationDiffersError: a topic there has another number of partitions.
+    """
+    notes: list[str] = []
+    for tenant, info in found.tenants.items():
+        body, unknown = tenant_body(info, clusters)
+        notes += [
+            f"tenant {tenant}: cluster {each} is left out: the target does not know it"
+            for each in unknown
+        ]
+        await target.create(f"tenants/{tenant}", body)
+    for namespace, document in found.namespaces.items():
+        await _create_namespace(target, namespace, document)
+    for plan in found.topics:
+        await create_topic(target, plan)
+    return notes
+
+
+async def _create_namespace(target: Side, namespace: str, document: dict[str, Any]) -> None:
+    bundles = int((document.get("bundles") or {}).get("numBundles") or 0)
+    body: dict[str, Any] = {"properties": document.get("properties") or {}}
+    if bundles:
+        body["bundles"] = {"numBundles": bundles}
+    await target.create(f"namespaces/{namespace}", body)
+    await target.ask("PUT", f"namespaces/{namespace}/{COMPATIBILITY_PATH}", DURING)
+
+
+async def create_topic(target: Side, plan: TopicPlan) -> None:
+    """Have a topic at the target, with a subscription that holds its messages.
+
+    Raises:
+        BrokerUnreachableError: the target does not answer, or refuses.
+        MigrationDiffersError: it has another number of partitions there.
+    """
+    path = topic_path(plan.name)
+    if plan.partitions:
+        body = {"partitions": plan.partitions, "properties": dict(plan.properties)}
+        is_new = await target.create(f"{path}/partitions", body, {"createLocalTopicOnly": "true"})
+    else:
+        is_new = await target.create(path, dict(plan.properties))
+    if not is_new:
+        await _check_partitions(target, plan)
+    for part in plan.parts:
+        await target.create(subscription_path(part, HOLD), EARLIEST_BODY)
+
+
+async def _check_partitions(target: Side, plan: TopicPlan) -> None:
+    """Have as many partitions at the target as at the source."""
+    path = f"{topic_path(plan.name)}/partitions"
+    there = int((await target.get(path) or {}).get("partitions") or 0)
+    if 0 < there < plan.partitions:
+        try:
+            await target.ask("POST", path, plan.partitions, {"updateLocalTopicOnly": "true"})
+        except RequestRefusedError as error:
+            if not is_refusal(error, 409):
+                raise
+        there = int((await target.get(path) or {}).get("partitions") or 0)
+    if there != plan.partitions:
+        raise MigrationDiffersError(
+            f"{plan.name} has {plan.partitions} partitions at the source and {there} at the "
+            "target: delete it at the target, or choose other --namespaces"
+        )

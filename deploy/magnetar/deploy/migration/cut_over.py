@@ -1,0 +1,210 @@
+"""The cut-over: wait for clients to leave the source, move the rest, compare, let go.
+
+The steps, each of which may be repeated:
+
+1. wait until the source's topics have no producers, and subscriptions no consumers;
+2. wait until every copy has everything;
+3. schemas, subscriptions, then policies and permissions;
+4. compare both sides;
+5. if messages and subscriptions are the same: delete the subscriptions that held them (`let_go`,
+   when the copies have ended: they would make them anew).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from magnetar.deploy.admin_client import RequestRefusedError, topic_path
+from magnetar.deploy.migration.creating import Inventory
+from magnetar.deploy.migration.moving_policies import PolicyMove
+from magnetar.deploy.migration.moving_subscriptions import (
+    Part,
+    compare_subscription,
+    set_at_target,
+    state_at_source,
+    subscriptions_at,
+)
+from magnetar.deploy.migration.report import Report
+from magnetar.deploy.migration.schema_copies import SchemaCopies, comparable, versions_at
+from magnetar.deploy.migration.selection import Clusters, TopicPlan
+from magnetar.deploy.migration.sides import Side, is_refusal, subscription_path
+from magnetar.deploy.migration.subscriptions import HOLD, is_moved, moved
+from magnetar.deploy.migration.topic_copy import TopicCopy
+from magnetar.sdk.wire import TopicName
+
+LOOK_S: Final = 0.5
+"""Between two looks at what is waited for."""
+NAMES_MAX: Final = 5
+"""Names in a line that says what is waited for."""
+_STATS: Final = {"getPreciseBacklog": "true", "subscriptionBacklogSize": "false"}
+_CERTAIN: Final = ("messages", "topic", "subscription", "backlog", "position", "batch holes")
+"""Kinds of differences after which messages are still held."""
+
+
+class CutOver:
+    """One cut-over, while all copies run. `run` returns the report."""
+
+    def __init__(
+        self,
+        source: Side,
+        target: Side,
+        clusters: Clusters,
+        found: Inventory,
+        copies: Sequence[TopicCopy],
+        schemas: SchemaCopies,
+        say: Callable[[str], None],
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._clusters = clusters
+        self._found = found
+        self._copies = {each.topic: each for each in copies}
+        self._schemas = schemas
+        self._say = say
+        self._said = ""
+
+    async def run(self) -> Report:
+        """Carry it out.
+
+        Raises:
+            SdkError, DeployError: a cluster does not answer; repeat it.
+        """
+        report = Report(notes=list(self._found.notes))
+        await self._wait_for_clients()
+        await self._wait_for_copies()
+        self._say("all messages are copied; subscriptions and policies follow")
+        settings = await self._source.settings()
+        keeps_parts = settings.get("acknowledgmentAtBatchIndexLevelEnabled", "true") != "false"
+        moving = PolicyMove(self._source, self._target, self._clusters, report)
+        for plan in self._found.topics:
+            await self._move_topic(plan, report, moving, keeps_parts=keeps_parts)
+        await moving.move(self._found)
+        if not is_moved_whole(report):
+            report.notes.append(
+                f"the subscription {HOLD} is kept on both sides, since messages or subscriptions "
+                "differ: mend the cause and repeat --cut-over"
+            )
+        return report
+
+    # Waiting
+
+    async def _wait_for_clients(self) -> None:
+        while True:
+            busy = [line for topic in self._copies for line in await self._clients_of(topic)]
+            if not busy:
+                return
+            self._tell_waiting("clients to leave the source", busy)
+            await asyncio.sleep(LOOK_S)
+
+    async def _clients_of(self, topic: TopicName) -> Sequence[str]:
+        stats = await self._stats(topic)
+        found = [
+            f"producer {each.get('producerName')} of {topic}"
+            for each in stats.get("publishers") or ()
+        ]
+        for name, each in (stats.get("subscriptions") or {}).items():
+            if is_moved(name, each):
+                found += [
+                    f"consumer {one.get('consumerName')} of {topic}, subscription {name}"
+                    for one in each.get("consumers") or ()
+                ]
+        return found
+
+    async def _wait_for_copies(self) -> None:
+        """Until the source itself says that all was taken."""
+        for topic, copy in self._copies.items():
+            while not (copy.is_idle and await self._is_taken(topic) and copy.is_idle):
+                why = f": {copy.problem}" if copy.problem else ""
+                self._tell_waiting("copies", [f"{topic}{why}"])
+                await asyncio.sleep(LOOK_S)
+
+    async def _is_taken(self, topic: TopicName) -> bool:
+        subscriptions = (await self._stats(topic)).get("subscriptions") or {}
+        hold = subscriptions.get(HOLD)
+        return hold is not None and not hold.get("msgBacklog")
+
+    async def _stats(self, topic: TopicName) -> dict[str, Any]:
+        return await self._source.get(f"{topic_path(topic)}/stats", _STATS) or {}
+
+    def _tell_waiting(self, what: str, names: Sequence[str]) -> None:
+        more = f", and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+        line = f"waiting for {what}: {'; '.join(names[:NAMES_MAX])}{more}"
+        if line != self._said:
+            self._said = line
+            self._say(line)
+
+    # Moving
+
+    async def _move_topic(
+        self, plan: TopicPlan, report: Report, moving: PolicyMove, *, keeps_parts: bool
+    ) -> None:
+        parts = [Part(each, self._copies[each].copied) for each in plan.parts]
+        if not parts:
+            return
+        await self._schemas.copy(parts[0].topic)
+        await self._compare_schemas(plan, report)
+        names: set[str] = set()
+        for part in parts:
+            await self._compare_messages(part, report)
+            for name, told in (await subscriptions_at(self._source, part.topic)).items():
+                names.add(name)
+                state = await state_at_source(self._source, part, told, keeps_parts=keeps_parts)
+                wanted = moved(state, part.copied)
+                await set_at_target(self._target, part.topic, state, wanted)
+                await compare_subscription(self._target, part, state, wanted, report)
+        for name in sorted(names):
+            await moving.move_subscription_rate(plan, name)
+
+    async def _compare_schemas(self, plan: TopicPlan, report: Report) -> None:
+        ones = comparable(await versions_at(self._source, plan.name))
+        others = comparable(await versions_at(self._target, plan.name))
+        if ones or others:
+            report.compare(
+                "schema",
+                str(plan.name),
+                ones,
+                others,
+                "version, type and definition of each; version numbers in messages are translated",
+                same=ones == others,
+            )
+
+    async def _compare_messages(self, part: Part, report: Report) -> None:
+        topic, copied = part.topic, part.copied
+        report.messages += copied.messages
+        report.entries += copied.entries
+        path = f"{topic_path(topic)}/internalStats"
+        here = await self._source.get(path) or {}
+        there = await self._target.get(path) or {}
+        report.compare(
+            "messages",
+            str(topic),
+            copied.entries,
+            int(there.get("numberOfEntries") or 0),
+            "entries that were copied, and that the target counts",
+        )
+        hold = ((await self._stats(topic)).get("subscriptions") or {}).get(HOLD) or {}
+        report.compare(
+            "messages", f"{topic} left", int(hold.get("msgBacklog") or 0), 0, "entries not copied"
+        )
+        if "Terminated" in (here.get("state"), there.get("state")):
+            report.compare("topic", f"{topic} state", here.get("state"), there.get("state"))
+
+
+def is_moved_whole(report: Report) -> bool:
+    """Return whether messages and subscriptions are the same: nothing need be held any more."""
+    return not report.differs(*_CERTAIN)
+
+
+async def let_go(source: Side, target: Side, topics: Sequence[TopicName]) -> None:
+    """Delete the subscriptions that held messages: at the target, then at the source.
+
+    Raises:
+        BrokerUnreachableError: a cluster does not answer.
+    """
+    for side in (target, source):
+        for topic in topics:
+            try:
+                await side.ask("DELETE", subscription_path(topic, HOLD), None, {"force": "true"})
+            except RequestRefusedError as error:
+                if not is_refusal(error, 404):
+                    raise

@@ -1,0 +1,289 @@
+"""A migration: copies of all topics that follow the source, until somebody asks for the cut-over.
+
+Three things run at a time: the copies, each a task; the ticker, which saves how far they are,
+acknowledges that at the source, tells of progress and problems, and looks for new topics; and the
+work itself, which waits for the signal and then cuts over. The signal is a file in the state
+directory, so it is there for the next process, too, should this one be killed.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
+from magnetar.deploy.migration.creating import Inventory, create_all, inventory
+from magnetar.deploy.migration.cut_over import CutOver, is_moved_whole, let_go
+from magnetar.deploy.migration.entries import source_of
+from magnetar.deploy.migration.policies import namespace_plan
+from magnetar.deploy.migration.report import Report
+from magnetar.deploy.migration.schema_copies import SchemaCopies
+from magnetar.deploy.migration.selection import Clusters
+from magnetar.deploy.migration.sides import Side
+from magnetar.deploy.migration.state_directory import Asked, StateDirectory
+from magnetar.deploy.migration.topic_copy import TopicCopy
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.wire import TopicName
+
+BYTES_MAX: Final = 64 << 20
+"""About how much of all topics may be in memory."""
+TOPIC_BYTES_MIN: Final = 256 << 10
+"""Of one topic, however many there are."""
+ATTACHING_MAX: Final = 32
+"""Sessions of copies that begin at a time."""
+TICK_S: Final = 0.5
+SAVE_TICKS: Final = 2
+"""Every second position maps are saved, and the source gets acknowledgements."""
+PROGRESS_TICKS: Final = 20
+RESCAN_TICKS: Final = 60
+CUT_OVER_TRIES: Final = 10
+"""A cut-over that is interrupted begins again; each step may be repeated."""
+CUT_OVER_PAUSE_S: Final = 2.0
+TOLD_MAX: Final = 10_000
+"""Lines that are remembered, so that they are not printed again."""
+_SERVER: Final = "Magnetar"
+"""What servers of ours say first of themselves."""
+
+Say = Callable[[str], None]
+
+
+class Migration:
+    """One process of a migration. `run` returns the report of the cut-over."""
+
+    def __init__(
+        self, asked: Asked, directory: StateDirectory, source: Side, target: Side, say: Say
+    ) -> None:
+        """`directory`: locked. `say`: prints a line."""
+        self._asked = asked
+        self._directory = directory
+        self._source = source
+        self._target = target
+        self._say = say
+        self._schemas = SchemaCopies(source, target)
+        self._copies: dict[TopicName, TopicCopy] = {}
+        self._tasks: dict[TopicName, asyncio.Task[None]] = {}
+        self._restarts: dict[TopicName, int] = {}
+        self._attaching = asyncio.Semaphore(ATTACHING_MAX)
+        self._cut_over = asyncio.Event()
+        self._scanning = asyncio.Lock()
+        self._found = Inventory()
+        self._clusters = Clusters("", "", frozenset())
+        self._told: set[str] = set()
+        self._entries_told: dict[TopicName, int] = {}
+
+    async def run(self, *, is_cut_over: bool) -> Report:
+        """Follow the source until the cut-over is asked for, and carry it out.
+
+        Args:
+            is_cut_over: it is asked for now.
+
+        Raises:
+            SdkError, DeployError: a person must do something.
+        """
+        await self._source.check()
+        await self._target.check()
+        if not self._target.server_version.startswith(_SERVER):
+            raise SettingsError(
+                f"the target {self._target.url} is no Magnetar, it says it is "
+                f"{self._target.server_version!r}: give --to the address of a Magnetar broker"
+            )
+        if is_cut_over:
+            self._directory.ask_to_cut_over()
+        known = await self._target.get("clusters") or ()
+        self._clusters = Clusters(self._source.cluster, self._target.cluster, frozenset(known))
+        await self._scan()
+        self._tell_plan()
+        ticking = asyncio.create_task(self._tick(), name="migration-ticker")
+        working = asyncio.create_task(self._work(), name="migration")
+        try:
+            await asyncio.wait({ticking, working}, return_when=asyncio.FIRST_COMPLETED)
+            if ticking.done():
+                ticking.result()
+            return await working
+        finally:
+            await _end([ticking, working])
+            await self._end_copies()
+            self._save()
+
+    async def let_go(self) -> None:
+        """End a migration whose cut-over is done: delete what held messages.
+
+        Raises:
+            BrokerUnreachableError: a cluster does not answer.
+        """
+        await self._source.check()
+        await self._target.check()
+        found = await inventory(self._source, self._asked.namespaces)
+        await let_go(self._source, self._target, found.parts)
+
+    async def _work(self) -> Report:
+        await self._cut_over.wait()
+        self._say("cutting over")
+        for attempt in range(1, CUT_OVER_TRIES + 1):
+            try:
+                report = await self._try_cut_over()
+                break
+            except (SdkError, BrokerUnreachableError) as error:
+                if attempt == CUT_OVER_TRIES:
+                    raise
+                self._say(f"the cut-over is interrupted, and begins again: {_line(error)}")
+                await asyncio.sleep(CUT_OVER_PAUSE_S)
+        self._directory.write_report(
+            text="".join(f"{each}\n" for each in report.lines()), json_text=report.to_json()
+        )
+        await self._end_copies()
+        self._directory.cut_over_ended()
+        if is_moved_whole(report):
+            # First noted, then done: a process that comes after a kill does not begin anew.
+            self._directory.remember(self._asked.model_copy(update={"is_done": True}))
+            await let_go(self._source, self._target, list(self._copies))
+        return report
+
+    async def _try_cut_over(self) -> Report:
+        await self._scan()
+        cut_over = CutOver(
+            self._source,
+            self._target,
+            self._clusters,
+            self._found,
+            list(self._copies.values()),
+            self._schemas,
+            self._say,
+        )
+        return await cut_over.run()
+
+    # Topics that come and go
+
+    async def _scan(self) -> None:
+        """Have copies of all topics that the source has now.
+
+        Raises:
+            BrokerUnreachableError: a cluster does not answer.
+            DeployError: a person must do something.
+        """
+        async with self._scanning:
+            found = await inventory(self._source, self._asked.namespaces)
+            former = {each.name: each for each in self._found.topics}
+            changed = [each for each in found.topics if former.get(each.name) != each]
+            new = Inventory(found.tenants, found.namespaces, changed)
+            if changed or found.namespaces.keys() != self._found.namespaces.keys():
+                found.notes += await create_all(self._target, new, self._clusters)
+            self._found = found
+            parts = found.parts
+            for topic in set(self._copies) - set(parts):
+                await _end([self._tasks.pop(topic)])
+                del self._copies[topic]
+                self._tell_once(f"topic {topic} is gone at the source; what was copied stays")
+            bytes_max = max(TOPIC_BYTES_MIN, BYTES_MAX // max(1, len(parts)))
+            for topic in parts:
+                if topic not in self._copies:
+                    self._begin(topic, bytes_max)
+
+    def _begin(self, topic: TopicName, bytes_max: int) -> None:
+        copied = self._directory.load(topic)
+        self._directory.repair(topic, copied)
+        copy = TopicCopy(
+            topic,
+            self._source,
+            self._target,
+            source_of(self._source.cluster),
+            self._schemas,
+            copied,
+            bytes_max=bytes_max,
+            attaching=self._attaching,
+        )
+        self._copies[topic] = copy
+        self._restarts[topic] = copy.restarts
+        self._entries_told[topic] = copied.entries
+        self._tasks[topic] = asyncio.create_task(copy.run(), name=f"copy-{topic}")
+
+    async def _end_copies(self) -> None:
+        tasks, self._tasks = list(self._tasks.values()), {}
+        await _end(tasks)
+
+    # The ticker
+
+    async def _tick(self) -> None:
+        """
+        Raises:
+            DeployError: of a copy that cannot go on.
+        """
+        ticks = 0
+        while True:
+            await asyncio.sleep(TICK_S)
+            ticks += 1
+            for task in list(self._tasks.values()):
+                if task.done() and not task.cancelled():
+                    task.result()
+            if ticks % SAVE_TICKS == 0:
+                self._save()
+            if ticks % PROGRESS_TICKS == 0:
+                self._tell_progress()
+            if self._directory.is_cut_over_asked:
+                self._cut_over.set()
+            if not self._cut_over.is_set() and ticks % RESCAN_TICKS == 0:
+                await self._rescan()
+
+    async def _rescan(self) -> None:
+        try:
+            await self._scan()
+        except BrokerUnreachableError as error:
+            self._tell_once(f"new topics cannot be looked for just now: {_line(error)}")
+
+    def _save(self) -> None:
+        for topic, copy in self._copies.items():
+            is_anew = self._restarts[topic] != copy.restarts
+            self._restarts[topic] = copy.restarts
+            if is_anew:
+                self._directory.append(topic, "", anew=True)
+            copy.save(partial(self._directory.append, topic))
+
+    # What is told
+
+    def _tell_plan(self) -> None:
+        found = self._found
+        self._say(
+            f"moving {len(found.topics)} topics ({len(found.parts)} with partitions) of "
+            f"{len(found.namespaces)} namespaces from cluster {self._source.cluster} "
+            f"({self._source.url}) to {self._target.cluster} ({self._target.url})"
+        )
+        for note in found.notes:
+            self._tell_once(f"note: {note}")
+        for namespace, document in found.namespaces.items():
+            for each in namespace_plan(document, self._clusters).unknown:
+                self._tell_once(f"note: {namespace}: the target has no policy {each}")
+        self._say(
+            "following the source; to cut over, stop its clients and run: magnetar migrate "
+            f"--state {self._directory.path} --cut-over"
+        )
+
+    def _tell_progress(self) -> None:
+        busy = 0
+        for topic, copy in self._copies.items():
+            busy += copy.copied.entries != self._entries_told.get(topic)
+            self._entries_told[topic] = copy.copied.entries
+            if copy.problem:
+                self._tell_once(f"{topic} waits: {copy.problem}")
+        messages = sum(each.copied.messages for each in self._copies.values())
+        if busy:
+            self._say(f"{messages} messages are copied; {busy} of {len(self._copies)} topics busy")
+        else:
+            self._tell_once(f"{messages} messages are copied; no topic is busy")
+
+    def _tell_once(self, line: str) -> None:
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
+        if line not in self._told:
+            self._told.add(line)
+            self._say(line)
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,215 @@
+"""Policies and permissions: set at the target in the end, and compared.
+
+A policy that the target refuses or does not know stops nothing: it is told in one line, and counts
+as a difference.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from magnetar.deploy.admin_client import RequestRefusedError, topic_path
+from magnetar.deploy.migration.creating import Inventory
+from magnetar.deploy.migration.policies import (
+    QUOTAS,
+    TOPIC_ONLY_AT_SOURCE,
+    TOPIC_POLICIES,
+    Permissions,
+    Setting,
+    comparable,
+    namespace_plan,
+    permissions_in,
+    quota_settings,
+    topic_setting,
+)
+from magnetar.deploy.migration.report import Report
+from magnetar.deploy.migration.selection import Clusters, TopicPlan, tenant_body
+from magnetar.deploy.migration.sides import Side, is_refusal
+
+_OFF: Final = 405
+"""Status of a cluster that has policies of topics switched off."""
+_DISPATCH_RATE: Final = "dispatchRate"
+
+
+class PolicyMove:
+    """Sets policies at the target by those of the source, and compares them."""
+
+    def __init__(self, source: Side, target: Side, clusters: Clusters, report: Report) -> None:
+        self._source = source
+        self._target = target
+        self._clusters = clusters
+        self._report = report
+
+    async def move(self, found: Inventory) -> None:
+        """Set and compare everything that is no message, topic, schema or subscription.
+
+        Raises:
+            BrokerUnreachableError: one of the clusters does not answer.
+        """
+        for tenant, info in found.tenants.items():
+            await self._compare_tenant(tenant, info)
+        for namespace, document in found.namespaces.items():
+            await self._move_namespace(namespace, document)
+        for plan in found.topics:
+            if plan.name.is_persistent and not await self._move_topic(plan):
+                self._report.notes.append("the source has policies of topics switched off")
+                return
+
+    async def _compare_tenant(self, tenant: str, info: dict[str, Any]) -> None:
+        wanted, _ = tenant_body(info, self._clusters)
+        there = await self._target.get(f"tenants/{tenant}") or {}
+        for field, value in wanted.items():
+            self._report.compare("tenant", f"{tenant} {field}", value, there.get(field) or [])
+
+    # Namespaces
+
+    async def _move_namespace(self, namespace: str, document: dict[str, Any]) -> None:
+        report, clusters = self._report, self._clusters
+        plan = namespace_plan(document, clusters)
+        report.notes += [f"{namespace}: {each}" for each in plan.notes]
+        for each in plan.unknown:
+            report.compare(
+                "policy", f"{namespace} {each}", each, None, "the target has none", same=False
+            )
+        base = f"namespaces/{namespace}"
+        refused = await self._set(base, plan.settings)
+        permissions = permissions_in(document)
+        await self._set(base, _grants(permissions))
+        for topic, grants in permissions.topics.items():
+            await self._set(_path_of(topic), _role_settings("permissions", grants))
+        there = await self._target.get(base) or {}
+        ones = comparable(document, clusters.source)
+        others = comparable(there, clusters.target)
+        for name in sorted({*ones, *others}):
+            report.compare(
+                "policy",
+                f"{namespace} {name}",
+                ones.get(name),
+                others.get(name),
+                refused.get(name, ""),
+            )
+        self._compare_permissions(namespace, permissions, permissions_in(there))
+
+    def _compare_permissions(self, namespace: str, one: Permissions, other: Permissions) -> None:
+        kinds: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = (
+            ("role", one.namespace, other.namespace),
+            ("topic", one.topics, other.topics),
+            ("subscription", one.subscriptions, other.subscriptions),
+        )
+        for kind, ones, others in kinds:
+            for name in sorted({*ones, *others}):
+                self._report.compare(
+                    "permission", f"{namespace} {kind} {name}", ones.get(name), others.get(name)
+                )
+
+    async def _set(self, base: str, settings: Iterable[Setting]) -> dict[str, str]:
+        """Set policies; returns why the target refuses some."""
+        refused = {}
+        for each in settings:
+            try:
+                await self._target.ask(each.method, f"{base}/{each.path}", each.body, each.query)
+            except RequestRefusedError as error:
+                refused[each.name] = str(error)
+        return refused
+
+    # Topics
+
+    async def _move_topic(self, plan: TopicPlan) -> bool:
+        """Set the policies of one topic; returns whether the source has policies of topics."""
+        path = topic_path(plan.name)
+        try:
+            wanted = await self._of_topic(path)
+        except RequestRefusedError as error:
+            if is_refusal(error, _OFF):
+                return False
+            raise
+        refused = await self._set(path, wanted.values())
+        for name, setting in wanted.items():
+            there = await self._target.get(_reading(path, setting))
+            value = setting.body if setting.body is not None else _query_value(setting)
+            if setting.path == "backlogQuota":
+                there = (there or {}).get(setting.query["backlogQuotaType"])
+            self._report.compare(
+                "topic policy", f"{plan.name} {name}", value, there, refused.get(name, "")
+            )
+        for name in TOPIC_ONLY_AT_SOURCE:
+            found = await self._optional(f"{path}/{name}")
+            if found:
+                self._report.compare(
+                    "topic policy",
+                    f"{plan.name} {name}",
+                    found,
+                    None,
+                    "the target has none",
+                    same=False,
+                )
+        return True
+
+    async def _of_topic(self, path: str) -> dict[str, Setting]:
+        """The policies that a topic has at the source, by their names."""
+        found: dict[str, Setting] = {}
+        for policy in TOPIC_POLICIES:
+            setting = topic_setting(
+                policy, await self._optional(f"{path}/{policy.topic}"), self._clusters
+            )
+            if setting is not None:
+                found[policy.topic] = setting
+        for quota in quota_settings(await self._optional(f"{path}/{QUOTAS}")):
+            found[quota.name] = quota
+        return found
+
+    async def move_subscription_rate(self, topic: TopicPlan, subscription: str) -> None:
+        """Set the dispatch rate that a subscription has of its own, if it has one.
+
+        Raises:
+            BrokerUnreachableError: one of the clusters does not answer.
+        """
+        path = f"{topic_path(topic.name)}/{quote(subscription, safe='')}/{_DISPATCH_RATE}"
+        rate = await self._optional(path)
+        if not rate:
+            return
+        name = f"{subscription} {_DISPATCH_RATE}"
+        base, _, rest = path.rpartition(f"/{quote(subscription, safe='')}/")
+        setting = Setting(name, "POST", f"{quote(subscription, safe='')}/{rest}", rate)
+        refused = await self._set(base, [setting])
+        self._report.compare(
+            "topic policy",
+            f"{topic.name} {name}",
+            rate,
+            await self._target.get(path),
+            refused.get(name, ""),
+        )
+
+    async def _optional(self, path: str) -> Any:
+        """What the source has there; None: nothing, or it does not know the path."""
+        try:
+            return await self._source.get(path)
+        except RequestRefusedError as error:
+            if is_refusal(error, 400, 412, 500):
+                return None  # a release that has no such policy
+            raise
+
+
+def _reading(path: str, setting: Setting) -> str:
+    return f"{path}/{QUOTAS if setting.path == 'backlogQuota' else setting.path}"
+
+
+def _query_value(setting: Setting) -> Any:
+    text = next(iter(setting.query.values()))
+    return int(text) if text.lstrip("-").isdecimal() else text
+
+
+def _grants(permissions: Permissions) -> Iterable[Setting]:
+    yield from _role_settings("permissions", permissions.namespace)
+    yield from _role_settings("permissions/subscription", permissions.subscriptions)
+
+
+def _role_settings(path: str, grants: Mapping[str, Any]) -> Iterable[Setting]:
+    for name, values in grants.items():
+        yield Setting(name, "POST", f"{path}/{quote(name, safe='')}", list(values))
+
+
+def _path_of(topic: str) -> str:
+    domain, _, rest = topic.partition("://")
+    namespace, _, name = rest.rpartition("/")
+    return f"{domain}/{namespace}/{quote(name, safe='')}"

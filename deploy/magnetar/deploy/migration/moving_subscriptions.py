@@ -1,0 +1,239 @@
+"""Subscriptions: read at the source, set at the target, and compared.
+
+Nothing at the source changes but for its redelivery counts: where a consumer has to look at a
+backlog, it acknowledges nothing. Nobody else may be connected then.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from magnetar.deploy.admin_client import RequestRefusedError, topic_path
+from magnetar.deploy.errors import MigrationDiffersError
+from magnetar.deploy.migration.entries import Credit
+from magnetar.deploy.migration.positions import EntryRange, PositionMap
+from magnetar.deploy.migration.raw_clients import RawConsumer
+from magnetar.deploy.migration.report import Report
+from magnetar.deploy.migration.sides import Side, is_refusal, subscription_path
+from magnetar.deploy.migration.subscriptions import (
+    Moved,
+    Seen,
+    SubscriptionState,
+    Told,
+    expected_open,
+    is_told_by_statistics,
+    told_by,
+)
+from magnetar.ledger.position import EARLIEST, Position
+from magnetar.sdk.wire import TopicName
+
+LOOK_BYTES_MAX: Final = 8 << 20
+"""About how much of a backlog may be in memory while it is looked at."""
+LOOK_IDLE_S: Final = 2.0
+"""Without a message for so long, the cluster is asked how much of the backlog is left."""
+LOOK_TRIES: Final = 30
+"""How often it is asked before we give up."""
+_STATS: Final = {"getPreciseBacklog": "true", "subscriptionBacklogSize": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A topic or partition, with what is known of its copies."""
+
+    topic: TopicName
+    copied: PositionMap
+
+
+async def subscriptions_at(side: Side, topic: TopicName) -> Mapping[str, Told]:
+    """Return what a cluster tells of a topic's subscriptions, by name.
+
+    Raises:
+        BrokerUnreachableError: it does not answer.
+    """
+    path = topic_path(topic)
+    stats = await side.get(f"{path}/stats", _STATS) or {}
+    internal = await side.get(f"{path}/internalStats") or {}
+    return {each.state.name: each for each in told_by(stats, internal)}
+
+
+async def state_at_source(
+    source: Side, part: Part, told: Told, *, keeps_parts: bool
+) -> SubscriptionState:
+    """Return everything that the source knows of a subscription.
+
+    Raises:
+        SdkError, DeployError: it cannot be had now.
+    """
+    state = told.state
+    if is_told_by_statistics(told, part.copied, keeps_parts=keeps_parts):
+        return state
+    last = part.copied.last
+    end = EARLIEST if last is None else last.source
+    seen = await look(source, part.topic, state, end)
+    return replace(state, acked=seen.acked(end), parts=seen.parts, backlog=seen.entries)
+
+
+async def look(side: Side, topic: TopicName, state: SubscriptionState, end: Position) -> Seen:
+    """Read a backlog, and acknowledge nothing.
+
+    Args:
+        end: position of the last entry of the topic.
+
+    Raises:
+        SdkError, DeployError: it cannot be read to its end.
+    """
+    seen = Seen(state.mark)
+    news = asyncio.Event()
+    connection = await side.connection_for(topic)
+    consumer = RawConsumer(connection, side.next_id(), news.set)
+    await consumer.attach(topic, state.name)
+    credit = Credit(LOOK_BYTES_MAX)
+    backlog, tries = state.backlog, 0
+    position = state.mark
+    try:
+        while True:
+            news.clear()
+            consumer.check()
+            while consumer.has_entries:
+                entry = consumer.take()
+                position, tries = max(position, entry.position), 0
+                credit.received(entry.messages, len(entry.payload))
+                credit.done(entry.messages)
+                seen.saw(entry.position, entry.words, entry.messages)
+            if seen.entries >= backlog or position >= end:
+                return seen
+            asked = credit.ask()
+            if asked:
+                consumer.flow(asked)
+            if not await _happened(news, LOOK_IDLE_S):
+                tries += 1
+                told = (await subscriptions_at(side, topic)).get(state.name)
+                backlog = 0 if told is None else told.state.backlog
+                if tries > LOOK_TRIES:
+                    raise MigrationDiffersError(
+                        f"{topic}: the {side.what} has delivered {seen.entries} of {backlog} "
+                        f"entries of subscription {state.name}, and goes on no more: see whether "
+                        "a consumer gets them, then repeat --cut-over"
+                    )
+    finally:
+        await consumer.close()
+
+
+async def _happened(news: asyncio.Event, within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            await news.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def set_at_target(
+    target: Side, topic: TopicName, state: SubscriptionState, wanted: Moved
+) -> None:
+    """Have a subscription at the target, in the state that it has at the source.
+
+    Raises:
+        SdkError, DeployError: it cannot be set now.
+    """
+    mark = wanted.mark
+    place: dict[str, object] = {
+        "ledgerId": -1 if mark is None else mark.ledger_id,
+        "entryId": -1 if mark is None else mark.entry_id,
+        "partitionIndex": topic.partition_index,
+        "isExcluded": mark is not None,
+    }
+    path = subscription_path(topic, state.name)
+    query = {"replicated": "true"} if state.is_replicated else None
+    is_new = await target.create(path, {**place, "properties": dict(state.properties)}, query)
+    if not is_new:
+        await _reset(target, topic, state.name, path, place)
+    if not wanted.acked and not wanted.parts:
+        return
+    news = asyncio.Event()
+    consumer = RawConsumer(await target.connection_for(topic), target.next_id(), news.set)
+    await consumer.attach(topic, state.name)
+    try:
+        await consumer.acknowledge(
+            (
+                Position(each.ledger_id, entry_id)
+                for each in wanted.acked
+                for entry_id in range(each.first, each.last + 1)
+            ),
+            wanted.parts.items(),
+        )
+    finally:
+        await consumer.close()
+
+
+async def _reset(
+    target: Side, topic: TopicName, name: str, path: str, place: Mapping[str, object]
+) -> None:
+    told = (await subscriptions_at(target, topic)).get(name)
+    if told is not None and told.consumers:
+        raise MigrationDiffersError(
+            f"{topic}: subscription {name} is in use at the target already, by "
+            f"{', '.join(told.consumers)}: disconnect its consumers until the cut-over is done"
+        )
+    try:
+        await target.ask("POST", f"{path}/resetcursor", dict(place))
+    except RequestRefusedError as error:
+        if not is_refusal(error, 412):
+            raise
+        raise MigrationDiffersError(
+            f"{topic}: subscription {name} cannot be reset at the target: {error}"
+        ) from error
+
+
+async def compare_subscription(
+    target: Side, part: Part, state: SubscriptionState, wanted: Moved, report: Report
+) -> None:
+    """Read at the target what is acknowledged, and compare.
+
+    Raises:
+        SdkError, DeployError: it cannot be read now.
+    """
+    label = f"{part.topic} {state.name}"
+    told = (await subscriptions_at(target, part.topic)).get(state.name)
+    report.compare("subscription", label, True, told is not None, "whether it exists")
+    if told is None:
+        return
+    found = told.state
+    if wanted.parts or not told.is_complete:
+        last = part.copied.last
+        end = EARLIEST if last is None else last.target
+        seen = await look(target, part.topic, found, end)
+        found = replace(found, acked=seen.acked(end), parts=seen.parts, backlog=seen.entries)
+    expected = expected_open(wanted, part.copied)
+    backlog = sum(each.entries for each in expected)
+    report.compare("backlog", label, backlog, found.backlog, "entries")
+    there = part.copied.open_ranges(found.mark, found.acked)
+    if state.backlog > backlog:
+        report.notes.append(
+            f"{label}: the source counts {state.backlog} entries of backlog; "
+            f"{state.backlog - backlog} of them are no messages, or were acknowledged meanwhile"
+        )
+    elif state.backlog < backlog:
+        report.compare(
+            "backlog", f"{label} as the source counts", state.backlog, backlog, "entries"
+        )
+    same = list(expected) == list(there)
+    report.compare(
+        "position", label, _shown(expected), _shown(there), "entries to deliver", same=same
+    )
+    report.compare(
+        "batch holes",
+        label,
+        {str(position): list(each.words) for position, each in wanted.parts.items()},
+        {str(position): list(each.words) for position, each in found.parts.items()},
+        "messages of batches to deliver",
+    )
+    report.compare(
+        "subscription", f"{label} properties", dict(state.properties), dict(found.properties)
+    )
+    report.compare("subscription", f"{label} replicated", state.is_replicated, found.is_replicated)
+
+
+def _shown(ranges: Sequence[EntryRange]) -> str:
+    return ", ".join(f"{each.ledger_id}:{each.first}-{each.last}" for each in ranges[:20])

@@ -1,0 +1,236 @@
+"""Policies: which requests set at the target what the source has, and what the target lacks. Pure.
+
+A namespace's policies come as one document (`GET /namespaces/{t}/{ns}`), those of a topic one by
+one. Which of them the target knows, and under which path each is set, is the broker's own table
+(`broker.policies.table`). What is not in it is told, one line each.
+
+Source: pulsar-admin sheet, sections 8.2, 8.3 and 9.4.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from magnetar.broker.http.namespace_json import UNSET
+from magnetar.broker.policies.table import POLICIES, Policy
+from magnetar.deploy.migration.selection import Clusters
+
+DURING: Final = "ALWAYS_COMPATIBLE"
+"""Compatibility of schemas in namespaces of the target until the end: the source has accepted the
+schemas already, perhaps under other rules."""
+
+COMPATIBILITY_PATH: Final = "schemaCompatibilityStrategy"
+_COMPATIBILITY: Final = "schema_compatibility_strategy"
+_BY_KEY: Final[Mapping[str, Policy]] = {
+    each.key: each for each in POLICIES if each.key and each.namespace
+}
+_OTHERS: Final = frozenset(
+    {
+        "auth_policies",  # permissions are moved by themselves
+        "replication_clusters",
+        "allowed_clusters",
+        "bundles",
+        "backlog_quota_map",
+        "deleted",
+        "properties",
+        "clusterDispatchRate",  # former name of topicDispatchRate
+        "latency_stats_sample_rate",
+        "policies_update_count",
+        "clusterThatCanDeleteNamespace",  # a mark of a deletion under way
+    }
+)
+_FORMER_RATES: Final = ("clusterDispatchRate", "topicDispatchRate")
+_NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
+_FALSE_IS_UNSET: Final = ("schemaValidationEnforced", "dispatcherPauseOnAckStatePersistent")
+"""Policies of topics that Pulsar shows as false where they are not set."""
+
+TOPIC_POLICIES: Final[Sequence[Policy]] = tuple(each for each in POLICIES if each.topic)
+QUOTAS: Final = "backlogQuotaMap"
+_OF_PULSAR: Final = (
+    "retention",
+    "persistence",
+    "messageTTL",
+    "subscriptionExpirationTime",
+    "deduplicationEnabled",
+    "deduplicationSnapshotInterval",
+    "delayedDelivery",
+    "inactiveTopicPolicies",
+    "maxProducers",
+    "maxConsumers",
+    "maxConsumersPerSubscription",
+    "maxSubscriptionsPerTopic",
+    "maxUnackedMessagesOnConsumer",
+    "maxUnackedMessagesOnSubscription",
+    "maxMessageSize",
+    "publishRate",
+    "dispatchRate",
+    "subscriptionDispatchRate",
+    "replicatorDispatchRate",
+    "subscribeRate",
+    "compactionThreshold",
+    "offloadPolicies",
+    "replication",
+    "subscriptionTypesEnabled",
+    "schemaCompatibilityStrategy",
+    "schemaValidationEnforced",
+    "autoSubscriptionCreation",
+    "entryFilters",
+    "shadowTopics",
+    "dispatcherPauseOnAckStatePersistent",
+)
+
+TOPIC_ONLY_AT_SOURCE: Final = tuple(
+    name for name in _OF_PULSAR if name not in {each.topic for each in POLICIES}
+)
+"""Policies of topics that Apache Pulsar has, and the target's table has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One request that sets a policy."""
+
+    name: str
+    method: str
+    path: str
+    """Behind the namespace or topic."""
+    body: Any
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPlan:
+    """What is to be set, and what to tell about the rest."""
+
+    settings: tuple[Setting, ...]
+    unknown: tuple[str, ...] = ()
+    """Names, with values, that the target does not have."""
+    notes: tuple[str, ...] = ()
+
+
+def namespace_plan(document: Mapping[str, Any], clusters: Clusters) -> PolicyPlan:
+    """Return how to set the policies of a namespace."""
+    settings: list[Setting] = []
+    notes: list[str] = []
+    for key, value in _values(document, clusters.source):
+        if key == _COMPATIBILITY:
+            continue
+        policy = _BY_KEY[key]
+        settings.append(Setting(key, policy.namespace_verb, policy.namespace, value))
+        if policy.note:
+            notes.append(f"policy {key} has no effect at the target: {policy.note}")
+    settings.append(compatibility_setting(document))
+    settings += quota_settings(document.get("backlog_quota_map"))
+    for key, path in (
+        ("replication_clusters", "replication"),
+        ("allowed_clusters", "allowedClusters"),
+    ):
+        names, missing = clusters.names(document.get(key) or ())
+        notes += [
+            f"{key}: cluster {each} is left out: the target does not know it" for each in missing
+        ]
+        if names and names != [clusters.target]:
+            settings.append(Setting(key, "POST", path, list(names)))
+    unknown = [
+        f"{key} = {value}"
+        for key, value in document.items()
+        if key not in _BY_KEY and key not in _OTHERS and is_set(key, value)
+    ]
+    return PolicyPlan(tuple(settings), tuple(sorted(unknown)), tuple(notes))
+
+
+def compatibility_setting(document: Mapping[str, Any]) -> Setting:
+    """Return how to give a namespace the source's schema compatibility, in place of `DURING`."""
+    value = document.get(_COMPATIBILITY) or UNSET[_COMPATIBILITY]
+    return Setting(_COMPATIBILITY, "PUT", COMPATIBILITY_PATH, value)
+
+
+def is_set(key: str, value: Any) -> bool:
+    """Return whether a value in a document of policies says anything."""
+    return value not in _NOTHING and value is not False and value != UNSET.get(key)
+
+
+def _values(document: Mapping[str, Any], cluster: str) -> Iterator[tuple[str, Any]]:
+    """The policies that are set and have a path of their own. Rates are of the cluster itself."""
+    for key, policy in _BY_KEY.items():
+        value = document.get(key)
+        if policy.is_per_cluster and isinstance(value, Mapping):
+            value = value.get(cluster)
+            if value is None and key == _FORMER_RATES[1]:
+                value = (document.get(_FORMER_RATES[0]) or {}).get(cluster)
+        if value not in _NOTHING and value != UNSET.get(key):
+            yield key, value
+
+
+def quota_settings(quotas: Any) -> Iterable[Setting]:
+    """Return how to set quotas of the backlog, by their types."""
+    for kind, quota in _quotas(quotas).items():
+        yield Setting(
+            f"backlogQuota {kind}", "POST", "backlogQuota", quota, {"backlogQuotaType": kind}
+        )
+
+
+def comparable(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+    """Return a namespace's policies in a form that does not depend on the cluster's name."""
+    found = dict(_values(document, cluster))
+    quotas = _quotas(document.get("backlog_quota_map"))
+    found |= {f"backlogQuota {kind}": quota for kind, quota in quotas.items()}
+    return found
+
+
+def _quotas(quotas: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Quotas by their types, without the former name of `limitSize`, which Pulsar writes beside
+    it."""
+    return {
+        kind: {
+            name: value
+            for name, value in quota.items()
+            if name != "limit" or "limitSize" not in quota
+        }
+        for kind, quota in (quotas or {}).items()
+    }
+
+
+def topic_setting(policy: Policy, value: Any, clusters: Clusters) -> Setting | None:
+    """Return how to set a policy of a topic; None: there is nothing to set."""
+    if (
+        value in _NOTHING
+        or value == policy.unset
+        or (value is False and policy.topic in _FALSE_IS_UNSET)
+    ):
+        return None
+    if policy.topic == "replication":
+        value, _ = clusters.names(value)
+        if not value or value == [clusters.target]:
+            return None
+        value = list(value)
+    if policy.topic_query:
+        return Setting(policy.topic, "POST", policy.topic, None, {policy.topic_query: str(value)})
+    return Setting(policy.topic, "POST", policy.topic, value)
+
+
+Grants = Mapping[str, Sequence[str]]
+"""Actions by role; of subscriptions, roles by subscription."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """The permissions of roles in a namespace, its topics and its subscriptions."""
+
+    namespace: Grants
+    topics: Mapping[str, Grants]
+    subscriptions: Grants
+
+
+def permissions_in(document: Mapping[str, Any]) -> Permissions:
+    """Return the permissions in a document of policies, which releases write differently."""
+    found = document.get("auth_policies") or {}
+    topics = found.get("destination_auth") or found.get("topic_auth") or {}
+    return Permissions(
+        _sorted(found.get("namespace_auth")),
+        {topic: _sorted(grants) for topic, grants in topics.items() if grants},
+        _sorted(found.get("subscription_auth_roles")),
+    )
+
+
+def _sorted(grants: Any) -> Grants:
+    return {name: sorted(each) for name, each in (grants or {}).items()}

@@ -1,0 +1,212 @@
+"""The state directory of a migration: what was asked for, and how far copies have come.
+
+    lock              locked (flock) while a migration runs here
+    migration.json    the URLs and namespaces, and whether the cut-over is done
+    topics/NAME.runs  the position map of one topic or partition, appended
+    cut-over          there while a cut-over is asked for
+    report.txt, report.json   of the last comparison
+
+The position maps can be lost: they are read again from the target.
+See docs/operations/migration.md.
+"""
+
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+from typing import IO, Final
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from magnetar.deploy.errors import DataDirectoryError, DataDirectoryLockedError, SettingsError
+from magnetar.deploy.migration.positions import PositionMap
+from magnetar.sdk.wire import TopicName
+
+FORMAT: Final = 1
+"""Stored on disk, never renumber."""
+_NAME_MAX: Final = 200
+"""Characters of a file's name; longer names of topics end in a digest."""
+_DIGEST: Final = 32
+
+
+class Asked(BaseModel):
+    """What a migration is to do: migration.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int = FORMAT
+    source: str
+    source_admin: str
+    target: str
+    target_admin: str
+    namespaces: tuple[str, ...] = ()
+    """Empty: all."""
+    is_done: bool = False
+    """The cut-over is done, and nothing differed."""
+
+
+class StateDirectory:
+    """The files; between `lock` and `unlock` nobody else writes them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[bytes] | None = None
+
+    def lock(self) -> bool:
+        """Make the directory, and lock it; returns whether nobody else has it.
+
+        Raises:
+            DataDirectoryError: it cannot be used.
+        """
+        try:
+            (self.path / "topics").mkdir(parents=True, exist_ok=True)
+            lock = (self.path / "lock").open("ab")
+        except OSError as error:
+            raise DataDirectoryError(
+                f"cannot use the state directory {self.path}: {error.strerror}; choose another "
+                "--state"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            return False
+        self._lock = lock
+        return True
+
+    def unlock(self) -> None:
+        """Let others use it."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def locked_error(self) -> DataDirectoryLockedError:
+        """Return what to tell when another process has it."""
+        return DataDirectoryLockedError(
+            f"another migration runs in {self.path}: give --cut-over to end it, or choose another "
+            "--state"
+        )
+
+    # What was asked for
+
+    def asked(self) -> Asked | None:
+        """Return what was asked for the last time; None: nothing.
+
+        Raises:
+            DataDirectoryError: the file cannot be read, or is of a newer release.
+        """
+        path = self.path / "migration.json"
+        try:
+            found = Asked.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            raise DataDirectoryError(
+                f"{path} cannot be read: {' '.join(str(error).split())[:200]}; choose another "
+                "--state: what is copied is found at the target"
+            ) from error
+        if found.format > FORMAT:
+            raise DataDirectoryError(
+                f"{path} is of a newer release (format {found.format}); use that, or choose "
+                "another --state"
+            )
+        return found
+
+    def remember(self, asked: Asked) -> None:
+        """Write what was asked for."""
+        self._replace("migration.json", asked.model_dump_json(indent=2) + "\n")
+
+    def write_report(self, *, text: str, json_text: str) -> None:
+        """Write the report of a comparison."""
+        self._replace("report.txt", text)
+        self._replace("report.json", json_text + "\n")
+
+    def _replace(self, name: str, text: str) -> None:
+        path = self.path / name
+        new = path.with_name(f"{name}.new")
+        new.write_text(text)
+        os.replace(new, path)
+
+    # The signal to cut over
+
+    def ask_to_cut_over(self) -> None:
+        """Leave word for the process that has the directory."""
+        (self.path / "cut-over").touch()
+
+    @property
+    def is_cut_over_asked(self) -> bool:
+        """Whether somebody has."""
+        return (self.path / "cut-over").exists()
+
+    def cut_over_ended(self) -> None:
+        """Take the word away."""
+        (self.path / "cut-over").unlink(missing_ok=True)
+
+    # Position maps
+
+    def load(self, topic: TopicName) -> PositionMap:
+        """Return what is known of a topic."""
+        try:
+            return PositionMap.of_lines(self._runs_path(topic).read_text("ascii", "replace"))
+        except FileNotFoundError:
+            return PositionMap()
+
+    def append(self, topic: TopicName, lines: str, *, anew: bool = False) -> None:
+        """Append lines to a topic's map; `anew`: in place of all before."""
+        with self._runs_path(topic).open("w" if anew else "a", encoding="ascii") as file:
+            file.write(lines)
+
+    def repair(self, topic: TopicName, copied: PositionMap) -> None:
+        """Write a map as a whole: the file may end in a torn line, and has replaced ones."""
+        copied.all_is_unsaved()
+        self.append(topic, copied.unsaved_lines(), anew=True)
+
+    def _runs_path(self, topic: TopicName) -> Path:
+        name = quote(str(topic), safe="")
+        if len(name) > _NAME_MAX:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+            name = f"{name[: _NAME_MAX - _DIGEST]}-{digest}"
+        return self.path / "topics" / f"{name}.runs"
+
+
+def wanted(
+    found: Asked | None,
+    *,
+    source: str,
+    source_admin: str,
+    target: str,
+    target_admin: str,
+    namespaces: tuple[str, ...],
+) -> Asked:
+    """Return what to do, by the options and by what was asked for before.
+
+    Raises:
+        SettingsError: an option is missing, or other namespaces were meant before.
+    """
+    given = {
+        "source": source,
+        "source_admin": source_admin,
+        "target": target,
+        "target_admin": target_admin,
+    }
+    names = {
+        "source": "--from",
+        "source_admin": "--from-admin",
+        "target": "--to",
+        "target_admin": "--to-admin",
+    }
+    if found is None:
+        missing = [names[field] for field, value in given.items() if not value]
+        if missing:
+            raise SettingsError(
+                f"{', '.join(missing)} missing: the state directory knows no migration yet"
+            )
+        return Asked(**given, namespaces=namespaces)  # type: ignore[arg-type]
+    if namespaces and namespaces != found.namespaces:
+        before = ",".join(found.namespaces) or "all"
+        raise SettingsError(
+            f"--namespaces differs from before ({before}): leave it out, or choose another --state"
+        )
+    changed = {field: value for field, value in given.items() if value}
+    return found.model_copy(update=changed)

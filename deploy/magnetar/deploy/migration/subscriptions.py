@@ -1,0 +1,195 @@
+"""The state of a subscription: what the source says of it, and what that is at the target. Pure.
+
+A subscription has a mark (everything up to it is acknowledged), entries behind it that are
+acknowledged one by one, and batches of which some messages are. Clusters tell the first two in a
+topic's internal statistics (`markDeletePosition`, `individuallyDeletedMessages`); Magnetar shows at
+most 1,000 ranges there. Neither tells the third: it is seen by a consumer, in the `ack_set` of a
+message. So a subscription is read by a consumer, which acknowledges nothing, where statistics
+cannot say everything (`is_told_by_statistics`).
+
+Source: pulsar-admin sheet, sections 9.5 and 9.6.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from magnetar.deploy.migration.positions import EntryRange, Interval, PositionMap
+from magnetar.ledger.position import EARLIEST, Position
+
+HOLD: Final = "magnetar.migrate"
+"""Name of the subscriptions that the migration itself has on both sides: at the source it is read,
+and at both sides it holds messages until everything is moved."""
+
+EARLIEST_BODY: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+"""The place before the first message, over HTTP."""
+
+_INTERNAL: Final = (HOLD, "__compaction", "pulsar.dedup", "magnetar.geo.marks")
+_INTERNAL_PREFIX: Final = "pulsar.repl."
+_RANGE: Final = re.compile(r"([\[(])(-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)([\])])")
+
+
+class PartOfBatch(NamedTuple):
+    """A batch of which some messages are acknowledged."""
+
+    words: tuple[int, ...]
+    """The ack_set: a bit for each message, 1 if it is not acknowledged."""
+    messages: int
+    """In the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionState:
+    """What is acknowledged of a topic, in positions of the cluster that was asked."""
+
+    name: str
+    mark: Position
+    acked: tuple[Interval, ...] = ()
+    parts: Mapping[Position, PartOfBatch] = field(default_factory=dict)
+    backlog: int = 0
+    """Entries that are not acknowledged, as the cluster itself says."""
+    is_replicated: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What statistics say of a subscription."""
+
+    state: SubscriptionState
+    ranges_total: int
+    """Ranges of entries that are acknowledged one by one; more than are listed, perhaps."""
+    consumers: tuple[str, ...]
+    """Names of those that are connected."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all ranges are listed."""
+        return self.ranges_total <= len(self.state.acked)
+
+
+def is_moved(name: str, stats: Mapping[str, Any]) -> bool:
+    """Return whether a subscription is one of an application, and outlives its consumers."""
+    if name in _INTERNAL or name.startswith(_INTERNAL_PREFIX):
+        return False
+    return bool(stats.get("isDurable", stats.get("durable", True)))
+
+
+def told_by(stats: Mapping[str, Any], internal: Mapping[str, Any]) -> Sequence[Told]:
+    """Return the subscriptions of one topic, by its statistics and internal statistics."""
+    found = []
+    for name, each in sorted((stats.get("subscriptions") or {}).items()):
+        cursor = (internal.get("cursors") or {}).get(name)
+        if cursor is None or not is_moved(name, each):
+            continue
+        acked = ranges_in(str(cursor.get("individuallyDeletedMessages") or ""))
+        total = cursor.get("totalNonContiguousDeletedMessagesRange")
+        state = SubscriptionState(
+            name,
+            position_in(str(cursor["markDeletePosition"])),
+            tuple(acked),
+            backlog=int(each.get("msgBacklog") or 0),
+            is_replicated=bool(each.get("isReplicated", each.get("replicated", False))),
+            properties=dict(each.get("subscriptionProperties") or {}),
+        )
+        consumers = tuple(str(one.get("consumerName")) for one in each.get("consumers") or ())
+        found.append(Told(state, len(acked) if total is None else int(total), consumers))
+    return found
+
+
+def position_in(text: str) -> Position:
+    """Parse `ledger:entry`.
+
+    Raises:
+        ValueError: of another form.
+    """
+    ledger_id, _, entry_id = text.partition(":")
+    return Position(int(ledger_id), int(entry_id))
+
+
+def ranges_in(text: str) -> Sequence[Interval]:
+    """Parse ranges as Pulsar writes them: `[(1:2..1:5],(1:7..1:9]]`. A round bracket leaves its end
+    out, a square one takes it in."""
+    found = []
+    for opening, *numbers, closing in _RANGE.findall(text):
+        after_ledger, after_entry, through_ledger, through_entry = map(int, numbers)
+        found.append(
+            Interval(
+                Position(after_ledger, after_entry - (opening == "[")),
+                Position(through_ledger, through_entry - (closing == ")")),
+            )
+        )
+    return found
+
+
+def is_told_by_statistics(told: Told, copied: PositionMap, *, keeps_parts: bool) -> bool:
+    """Return whether statistics say everything of a subscription.
+
+    Args:
+        copied: of the topic, at the source.
+        keeps_parts: whether the cluster keeps which messages of a batch are acknowledged.
+    """
+    if not told.is_complete:
+        return False
+    may_have_parts = keeps_parts and copied.has_batches_behind(told.state.mark)
+    return not may_have_parts or told.state.backlog == 0
+
+
+class Seen:
+    """What a consumer that acknowledges nothing has seen of a subscription's backlog."""
+
+    def __init__(self, mark: Position) -> None:
+        self._last = mark
+        self._acked: list[Interval] = []
+        self.parts: dict[Position, PartOfBatch] = {}
+        self.entries = 0
+
+    def saw(self, position: Position, words: Sequence[int], messages: int) -> None:
+        """An entry was delivered. Positions ascend; what comes again is not counted twice."""
+        if position <= self._last:
+            return
+        before = Position(position.ledger_id, position.entry_id - 1)
+        if before > self._last:
+            self._acked.append(Interval(self._last, before))
+        if words:
+            self.parts[position] = PartOfBatch(tuple(words), messages)
+        self._last = position
+        self.entries += 1
+
+    def acked(self, end: Position) -> tuple[Interval, ...]:
+        """What is acknowledged, up to the end of the topic."""
+        rest = (Interval(self._last, end),) if end > self._last else ()
+        return (*self._acked, *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A subscription as it is to be at the target."""
+
+    mark: Position | None
+    """None: nothing is acknowledged."""
+    acked: tuple[EntryRange, ...]
+    parts: Mapping[Position, PartOfBatch]
+
+    @property
+    def intervals(self) -> list[Interval]:
+        """`acked`, as intervals."""
+        return [each.interval for each in self.acked]
+
+
+def moved(state: SubscriptionState, copied: PositionMap) -> Moved:
+    """Translate a state of the source into positions of the target."""
+    acked = [each for interval in state.acked for each in copied.translate(interval)]
+    parts = {}
+    for position, part in state.parts.items():
+        place = copied.exact(position)
+        if place is not None:
+            parts[place] = part
+    return Moved(copied.floor(state.mark), tuple(acked), parts)
+
+
+def expected_open(wanted: Moved, copied: PositionMap) -> Sequence[EntryRange]:
+    """Return which entries at the target are to be delivered."""
+    mark = EARLIEST if wanted.mark is None else wanted.mark
+    return copied.open_ranges(mark, wanted.intervals)

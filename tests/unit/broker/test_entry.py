@@ -1,5 +1,7 @@
 """What the broker looks at in an entry."""
 
+from typing import Any
+
 import pytest
 
 from magnetar.broker.base.entry import (
@@ -44,13 +46,13 @@ def test_messages_in_an_entry(stored: bytes, messages: int, index: int) -> None:
     assert last_batch_index_of(stored) == index
 
 
-@pytest.mark.parametrize("key", [{}, {"partition_key": "k"}])
+@pytest.mark.parametrize("fields", [{}, {"partition_key": "k"}])
 @pytest.mark.parametrize("hashes", [(0, 0), (88, 160), (65_535, 65_535)])
 def test_the_range_of_hashes_that_clients_of_pulsar_5_send_costs_no_parsing(
-    hashes: tuple[int, int], key: dict[str, str]
+    hashes: tuple[int, int], fields: dict[str, Any]
 ) -> None:
     low, high = hashes
-    stored = entry(entry_hash_min=low, entry_hash_max=high, **key)
+    stored = entry(entry_hash_min=low, entry_hash_max=high, **fields)
     assert admit(stored) is None
     assert messages_of(stored) == 1
     assert admit(entry(entry_hash_min=low, num_messages_in_batch=3)) is not None

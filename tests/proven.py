@@ -26,8 +26,8 @@ SPARK = "spark"
 _SPARK_SOURCES = ("sdk/magnetar/sdk/spark", "sdk/magnetar/sdk/wire", "tests/integration/spark")
 _SPARK_PACKAGES = ("pyspark", "pyarrow", "fastavro")
 
-LEDGERS, CLUSTERS, STORAGE = "ledgers", "clusters", "storage"
-_FAMILIES = (LEDGERS, CLUSTERS, STORAGE)
+LEDGERS, CLUSTERS, STORAGE, GEO = "ledgers", "clusters", "storage", "geo"
+_FAMILIES = (LEDGERS, CLUSTERS, STORAGE, GEO)
 """Families of mutations."""
 
 
@@ -105,6 +105,8 @@ def _replay_keys(family: str) -> dict[str, str]:
     from tests.simulation import mutate as ledgers
     from tests.simulation.cluster import mutate as clusters
     from tests.simulation.cluster.mutations.registry import mutation as cluster_mutation
+    from tests.simulation.geo import mutate as geo
+    from tests.simulation.geo.mutations import mutation as geo_mutation
     from tests.simulation.mutations.mutation import files_changed_by
     from tests.simulation.mutations.registry import mutation
     from tests.simulation.mutations.storage_registry import storage_mutation
@@ -114,6 +116,7 @@ def _replay_keys(family: str) -> dict[str, str]:
         LEDGERS: (ledgers.CAUGHT, mutation),
         CLUSTERS: (clusters.CAUGHT, cluster_mutation),
         STORAGE: (storage.CAUGHT, storage_mutation),
+        GEO: (geo.CAUGHT, geo_mutation),
     }[family]
     catches: dict[str, object] = json.loads(caught.read_text())
     return {

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.wire import Flag, Op, Status
 from tests.simulation.cluster.events import ClusterEvent
+from tests.simulation.geo.events import GeoEvent
 
 E = TypeVar("E")
 
@@ -340,6 +341,7 @@ Event = (
     | LogAppended
     | LogRead
     | ClusterEvent
+    | GeoEvent
 )
 
 

@@ -37,15 +37,27 @@ class Simulation:
         steps_max: int = 500_000,
         flush_interval_s: float = 5.0,
         journal_file_bytes_max: int = 4096,
+        prefix: str = "",
+        beside: "Simulation | None" = None,
     ) -> None:
+        """
+        Args:
+            prefix: what the ids of its bookies begin with.
+            beside: another cluster of the same run: on its loop, and in its history.
+        """
         self.quorum = quorum
         self.seed = seed
         self._flush_interval_s = flush_interval_s
         self._journal_file_bytes_max = journal_file_bytes_max
-        self.loop = SimLoop(  # type: ignore[abstract]  # no sockets, signals, subprocesses
-            seconds_max=seconds_max, steps_max=steps_max
+        self.prefix = prefix
+        self.loop: SimLoop = (
+            beside.loop
+            if beside is not None
+            else SimLoop(  # type: ignore[abstract]  # no sockets, signals, subprocesses
+                seconds_max=seconds_max, steps_max=steps_max
+            )
         )
-        self.history = History()
+        self.history: History = beside.history if beside is not None else History()
         self.net = Fabric(self.loop, self.history, seed=f"{seed}/net")
         self.store = MetadataServer(self.loop, self.history, seed=f"{seed}/store")
         self.bookies: dict[str, SimBookie] = {}
@@ -66,7 +78,7 @@ class Simulation:
 
     def make_bookie(self) -> SimBookie:
         """A new machine, under the next id; it does not run yet."""
-        bookie_id = f"b{len(self.bookies) + 1}"
+        bookie_id = f"{self.prefix}b{len(self.bookies) + 1}"
         bookie = self.bookies[bookie_id] = SimBookie(
             bookie_id,
             self.loop,

@@ -73,6 +73,7 @@ class SimBrokerProcess(Broker):
             random=random,
             is_clustered=machine.is_clustered,
         )
+        self._remotes.network = SimNetwork(machine.front, process)
         self._http = _NoHttp()  # type: ignore[assignment]  # no sockets here
         self._machine = machine
         self._record_ends(self.services.topics.ends)

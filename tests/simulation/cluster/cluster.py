@@ -75,6 +75,8 @@ class Cluster(Simulation):
         broker_settings: dict[str, object] | None = None,
         has_leases: bool = True,
         ledger_settings: LedgerSettings = FAST,
+        prefix: str = "",
+        beside: Simulation | None = None,
     ) -> None:
         super().__init__(
             bookies=bookies,
@@ -83,6 +85,8 @@ class Cluster(Simulation):
             seconds_max=seconds_max,
             steps_max=steps_max,
             flush_interval_s=flush_interval_s,
+            prefix=prefix,
+            beside=beside,
         )
         self.store: SessionServer = SessionServer(self.loop, self.history, seed=f"{seed}/store")
         self.front = Front(self.loop, self.history, seed=f"{seed}/front")
@@ -99,7 +103,7 @@ class Cluster(Simulation):
         self.store.start()
         await super().start()
         for number in range(1, self._brokers_wanted + 1):
-            await self.make_broker(f"br{number}").start()
+            await self.make_broker(f"{self.prefix}br{number}").start()
 
     def make_bookie(self) -> SimBookie:
         bookie = super().make_bookie()

@@ -52,6 +52,9 @@ class MemoryCursor:
     def set_position_properties(self, properties: Mapping[str, int]) -> None:
         self.position_properties = dict(properties)
 
+    async def delete(self) -> None:
+        """Nothing is stored."""
+
     async def persist(self) -> None:
         self.persists += 1
 

@@ -117,6 +117,21 @@ def test_after_a_seek_back_others_are_told_anew() -> None:
     assert progress.look(at(5), [snapshot(4), snapshot(9)]) == told(4)
 
 
+def test_what_others_were_told_last_is_told_again_where_it_is_asked_for() -> None:
+    progress = Progress("s", snapshots_max=10)
+    progress.tell_again()
+    assert progress.look(at(4), []) is None, "nothing was told"
+    progress.cache.add(snapshot(5))
+    assert progress.look(at(5), []) == told(5)
+    progress.tell_again()
+    assert progress.look(at(6), []) == told(5)
+    assert progress.look(at(6), []) is None
+    progress.tell_again()
+    assert progress.look(at(9), [snapshot(8)]) == told(8), "there is something newer"
+    progress.tell_again()
+    assert progress.look(at(7), []) is None, "an operator or a consumer went back"
+
+
 # What a peer does not have
 
 

@@ -1,6 +1,7 @@
 """How another cluster's record becomes connections to it, and what of it is refused in words."""
 
-from collections.abc import Mapping
+from asyncio import Protocol, Transport
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.features.replication.remotes import RemoteClusters
+from magnetar.sdk.errors import BrokerUnavailableError
 
 URLS = {"brokerServiceUrl": "pulsar://west:6650", "serviceUrl": "http://west:8080"}
 
@@ -90,3 +92,21 @@ async def test_a_token_that_cannot_be_read_is_named_with_its_file(tmp_path: Path
     remote = RemoteClusters(records.read, timeout_ms=1000).cluster("west")
     with pytest.raises(NotAllowedError, match=f"cluster west: its token: .*{file}"):
         await remote.lookup()
+
+
+async def test_connections_go_through_the_network_that_is_given() -> None:
+    tried: list[tuple[str, int]] = []
+
+    class Refusing:
+        async def connect(
+            self, host: str, port: int, factory: Callable[[], Protocol], *, timeout_s: float
+        ) -> Transport:
+            tried.append((host, port))
+            raise ConnectionRefusedError("nobody is there")
+
+    clusters = RemoteClusters(_Records(**URLS).read, timeout_ms=1000)
+    clusters.network = Refusing()
+    with pytest.raises(BrokerUnavailableError):
+        await clusters.cluster("west").find("persistent://public/default/t")
+    assert tried == [("west", 6650)]
+    await clusters.close()

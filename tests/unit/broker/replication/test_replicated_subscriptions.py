@@ -241,6 +241,28 @@ async def test_acknowledgements_become_an_update_that_consumers_do_not_see(sub_t
     assert world.counts.updates_sent == 1
 
 
+async def test_a_cluster_that_is_connected_anew_is_told_again() -> None:
+    """The owner there may have crashed before what it was told was stored."""
+    world = World()
+    consumer = await replicated(world)
+    await world.publish("a")
+    await until(lambda: world.last(Request) is not None)
+    await world.copy_marker(Response(world.last(Request).snapshot_id, "west", Position(30, 5)))
+    consumer.ack(Position(7, 0))
+    await until(lambda: world.last(Update) is not None)
+
+    def updates() -> list[Marker]:
+        return [each for each in world.markers() if isinstance(each, Update)]
+
+    for session, count in ((1, 1), (0, 1), (2, 2), (2, 2)):
+        world.harness.topics.sessions = {"west": session}
+        world.feature.look()
+        await until(lambda: world.feature._timer is None)
+        await settle()
+        assert len(updates()) == count
+    assert set(map(str, updates())) == {str(Update("s", {"west": Position(30, 5)}))}
+
+
 async def test_a_consumer_that_has_left_needs_not_pass_the_snapshot() -> None:
     world = World()
     consumer = await replicated(world)
@@ -464,6 +486,18 @@ async def test_what_was_there_before_copying_began_is_not_acknowledged_for_it() 
     consumer.ack(Position(7, 0), Position(7, 1))
     world.feature.look()
     await until(lambda: world.mark() >= Position(7, 2))
+
+
+async def test_what_an_update_does_not_cover_is_not_known_to_be_copied() -> None:
+    """An entry is read with what a first update covers, and then taken from what is copied."""
+    world = World(**SELDOM)
+    await replicated(world)
+    await world.publish("a", "b", "c")
+    await world.update(Position(7, 0))
+    await until(lambda: world.mark() == Position(7, 0))
+    world.harness.topics.not_copied_through = Position(7, 1)
+    await world.update(Position(7, 2))
+    assert world.mark() == Position(7, 0)
 
 
 async def test_copies_of_a_cluster_that_does_not_copy_to_the_other_one_stay() -> None:

@@ -147,3 +147,18 @@ async def test_entries_that_were_dropped_are_not_copied() -> None:
     assert not world.feature.is_copied("west", first)
     assert world.feature.is_copied("west", Position(first.ledger_id, first.entry_id + 1))
     await world.close()
+
+
+async def test_a_cluster_that_is_back_while_copying_to_it_ends_is_copied_to_again() -> None:
+    """At once, and with the cursor that it had: nothing is left out."""
+    world = World("east", "west")
+    await world.open()
+    world.set("east")
+    await asyncio.sleep(0)
+    (cursor,) = world.feature.cursors()
+    assert list(world.feature.backlogs()) == [], "it is being ended"
+    world.set("east", "west")
+    await settle()
+    assert [each.name for each in world.feature.backlogs()] == ["pulsar.repl.west"]
+    assert list(world.feature.cursors()) == [cursor]
+    await world.close()

@@ -22,6 +22,7 @@ from magnetar.sdk.wire.errors import TopicNotFoundError
 if TYPE_CHECKING:
     from magnetar.sdk.connection import Connection, ConnectionPool
     from magnetar.sdk.lookup import Lookup
+    from magnetar.sdk.ports import Network
 
 ReadCluster = Callable[[str], Awaitable[Mapping[str, Any]]]
 """Reads the record of a cluster: the fields of Pulsar's `ClusterData`."""
@@ -30,10 +31,19 @@ ReadCluster = Callable[[str], Awaitable[Mapping[str, Any]]]
 class RemoteCluster:
     """One other cluster."""
 
-    def __init__(self, name: str, read: ReadCluster, *, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        read: ReadCluster,
+        *,
+        timeout_ms: int,
+        network: "Network | None" = None,
+    ) -> None:
+        """`network`: to addresses without TLS; None: sockets of the system."""
         self.name = name
         self._read = read
         self._timeout_ms = timeout_ms
+        self._network = network
         self._data: Mapping[str, Any] = {}
         self._proof = b""
         """The token that connections were begun with."""
@@ -104,7 +114,8 @@ class RemoteCluster:
             tls_key_file=str(data.get("brokerClientKeyFilePath") or ""),
             tls_checks_host=not data.get("tlsAllowInsecureConnection"),
         )
-        plain, tls = SystemNetwork(), SystemNetwork(lambda: renewed_tls_context(settings))
+        plain = SystemNetwork() if self._network is None else self._network
+        tls = SystemNetwork(lambda: renewed_tls_context(settings))
         self._pool = ConnectionPool(settings, tls if service_url.is_tls else plain)
         http_field = "serviceUrlTls" if over_tls else "serviceUrl"
         http_url = str(data.get(http_field) or "")
@@ -190,13 +201,17 @@ class RemoteClusters:
     def __init__(self, read: ReadCluster, *, timeout_ms: int) -> None:
         self._read = read
         self._timeout_ms = timeout_ms
+        self.network: Network | None = None
+        """To addresses without TLS; None: sockets of the system. Connections that exist stay."""
         self._clusters: dict[str, RemoteCluster] = {}
 
     def cluster(self, name: str) -> RemoteCluster:
         """The cluster of that name; whether there is one is told when it is used."""
         found = self._clusters.get(name)
         if found is None:
-            found = RemoteCluster(name, self._read, timeout_ms=self._timeout_ms)
+            found = RemoteCluster(
+                name, self._read, timeout_ms=self._timeout_ms, network=self.network
+            )
             self._clusters[name] = found
         return found
 

@@ -205,10 +205,14 @@ class Replication(Feature):
 
     async def _apply(self) -> None:
         try:
-            for remote in self._wanted() - set(self._senders):
-                await self._begin(remote)
-            for remote in set(self._cursors) - self._wanted():
-                await self._end(remote)
+            while True:
+                wanted = self._wanted()
+                for remote in sorted(wanted - set(self._senders)):
+                    await self._begin(remote)
+                for remote in sorted(set(self._cursors) - wanted):
+                    await self._end(remote)
+                if self._is_closed or self._wanted() == wanted:
+                    break  # else the policies have changed meanwhile
         except (LedgerError, CursorError, RequestError) as error:
             # The next look tries it again.
             _log.warning("replication_not_changed", topic=str(self._topic.name), error=str(error))
@@ -270,7 +274,8 @@ class Replication(Feature):
             self._close(sender)
             await sender.stopped()
             self._changed()
-        if self._topic.policies.replicated_to and not self._is_closed:
+        lists_others = bool(self._topic.policies.replicated_to) and remote not in self._wanted()
+        if lists_others and not self._is_closed:
             await self._cursors.pop(remote).delete()
             _log.info("replication_ended", topic=str(self._topic.name), cluster=remote)
 

@@ -69,8 +69,9 @@ class Progress:
     def __init__(self, subscription: str, *, snapshots_max: int) -> None:
         self._subscription = subscription
         self.cache = SnapshotCache(snapshots_max)
-        self._told = EARLIEST
-        """Local position of the snapshot that the other clusters were told last."""
+        self._told: Snapshot | None = None
+        """The snapshot that the other clusters were told last."""
+        self._tells_again = False
         self._mark = EARLIEST
         """The mark-delete position at the last look."""
         self._start: Position | None = None
@@ -96,7 +97,12 @@ class Progress:
 
     def not_told(self) -> None:
         """The last update could not be written."""
-        self._told = EARLIEST
+        self.tell_again()
+
+    def tell_again(self) -> None:
+        """Have the next look return once more what the other clusters were told last: they may not
+        have kept it."""
+        self._tells_again = True
 
     def look(self, mark: Position, recent: Sequence[Snapshot]) -> Update | None:
         """Return what the other clusters are to be told; None: nothing new.
@@ -105,14 +111,18 @@ class Progress:
             mark: the mark-delete position now.
             recent: the newest snapshots of the topic, oldest first.
         """
+        tells_again, self._tells_again = self._tells_again, False
         if mark < self._mark:
-            self._told = EARLIEST  # an operator or a consumer went back
+            self._told = None  # an operator or a consumer went back
         self._mark = mark
         found = self.cache.take_through(mark)
         at = bisect_right(recent, mark, key=_local)
         if at and (found is None or found.local < recent[at - 1].local):
             found = recent[at - 1]
-        if found is None or found.local <= self._told or mark == self._mark_of_peer:
+        told = self._told
+        if told is not None and (found is None or found.local <= told.local):
+            found = told if tells_again else None
+        if found is None or mark == self._mark_of_peer:
             return None
-        self._told = found.local
+        self._told = found
         return Update(self._subscription, found.positions)

@@ -215,10 +215,11 @@ class ReceivedUpdates:
             if after is None:
                 absent.trim()
                 return through
+            # What lies beyond is looked at when an update covers it, and not kept before: it may
+            # still be taken from what is copied to the other cluster.
+            entries_max = max(1, min(self._read_entries, log.entries_between(after, through)))
             first, entries = await log.read_range(
-                log.next_position(after),
-                entries_max=self._read_entries,
-                bytes_max=self._read_bytes,
+                log.next_position(after), entries_max=entries_max, bytes_max=self._read_bytes
             )
             if not entries:
                 return mark  # it is trimmed, or about to be: a later look finds it so
@@ -226,11 +227,12 @@ class ReceivedUpdates:
                 Position(first.ledger_id, first.entry_id + at) for at in range(len(entries))
             ]
             absent.on_read(
-                positions[-1],
+                min(positions[-1], through),
                 [
                     position
                     for position, entry in zip(positions, entries, strict=True)
-                    if not self._is_at_peer(position, entry, source, wanted.heard)
+                    if position <= through
+                    and not self._is_at_peer(position, entry, source, wanted.heard)
                 ],
             )
             await asyncio.sleep(0)  # others have their turn

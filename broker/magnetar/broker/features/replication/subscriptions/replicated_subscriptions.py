@@ -189,6 +189,8 @@ class ReplicatedSubscriptions(Feature):
         )
         self._progress: dict[str, Progress] = {}
         """Of the replicated subscriptions, by name."""
+        self._told_in: dict[str, int] = {}
+        """The last connection to each cluster that was noticed; see `Sessions`."""
         self._recent: deque[Snapshot] = deque(maxlen=RECENT_MAX)
         self._written: dict[Position, Snapshot] = {}
         """By the position of the marker, of those behind `_unknown_through`."""
@@ -327,11 +329,23 @@ class ReplicatedSubscriptions(Feature):
         if not self.is_at_work:
             self._taking.give_up()
             return
-        request = self._taking.look(self._now_ms(), self._sessions())
+        sessions = self._sessions()
+        request = self._taking.look(self._now_ms(), sessions)
         if request is not None:
             self._write(request)
+        self._notice_connections(sessions)
         self._tell()
         self._look_later()
+
+    def _notice_connections(self, sessions: Sessions) -> None:
+        """Have a cluster that is connected anew be told once more what it was told last. The topic
+        may have another owner there, and no consumer whose acknowledgements would bring it on: what
+        the former owner had carried out in memory alone, or not yet, is forgotten."""
+        for cluster, session in sessions.items():
+            if session and session != self._told_in.get(cluster):
+                self._told_in[cluster] = session
+                for each in self._progress.values():
+                    each.tell_again()
 
     def _tell(self) -> None:
         """Write updates of the subscriptions that have passed a snapshot."""

@@ -286,6 +286,14 @@ async def test_those_who_watch_a_namespace_hear_of_its_scalable_topics(tmp_path:
         assert list(diff.removed) == ["topic://public/default/first"]
 
 
+async def _begin_split(scene: _Scene) -> None:
+    """The first write of a split, as by a broker that dies right behind it."""
+    now_ms = scene.broker.services.clock.wall_ms()
+    await scene.scalable._change(
+        _TOPIC, lambda record: begin_split(_TOPIC, record, 0, now_ms=now_ms, segments_max=8)
+    )
+
+
 async def test_a_change_that_its_broker_left_is_carried_on_while_clients_have_the_topic_open(
     tmp_path: Path,
 ) -> None:
@@ -293,11 +301,7 @@ async def test_a_change_that_its_broker_left_is_carried_on_while_clients_have_th
     async with _served(tmp_path, scalable_change_patience_ms=50) as scene:
         await look_up(scene.one, _NAME)
         await scene.one.produce(_ROOT)
-        now_ms = scene.broker.services.clock.wall_ms()
-        await scene.scalable._change(
-            _TOPIC,
-            lambda record: begin_split(_TOPIC, record, 0, now_ms=now_ms, segments_max=8),
-        )
+        await _begin_split(scene)
         update, before = await _pushed(scene.one)
         assert [each.type for each in before] == [BaseCommand.CLOSE_PRODUCER]
         assert update.dag.epoch == 2
@@ -309,11 +313,7 @@ async def test_subscriptions_of_a_sealed_segment_wait_until_clients_are_told_of_
     async with _served(tmp_path, scalable_change_patience_ms=60_000) as scene:
         await look_up(scene.one, _NAME)
         await scene.one.produce(_ROOT)
-        now_ms = scene.broker.services.clock.wall_ms()
-        await scene.scalable._change(
-            _TOPIC,
-            lambda record: begin_split(_TOPIC, record, 0, now_ms=now_ms, segments_max=8),
-        )
+        await _begin_split(scene)
         assert scene.scalable.owners is not None
         await scene.scalable.owners.seal(parse_topic_name(_ROOT))
         late = asyncio.ensure_future(scene.other.subscribe(_ROOT, subscription="late"))

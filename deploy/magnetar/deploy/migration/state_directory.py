@@ -6,13 +6,14 @@
     cut-over          there while a cut-over is asked for
     report.txt, report.json   of the last comparison
 
-The position maps can be lost: they are read again from the target.
+The position maps can be lost: they are read again from the target. All else is synced: after a
+power failure, a cut-over that is done must not begin again and take subscriptions back that clients
+have used since.
 See docs/operations/migration.md.
 """
 
 import fcntl
 import hashlib
-import os
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote
@@ -21,6 +22,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from magnetar.deploy.errors import DataDirectoryError, DataDirectoryLockedError, SettingsError
 from magnetar.deploy.migration.positions import PositionMap
+from magnetar.ledger.ports import Disk
+from magnetar.ledger.system import SystemDisk
 from magnetar.sdk.wire import TopicName
 
 FORMAT: Final = 1
@@ -49,8 +52,10 @@ class Asked(BaseModel):
 class StateDirectory:
     """The files; between `lock` and `unlock` nobody else writes them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+        """`disk`: has `path`; None: that of the operating system."""
         self.path = path
+        self._disk = SystemDisk() if disk is None else disk
         self._lock: IO[bytes] | None = None
 
     def lock(self) -> bool:
@@ -123,16 +128,14 @@ class StateDirectory:
         self._replace("report.json", json_text + "\n")
 
     def _replace(self, name: str, text: str) -> None:
-        path = self.path / name
-        new = path.with_name(f"{name}.new")
-        new.write_text(text)
-        os.replace(new, path)
+        self._disk.replace_file(str(self.path / name), text.encode())
 
     # The signal to cut over
 
     def ask_to_cut_over(self) -> None:
         """Leave word for the process that has the directory."""
         (self.path / "cut-over").touch()
+        self._disk.sync_directory(str(self.path))
 
     @property
     def is_cut_over_asked(self) -> bool:
@@ -142,6 +145,7 @@ class StateDirectory:
     def cut_over_ended(self) -> None:
         """Take the word away."""
         (self.path / "cut-over").unlink(missing_ok=True)
+        self._disk.sync_directory(str(self.path))
 
     # Position maps
 

@@ -15,6 +15,7 @@ from magnetar.broker.features.scalable import changes
 from magnetar.broker.features.scalable.layout import RING
 from magnetar.broker.features.scalable.record import ScalableTopicRecord, SegmentState, fault_of
 from magnetar.broker.policies.model import decode
+from magnetar.ledger.metadata.store import VALUE_BYTES_MAX
 from magnetar.sdk.wire import TopicName
 
 TOPIC = TopicName.parse("persistent://public/default/t")
@@ -98,6 +99,24 @@ def test_splits_stop_at_the_limit_of_active_segments() -> None:
     record = split(new(), 0, segments_max=2)
     with pytest.raises(NotAllowedError, match="scalable_segments_max"):
         split(record, 1, segments_max=2)
+
+
+@pytest.mark.parametrize("spare_bytes", [0, -1])
+def test_no_change_begins_whose_record_the_store_might_refuse_at_the_commit(
+    spare_bytes: int,
+) -> None:
+    """The parents would be sealed by then."""
+
+    def with_filler(size: int) -> ScalableTopicRecord:
+        return changes.new_topic(1, now_ms=10, segments_max=64, properties={"k": "x" * size})
+
+    size = changes.RECORD_BYTES_MAX - len(split(with_filler(0), 0).encode()) + spare_bytes + 1
+    if spare_bytes < 0:
+        done = split(with_filler(size), 0)
+        assert len(done.encode()) == changes.RECORD_BYTES_MAX < VALUE_BYTES_MAX
+    else:
+        with pytest.raises(NotAllowedError, match="has had 1 segments"):
+            split(with_filler(size), 0)
 
 
 def test_a_merge_makes_one_of_two_whatever_their_order() -> None:

@@ -145,6 +145,21 @@ async def test_a_plain_topic_that_appears_at_the_creation_keeps_the_name(scene: 
     assert await scene.topics.find(TOPIC) is None
 
 
+async def test_a_topic_that_was_published_to_at_its_creation_is_not_given_up(scene: Scene) -> None:
+    segment = TOPIC.segment(0, start=0, end=0xFFFF)
+    answers = iter((False, True))
+
+    async def is_taken() -> bool:
+        is_second = next(answers)
+        if is_second:
+            await scene.logs.create_log(segment)
+        return is_second
+
+    await scene.topics.create(TOPIC, 1, is_taken=is_taken)
+    assert await scene.active() == [0]
+    assert await scene.topics.segment(segment) is not None
+
+
 async def test_a_split_carries_all_durable_subscriptions_to_the_children(scene: Scene) -> None:
     await scene.create()
     parent = await scene.name(0)

@@ -7,6 +7,7 @@ from magnetar.deploy.errors import DataDirectoryError, SettingsError
 from magnetar.deploy.migration.positions import PositionMap
 from magnetar.deploy.migration.state_directory import Asked, StateDirectory, wanted
 from magnetar.ledger.position import Position
+from magnetar.ledger.system import SystemDisk
 from magnetar.sdk.wire import TopicName
 
 TOPIC = TopicName.parse("persistent://public/default/a b%2F")
@@ -42,6 +43,32 @@ def test_the_second_process_knows_what_the_first_was_asked(directory: StateDirec
     assert wanted(directory.asked(), **nothing, namespaces=()) == asked
     moved = wanted(asked, **{**nothing, "source": "pulsar://c:6650"}, namespaces=())
     assert (moved.source, moved.target) == ("pulsar://c:6650", "pulsar://b:6650")
+
+
+class _NotedDisk(SystemDisk):
+    """Notes what is made durable: names of files, and what their folder held then."""
+
+    def __init__(self) -> None:
+        self.synced: list[object] = []
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        super().replace_file(path, data)
+        self.synced.append(Path(path).name)
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        self.synced.append((Path(path) / "cut-over").exists())
+
+
+def test_a_power_failure_takes_no_word_of_the_cut_over_back(tmp_path: Path) -> None:
+    disk = _NotedDisk()
+    directory = StateDirectory(tmp_path, disk)
+    directory.ask_to_cut_over()
+    assert disk.synced == [True]
+    directory.cut_over_ended()
+    assert disk.synced == [True, False]
+    directory.remember(Asked.model_validate({**GIVEN, "is_done": True}))
+    assert "migration.json" in disk.synced
 
 
 def test_what_is_missing_at_the_first_start_is_told() -> None:

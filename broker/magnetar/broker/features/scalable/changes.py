@@ -32,6 +32,10 @@ from magnetar.broker.features.scalable.record import (
 )
 from magnetar.sdk.wire import TopicName
 
+RECORD_BYTES_MAX = 900_000
+"""Of a record after a change. Below the limit of the metadata store, which must not refuse the
+commit when the parents are sealed already. Some thousands of splits."""
+
 
 def new_topic(
     segments: int, *, now_ms: int, segments_max: int, properties: Mapping[str, str] | None = None
@@ -97,7 +101,7 @@ def begin_split(
             "(scalable_segments_max of the broker)"
         )
     ranges = ((parent.hash_start, at - 1), (at, parent.hash_end))
-    return _begun(record, ChangeKind.SPLIT, (segment_id,), ranges, now_ms)
+    return _begun(topic, record, ChangeKind.SPLIT, (segment_id,), ranges, now_ms)
 
 
 def begin_merge(
@@ -121,7 +125,7 @@ def begin_merge(
             f"segments {one} and {other} of {topic} do not lie side by side: they cannot be merged"
         )
     ranges = ((first.hash_start, second.hash_end),)
-    return _begun(record, ChangeKind.MERGE, (first.id, second.id), ranges, now_ms)
+    return _begun(topic, record, ChangeKind.MERGE, (first.id, second.id), ranges, now_ms)
 
 
 def commit(
@@ -190,12 +194,17 @@ def _active(topic: TopicName, record: ScalableTopicRecord, segment_id: int) -> S
 
 
 def _begun(
+    topic: TopicName,
     record: ScalableTopicRecord,
     kind: ChangeKind,
     parents: tuple[int, ...],
     ranges: tuple[tuple[int, int], ...],
     now_ms: int,
 ) -> ScalableTopicRecord:
+    """
+    Raises:
+        NotAllowedError: the record becomes too large.
+    """
     first_id = record.next_segment_id
     children = tuple(
         SegmentRecord(
@@ -209,7 +218,17 @@ def _begun(
         for number, (start, end) in enumerate(ranges)
     )
     change = PendingChange(kind=kind, parents=parents, children=children, begun_ms=now_ms)
-    return _checked(record, {"change": change, "next_segment_id": first_id + len(ranges)})
+    begun = _checked(record, {"change": change, "next_segment_id": first_id + len(ranges)})
+    done = commit(begun, change, now_ms=now_ms)
+    assert done is not None
+    size_bytes = len(done.encode())
+    if size_bytes > RECORD_BYTES_MAX:
+        raise NotAllowedError(
+            f"the record of {topic} would have {size_bytes} bytes, and the limit is "
+            f"{RECORD_BYTES_MAX}: it has had {len(record.segments)} segments; move its messages to "
+            "a new topic"
+        )
+    return begun
 
 
 def _checked(record: ScalableTopicRecord, update: Mapping[str, object]) -> ScalableTopicRecord:

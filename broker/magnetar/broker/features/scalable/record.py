@@ -76,14 +76,14 @@ class SegmentRecord(BaseModel):
 
 
 class PendingChange(BaseModel):
-    """A change of the layout that has begun: whoever sees it may bring it to its end."""
+    """A split or merge that has begun. Any broker may finish it."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     kind: ChangeKind
     parents: tuple[int, ...]
     children: tuple[SegmentRecord, ...]
-    """As they will be, in the order of their ranges."""
+    """The segments that it makes, in the order of their ranges."""
     begun_ms: int = Field(ge=0)
 
 
@@ -151,7 +151,7 @@ class ScalableTopicRecord(Record):
 
 
 def fault_of(record: ScalableTopicRecord) -> str:
-    """What does not hold of a record, in words; empty: everything does."""
+    """Return which rule a record breaks, in words; empty: none."""
     return _fault_of_segments(record) or _fault_of_links(record) or _fault_of_change(record)
 
 

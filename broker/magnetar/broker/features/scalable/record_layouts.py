@@ -1,8 +1,8 @@
 """Layouts of scalable topics: from their records, which are read and watched.
 
-Whoever follows a layout also sees a split or merge that does not come to its end, because the
-broker that began it is gone. After `patience_ms` it carries the change on; several brokers may do
-that at once. So a change is left alone only as long as nobody has the topic open anywhere.
+A broker that follows a layout also sees when a split or merge stands still, because the broker that
+began it is gone. After `patience_ms` it carries the change on; several brokers may do so at once. A
+change waits only while no client has the topic open anywhere.
 """
 
 import asyncio

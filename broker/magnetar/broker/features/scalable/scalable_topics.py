@@ -1,7 +1,7 @@
 """The scalable topics of the cluster: create, read, split, merge and delete them.
 
 Everything is in the metadata store, so any broker may do it, and several may do one thing at once.
-A split or merge goes through these steps; whoever finds the change in the record carries it on:
+A split or merge takes five steps. Any broker that finds the change in the record carries it on:
 
 1. begin: one compare-and-set names the change in the record. Nothing else is different yet.
 2. prepare: the children get logs, with all durable subscriptions of the parents at their beginning.
@@ -66,7 +66,8 @@ class SegmentOwners(Protocol):
         ...
 
     async def delete(self, segment: TopicName) -> None:
-        """Delete what a segment holds, whoever uses it; one that is not there is deleted.
+        """Delete the data of a segment, also while clients use it. A segment that does not exist
+        counts as deleted.
 
         Raises:
             RequestError: it is not deleted, or nobody knows.
@@ -145,7 +146,8 @@ class ScalableTopics:
         return record
 
     async def segment(self, name: TopicName) -> SegmentRecord | None:
-        """What the record of its topic says of a segment; None: there is none of that name.
+        """Return the part of its topic's record that describes a segment; None: the topic has no
+        segment of that name.
 
         Raises:
             BrokerMetadataError
@@ -239,12 +241,25 @@ class ScalableTopics:
         if await is_taken():
             raise taken
         await self._change(topic, first)
-        if await is_taken():
-            # It appeared by itself in this moment: that one holds messages, this one none.
-            await self._change(topic, lambda _: None)
+        if await is_taken() and await self._give_way(topic, record):
             raise taken
         _log.info("scalable_topic_created", topic=str(topic), segments=segments)
         return record
+
+    async def _give_way(self, topic: TopicName, record: ScalableTopicRecord) -> bool:
+        """Leave the name to a plain topic that appeared by itself in this moment; returns whether
+        it could be left. A client may have published to a segment meanwhile: what was acknowledged
+        there must not become unreachable, and then there are both."""
+        mark = partial(changes.mark_deleted, topic)
+        await self._change(topic, mark)  # From here on no segment is loaded that has no log yet.
+        paths = [naming.log_path(each.name_in(topic)) for each in record.segments]
+        await asked(self._store.catch_up(), f"read segments of {topic}")
+        for path in paths:
+            if await asked(self._store.exists(path), f"read {path}") is not None:
+                await self._change(topic, partial(mark, is_deleted=False))
+                return False
+        await self.forget(topic)
+        return True
 
     async def split(self, topic: TopicName, segment_id: int, *, at: int | None = None) -> None:
         """Divide a segment in two; returns when the children take messages. `at`: first hash of
@@ -252,7 +267,7 @@ class ScalableTopics:
 
         Raises:
             As `changes.begin_split`.
-            RequestError: it has begun, and is carried on by whoever follows the topic.
+            RequestError: it has begun; brokers that follow the topic carry it on.
         """
         now_ms = self._clock.wall_ms()
         await self._begin(
@@ -267,7 +282,7 @@ class ScalableTopics:
 
         Raises:
             As `changes.begin_merge`.
-            RequestError: it has begun, and is carried on by whoever follows the topic.
+            RequestError: it has begun; brokers that follow the topic carry it on.
         """
         now_ms = self._clock.wall_ms()
         await self._begin(

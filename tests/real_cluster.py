@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from magnetar.deploy.cluster_plan import (
+    PORTS,
     ClusterPlan,
     ClusterShape,
     Kind,
@@ -26,12 +27,12 @@ from magnetar.deploy.cluster_plan import (
     environment_of,
     plan_cluster,
 )
-from magnetar.deploy.cluster_ports import choose_ports
 from magnetar.deploy.options import Quorum, default_quorum, parse_quorum
 from tests.processes import (
     HOST,
     ServerProcess,
     descendants_of,
+    free_ports,
     magnetar_command,
     magnetar_environment,
 )
@@ -39,17 +40,6 @@ from tests.standalone import is_ready_line
 
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
-
-_ANY_PORTS = {
-    (kind, name): 0
-    for kind, names in (
-        (Kind.ZOOKEEPER, ("native", "quorum", "election")),
-        (Kind.BOOKIE, ("native", "http")),
-        (Kind.BROKER, ("native", "http")),
-        (Kind.AUTORECOVERY, ("http",)),
-    )
-    for name in names
-}
 
 
 class RealCluster:
@@ -95,7 +85,12 @@ class RealCluster:
             directory.resolve(),
             shape,
             quorum=chosen,
-            ports=choose_ports(shape, host=HOST, kept={}, first=_ANY_PORTS),
+            # Ours until this process ends. Chosen as `magnetar cluster` does, another worker could
+            # find one free as well, before its server listens.
+            ports={
+                name: dict(zip(PORTS[kind], free_ports(len(PORTS[kind])), strict=True))
+                for name, kind in shape.names()
+            },
             hosts={name: (hosts or {}).get(name, HOST) for name in names},
             zookeeper_url=zookeeper_url,
         )

@@ -315,7 +315,8 @@ class BookieSettings(LinkSettings):
         gt=0,
         le=1,
         description="A round deletes nothing if the metadata store lacks more than this share of "
-        "the bookie's ledgers: the metadata is then probably wrong.",
+        "the bookie's ledgers: the metadata is then probably wrong. If the metadata store records "
+        "deletions (embedded), the record of each ledger decides instead.",
     )
     gc_brake_ledgers_min: int = Field(
         default=100,

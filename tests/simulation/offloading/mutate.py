@@ -39,7 +39,7 @@ def search(mutation: Mutation, runs_max: int) -> tuple[int, list[str]] | None:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--runs", type=int, default=600)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     caught = json.loads(CAUGHT.read_text()) if CAUGHT.exists() else {}

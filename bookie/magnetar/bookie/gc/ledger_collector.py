@@ -4,11 +4,13 @@ One collection: the cluster must be the one that our data belongs to; snapshot o
 listing of the metadata; what it lacks are candidates, unless the listing is not plausible
 (`dead_ledgers.py`); the metadata of each candidate is read, and only an explicit "no such ledger"
 deletes it (rule 10.1). A store that records deletions must have one of it: without, the metadata
-lost the ledger, and this copy may be the last trace of it. Where the store records none, and many
-of few ledgers are missing at once, each must have been missing for a while
-(`Brake.patience_s`). Any error deletes nothing. Deleting is to forget: what requests know, the
-caches and the state at once, the index with the flush at the end. The bytes in the entry logs go
-when that is durable, and not here.
+lost the ledger, and this copy may be the last trace of it. There the brake asks nothing of shares,
+since a topic that is deleted may well have had all ledgers: it ends a round that meets many ledgers
+without a record. Where the store records none, and many of few ledgers are missing at once, each
+must have been missing for a while (`Brake.patience_s`). Any error deletes nothing.
+
+Deleting is to forget: what requests know, the caches and the state at once, the index with the
+flush at the end. The bytes in the entry logs go when that is durable, and not here.
 
 A ledger cannot come to life between confirmation and deletion: its metadata is made before its
 first entry, and ids are never used again.
@@ -35,6 +37,8 @@ from magnetar.ledger.ports import Clock
 _log = structlog.get_logger(__name__)
 
 _DELETIONS_PER_FLUSH = 10_000
+UNRECORDED_MAX = 100
+"""Ledgers that the metadata lost, after which a round asks for no more: each costs a line."""
 
 
 class LedgerSource(Protocol):
@@ -85,7 +89,8 @@ class LedgerCollector:
                 brake. Each is confirmed all the same.
 
         Raises:
-            ImplausibleListingError, ForeignMetadataError, LedgerError: nothing was deleted.
+            ImplausibleListingError, ForeignMetadataError, LedgerError: nothing was deleted, or what
+                a record says was, before `UNRECORDED_MAX` ledgers came that have none.
             StorageError: the flush failed; the ledgers are gone from memory, and from the disk
                 with the next flush.
         """
@@ -97,7 +102,10 @@ class LedgerCollector:
         # Once more: the listing may have taken minutes.
         await self._calls.check_instance()
         deleted = 0
+        unrecorded_before = self._metrics.unrecorded_ledgers
         for ledger_id in candidates:
+            if self._metrics.unrecorded_ledgers - unrecorded_before >= UNRECORDED_MAX:
+                break
             if not await self._is_dead(source, ledger_id, accept_vanished=accept_vanished):
                 continue
             if not self._ledgers.delete(ledger_id, self._clock.monotonic_s()):
@@ -110,6 +118,12 @@ class LedgerCollector:
         if deleted:
             await self._storage.flush()
             _log.info("ledgers_deleted", ledgers=deleted)
+        unrecorded = self._metrics.unrecorded_ledgers - unrecorded_before
+        if unrecorded >= UNRECORDED_MAX:
+            raise ImplausibleListingError(
+                f"the metadata store lacks at least {unrecorded} ledgers of this bookie without a "
+                "record that they were deleted: they are kept, the metadata lost them"
+            )
         return deleted
 
     def _patiently(self, candidates: list[int]) -> list[int]:
@@ -169,7 +183,8 @@ async def missing_ledgers(
 ) -> list[int]:
     """The local ledgers, looked at before, that the metadata does not list, ascending.
 
-    `local_ids` is used up; `brake` as in `DeadLedgerSearch.candidates`.
+    `local_ids` is used up; `brake` as in `DeadLedgerSearch.candidates`, and not used on a source
+    that records deletions.
 
     Raises:
         ImplausibleListingError, ForeignMetadataError, LedgerError
@@ -187,4 +202,4 @@ async def missing_ledgers(
         # The manager checks its own listing too. A listing that is wrong is no reason to end the
         # process, and none to delete.
         raise ImplausibleListingError(f"the listing of ledgers is broken: {error}") from error
-    return search.candidates(brake)
+    return search.candidates(None if source.records_deletions else brake)

@@ -7,7 +7,7 @@ import pytest
 from magnetar.bookie.errors import ForeignMetadataError, ImplausibleListingError
 from magnetar.bookie.gc.dead_ledgers import Brake
 from magnetar.bookie.gc.gc_metrics import GcMetrics
-from magnetar.bookie.gc.ledger_collector import LedgerCollector
+from magnetar.bookie.gc.ledger_collector import UNRECORDED_MAX, LedgerCollector
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.errors import LedgerError
@@ -113,6 +113,31 @@ async def test_a_share_of_one_accepts_what_the_metadata_lost() -> None:
     assert await bookie.collect() == []
 
 
+@pytest.mark.parametrize("listed", [[], [0], range(40)], ids=["none", "one", "less than half"])
+async def test_where_deletions_are_recorded_any_share_of_the_ledgers_goes(
+    listed: Sequence[int],
+) -> None:
+    """As after the deletion of the one large topic: each ledger has its record."""
+    bookie = Bookie(range(100), listed)
+    assert await bookie.collect() == list(listed)
+    assert bookie.metrics.brakes == 0
+
+
+async def test_a_round_ends_at_many_ledgers_that_the_metadata_lost() -> None:
+    bookie = Bookie(range(UNRECORDED_MAX + 50), [])
+    bookie.cluster.lost = set(range(1, UNRECORDED_MAX + 50))
+    with pytest.raises(ImplausibleListingError, match="without a record"):
+        await bookie.collect()
+    assert bookie.storage.ledger_ids() == list(range(1, UNRECORDED_MAX + 50))
+    assert len(bookie.cluster.reads) == UNRECORDED_MAX + 1
+
+
+async def test_a_round_goes_on_below_that_many() -> None:
+    bookie = Bookie(range(UNRECORDED_MAX + 50), [])
+    bookie.cluster.lost = set(range(1, UNRECORDED_MAX))
+    assert await bookie.collect() == list(range(1, UNRECORDED_MAX))
+
+
 async def test_most_of_few_ledgers_must_be_missing_for_a_while() -> None:
     bookie = Bookie(range(4), [0])
     bookie.cluster.records_deletions = False
@@ -192,6 +217,7 @@ LIES: dict[str, Lie] = {
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
 async def test_b10_a_listing_that_lies_deletes_nothing(lie: Lie) -> None:
     bookie = Bookie([*range(80), *range(200, 220)], range(300))
+    bookie.cluster.records_deletions = False
     bookie.cluster.lie = lie
     await bookie.refuses(ImplausibleListingError)
     assert bookie.cluster.reads == []
@@ -221,11 +247,13 @@ async def test_b10_a_listing_that_the_manager_itself_finds_broken_deletes_nothin
 async def test_rule_10_2_a_metadata_store_that_forgot_most_ledgers_deletes_nothing() -> None:
     """As one that was restored from an old backup: each ledger is explicitly unknown."""
     bookie = Bookie(range(100), range(49))
+    bookie.cluster.records_deletions = False
     await bookie.refuses(ImplausibleListingError)
 
 
 async def test_rule_10_2_a_person_can_say_that_they_were_deleted() -> None:
     bookie = Bookie(range(100), [0])
+    bookie.cluster.records_deletions = False
     assert await bookie.collect(accept_vanished=True) == [0]
 
 

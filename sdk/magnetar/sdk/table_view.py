@@ -7,7 +7,7 @@ async for change in view.changes():
 
 Keys are as their producers gave them: a key of bytes is bytes here, too, and another key than the
 text that is its base64. Messages without a key, and those that cannot be read, are left out; one
-without a value (or an empty one) removes its key. With `read_compacted` (the default) it begins
+without a value (or an empty one) removes its key. Without settings of its own it begins
 with what compaction has left, which is a message per key.
 """
 
@@ -30,23 +30,6 @@ _log = logging.getLogger("magnetar.sdk")
 _READ_MAX = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableViewSettings:
-    """One table view."""
-
-    name: str = ""
-    read_compacted: bool = True
-    receiver_queue_messages: int = 1_000
-    topics_update_ms: int = 60_000
-    """How often to ask for new partitions, and for topics that fit a pattern."""
-    changes_max: int = 10_000
-    """Changes that may wait for one `changes()`; who is slower than that gets TooSlowError."""
-
-    def __post_init__(self) -> None:
-        if self.changes_max < 1:
-            raise ValueError(f"changes_max is {self.changes_max}; allowed are 1 and more")
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """A key has a new value, or None: it is gone."""
@@ -65,9 +48,18 @@ class OpenReader(Protocol):
 class TableView(Mapping[str | bytes, bytes]):
     """Made by `Client.table_view`. Reading it is no I/O: a task keeps a dict current."""
 
-    def __init__(self, open_reader: OpenReader, settings: TableViewSettings) -> None:
+    def __init__(
+        self, open_reader: OpenReader, settings: ReaderSettings, *, changes_max: int
+    ) -> None:
+        """
+        Args:
+            changes_max: changes that may wait for one `changes()`; a slower one gets TooSlowError.
+        """
+        if changes_max < 1:
+            raise ValueError(f"changes_max is {changes_max}; allowed are 1 and more")
         self._open_reader = open_reader
         self._settings = settings
+        self._changes_max = changes_max
         self._reader: Reader | None = None
         self._messages: dict[str | bytes, Message] = {}
         self._read_to: dict[str, MessageId] = {}
@@ -100,7 +92,7 @@ class TableView(Mapping[str | bytes, bytes]):
             TooSlowError: more than `changes_max` changes waited.
             SdkError: the view is closed, or has lost its topic.
         """
-        listener = _Listener(self._settings.changes_max)
+        listener = _Listener(self._changes_max)
         self._listeners[listener] = None
         try:
             while True:
@@ -142,15 +134,7 @@ class TableView(Mapping[str | bytes, bytes]):
         Raises:
             SdkError: the topic cannot be read.
         """
-        settings = self._settings
-        self._reader = reader = await self._open_reader(
-            ReaderSettings(
-                name=settings.name,
-                receiver_queue_messages=settings.receiver_queue_messages,
-                topics_update_ms=settings.topics_update_ms,
-                read_compacted=settings.read_compacted,
-            )
-        )
+        self._reader = reader = await self._open_reader(self._settings)
         try:
             while await reader.has_message_available():
                 await self._read(reader, timeout_s=1)

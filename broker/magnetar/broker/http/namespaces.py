@@ -25,7 +25,7 @@ from magnetar.broker.http.topics import non_persistent_names, without_system
 from magnetar.broker.policies.model import NamespaceRecord
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics import operating
-from magnetar.broker.topics.keeping import Keeping
+from magnetar.broker.topics.upkeep import Keeping
 from magnetar.sdk.wire import TopicName, parse_topic_name
 
 _LEASES_AT_ONCE = 32

@@ -28,7 +28,7 @@ def migrate(
     ] = "",
     target: Annotated[
         str,
-        typer.Option("--to", metavar="URL", help="Target: pulsar://host:port, a Magnetar."),
+        typer.Option("--to", metavar="URL", help="Target: pulsar://host:port of Magnetar."),
     ] = "",
     target_admin: Annotated[
         str, typer.Option("--to-admin", metavar="URL", help="Target: http://host:port.")
@@ -46,16 +46,17 @@ def migrate(
         typer.Option(
             "--state",
             metavar="DIR",
-            help="State directory: what was asked for, and how far it has come. With the same "
-            "directory the URLs can be left out, and the migration goes on.",
+            help="State directory: the options of the migration and its progress. Give it again "
+            "to continue; the URLs can then be left out.",
         ),
     ] = Path("magnetar-migration"),
     cut_over: Annotated[
         bool,
         typer.Option(
             "--cut-over",
-            help="Finish: wait until the source has no clients, copy the rest, move subscriptions "
-            "and policies, compare. If a migration runs with this state directory, it does that.",
+            help="Finish: wait until no client is connected to the source, copy the rest, move "
+            "subscriptions and policies, then compare. A running migration with this state "
+            "directory does it.",
         ),
     ] = False,
 ) -> None:

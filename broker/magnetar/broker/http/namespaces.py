@@ -220,8 +220,8 @@ def bundles_router(context: HttpContext) -> APIRouter:
         if inside and not force:
             raise HttpRefusal(
                 409,
-                f"bundle {bundle} has {len(inside)} topics: {inside[0]} and so on; give force to "
-                "delete them",
+                f"bundle {bundle} has {len(inside)} topics, such as {inside[0]}: give force to "
+                "delete them, too",
             )
 
         async def delete(topic: TopicName) -> None:

@@ -16,9 +16,9 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
+from magnetar.sdk.closing import Closing
 from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError, SdkError, TooSlowError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
@@ -45,7 +45,7 @@ class OpenReader(Protocol):
     def __call__(self, settings: ReaderSettings) -> Awaitable[Reader]: ...
 
 
-class TableView(Mapping[str | bytes, bytes]):
+class TableView(Mapping[str | bytes, bytes], Closing):
     """Made by `Client.table_view`. Reading it is no I/O: a task keeps a dict current."""
 
     def __init__(
@@ -157,17 +157,6 @@ class TableView(Mapping[str | bytes, bytes]):
         self._wake()
         if self._reader is not None:
             await self._reader.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def _follow(self, reader: Reader) -> None:
         while True:

@@ -29,7 +29,7 @@ MetadataOption = Annotated[
         "--metadata",
         envvar="MAGNETAR_BACKUP_METADATA",
         metavar="URL",
-        help="zk://host:port[,host:port]/path or embedded:PATH.",
+        help="Metadata store: zk://host:port[,host:port]/path or embedded:PATH.",
     ),
 ]
 StoreOption = Annotated[
@@ -88,7 +88,7 @@ def create(
 ) -> None:
     """Make a backup. Print what is not in it: ledgers that are not in the object store yet.
 
-    Topics go on meanwhile. The objects of the backup are kept until it is deleted.
+    Topics can be used meanwhile. The objects of the backup are kept until it is deleted.
     """
     _run(
         context,

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 _EPILOG = (
-    "Credentials are read from the environment: MAGNETAR_FROM_TOKEN and MAGNETAR_TO_TOKEN (or "
-    "MAGNETAR_TOKEN for both), and in the same way …BASIC, …TLS_TRUST, …TLS_CERTIFICATE, …TLS_KEY. "
+    "Credentials come from the environment: MAGNETAR_FROM_TOKEN for the source, MAGNETAR_TO_TOKEN "
+    "for the target, MAGNETAR_TOKEN for both; BASIC, TLS_TRUST, TLS_CERTIFICATE and TLS_KEY in the "
+    "place of TOKEN work alike. "
     "The role must be a super user on both sides. Exit status: 0 done, nothing differs; 12 "
     "something differs; 2 bad option; 4 another migration runs; 8 a cluster does not answer, or "
     "refuses."
@@ -60,7 +61,7 @@ def migrate(
         ),
     ] = False,
 ) -> None:
-    """Move tenants, namespaces, topics, messages, schemas and subscriptions to a Magnetar.
+    """Move tenants, namespaces, topics, messages, schemas and subscriptions to Magnetar.
 
     Copies messages, and follows the source until --cut-over is given. It can be killed and started
     again at any time: each message is copied once, in order.

@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.metadata_calls import MetadataCalls
+from magnetar.bookie.metrics import GcMetrics
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
 from magnetar.ledger.layouts.ledger_layout import LedgerRange
 from magnetar.ledger.ledger_manager import VersionedLedger

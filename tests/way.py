@@ -35,7 +35,8 @@ import structlog
 
 from magnetar.broker.broker import Broker
 from magnetar.deploy.options import Listen, Quorum, Sources
-from magnetar.deploy.standalone import Standalone, StandaloneSettings
+from magnetar.deploy.servers import broker_settings
+from magnetar.deploy.standalone import Standalone
 from magnetar.sdk.wire import (
     BaseCommand,
     MessageMetadata,
@@ -230,10 +231,11 @@ def files_of(walk: str) -> dict[str, Crossed]:
 
 
 async def _run(walk: Walk, footprints: Footprints, data: Path) -> None:
-    settings = StandaloneSettings(
-        data=data, listen=Listen(_HOST), port=0, http_port=0, bookies=1, quorum=Quorum(1, 1, 1)
+    sources = Sources(environment={})
+    settings = broker_settings(
+        sources, listen=Listen(_HOST), port=0, http_port=0, quorum=Quorum(1, 1, 1)
     )
-    standalone = Standalone(settings, Sources(environment={}))
+    standalone = Standalone(data, settings, sources, bookies=1)
     with footprints.in_new_threads():
         await standalone.start()
     await walk(standalone.broker, footprints)

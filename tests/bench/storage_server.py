@@ -30,9 +30,10 @@ from magnetar.bookie.journaling.journal import Journal
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.server import BookieConnection
+from magnetar.bookie.settings import BookieSettings
 from magnetar.deploy.options import Listen, Sources
 from magnetar.deploy.process import run_server
-from magnetar.deploy.servers import BookieServer, BookieServerSettings
+from magnetar.deploy.servers import BookieServer, bookie_settings
 from magnetar.ledger.metric_fields import Histogram, metrics_in
 from tests.bench.loop_probe import Probe
 from tests.bench.loop_steps import LoopSteps
@@ -43,8 +44,10 @@ _HOST = "127.0.0.1"
 class ProbedBookie(BookieServer):
     """A bookie with a probe."""
 
-    def __init__(self, settings: BookieServerSettings, sources: Sources, final: Path) -> None:
-        super().__init__(settings, sources)
+    def __init__(
+        self, settings: BookieSettings, sources: Sources, *, metadata_url: str, final: Path
+    ) -> None:
+        super().__init__(settings, sources, metadata_url=metadata_url)
         self._final = final
         steps = LoopSteps()
         steps.watch(BookieConnection, ["data_received"], lambda _, data: len(data))
@@ -123,16 +126,16 @@ def main() -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     given = dict(each.split("=", 1) for each in arguments.set)
-    settings = BookieServerSettings(
-        metadata_url=arguments.metadata,
-        data=arguments.data,
-        listen=Listen(_HOST),
-        port=0,
-        bookie_id="bench",
-    )
     environment = {f"MAGNETAR_BOOKIE_{name.upper()}": value for name, value in given.items()}
     sources = Sources(environment={**os.environ, **environment})
-    run_server(lambda: ProbedBookie(settings, sources, arguments.final))
+    settings = bookie_settings(
+        sources, data=arguments.data, listen=Listen(_HOST), port=0, bookie_id="bench"
+    )
+    run_server(
+        lambda: ProbedBookie(
+            settings, sources, metadata_url=arguments.metadata, final=arguments.final
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from typing import Any
 
 from magnetar.bookie.cookie import decode_cookie
 from magnetar.broker.cluster.balance.layouts import LayoutRecord
-from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord, decode
+from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord
+from magnetar.broker.policies.model import decode
 from magnetar.cursors.node import decode_node, encode_node
 from magnetar.deploy.cluster_files import ClusterRecord
 from magnetar.deploy.cluster_files import Layout as ClusterLayout

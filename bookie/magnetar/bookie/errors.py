@@ -33,10 +33,10 @@ BookieServiceError                    root; `status` is its code on the wire, `r
     ├── DirectoryLockedError          another process uses a directory of the bookie
     ├── DirectoryUnusableError        a directory cannot be made or written
     ├── PortTakenError                another process listens on the port
-    ├── OpenToAllError                it would serve strangers: neither a shared secret nor TLS
+    ├── OpenToAllError                beyond loopback, it needs a shared secret or TLS
     ├── WrongEngineError              the index on disk is of another kind than the settings say
     ├── CookieError                   data directory, cluster and bookie id do not belong together
-    ├── HorizonDamagedError           what a loss left to remember cannot be read
+    ├── HorizonDamagedError           the record of ledgers fenced before a loss is damaged
     └── RegistrationTakenError        another live process is registered under this bookie id
 """
 
@@ -117,7 +117,7 @@ class LedgerInLimboError(BookieServiceError):
 
 
 class IntegrityError(BookieServiceError):
-    """Root of what keeps the bookie from getting its entries back."""
+    """Root of the errors of fetching the bookie's own entries from other bookies."""
 
 
 class ReplicasUnavailableError(IntegrityError):
@@ -127,7 +127,7 @@ class ReplicasUnavailableError(IntegrityError):
 
 
 class NoOtherCopyError(IntegrityError):
-    """All bookies that should have a copy, this one left aside, say that they have none."""
+    """Every other bookie that should have a copy says that it has none."""
 
 
 class BeyondEndError(IntegrityError):
@@ -147,7 +147,7 @@ class BadAddError(BookieServiceError):
 
 
 class GarbageError(BookieServiceError):
-    """Root of what keeps garbage collection from its work. Nothing of use was deleted."""
+    """Root of the errors of garbage collection. Nothing that is in use was deleted."""
 
     retryable = True
 
@@ -214,7 +214,7 @@ class PortTakenError(StartError):
 
 
 class OpenToAllError(StartError):
-    """A bookie would listen beyond loopback, ask nobody for proof, and was not told that it may."""
+    """A bookie may not listen beyond loopback without a shared secret or TLS; see `insecure`."""
 
 
 class WrongEngineError(StartError):
@@ -226,7 +226,7 @@ class CookieError(StartError):
 
 
 class HorizonDamagedError(StartError):
-    """Nobody knows any more which ledgers were fenced before a loss of data."""
+    """The file that records which ledgers were fenced before a loss of data is damaged."""
 
 
 class RegistrationTakenError(StartError):

@@ -5,24 +5,177 @@ server exports them (Prometheus or otherwise); nothing here knows how. Meaning a
 docs/metrics.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from magnetar.bookie.disks.disk_metrics import DiskMetrics
-from magnetar.bookie.engine.storage_metrics import StorageMetrics
-from magnetar.bookie.gc.gc_metrics import GcMetrics
-from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
+from magnetar.ledger.flight_recorder import FLUSH, RECORDER
 from magnetar.ledger.metric_fields import (
     COUNT_BOUNDS,
     SIZE_BOUNDS_BYTES,
     Histogram,
     counter,
     counter_by,
+    counter_s,
     gauge,
+    gauge_by,
     gauge_of,
     group,
     histogram,
 )
+
+
+@dataclass(slots=True)
+class IntegrityMetrics:
+    """What is counted about damage, loss and repair."""
+
+    # Damage and healing
+    damages: int = counter("Damaged places that were reported, by reads or by the scrubber.")
+    damages_dropped: int = counter(
+        "Of those, how many were forgotten because too many wait; the scrubber finds them again."
+    )
+    heals_waiting: int = gauge("Ledgers that have damage which is not healed yet.")
+    heals_failing: int = gauge(
+        "Of those, how many could not be healed in several attempts: they are listed for repair."
+    )
+    heal_attempts: int = counter("Attempts to heal the damage of one ledger.")
+    healed_entries: int = counter("Entries stored again from another replica, and verified.")
+    healed_bytes: int = counter("Bytes of their packets.")
+
+    # After a loss
+    check_needed: int = gauge("1 while what a loss of data left open is not checked to the end.")
+    limbo_ledgers: int = gauge("Ledgers of which the bookie does not know what it lacks.")
+    recovered_ledgers: int = counter("Ledgers that the check after a loss had to close.")
+    missing_entries: int = counter("Entries that the check after a loss found missing.")
+    copied_entries: int = counter("Of those, how many were copied from other bookies.")
+    copied_bytes: int = counter("Bytes of their packets.")
+    check_failures: int = counter("Ledgers that could not be made whole in a round of the check.")
+
+    # Scrubbing
+    scrub_passes: int = counter("Times that everything in a ledger directory was read and checked.")
+    scrub_records: int = counter("Index records whose entries were read and checked.")
+    scrub_bytes: int = counter("Bytes of entry logs that were read and checked.")
+    scrub_damages: int = counter("Damaged places that the scrubber found.")
+    scrub_errors: int = counter("Times that the scrubber could not read, and will try again.")
+    scrub_pass_share: float = gauge_of("Part of the present pass that is done, of the slowest.")
+
+
+_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_RUN_BOUNDS_S = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+
+
+@dataclass(slots=True)
+class GcMetrics:
+    """What garbage collection counts."""
+
+    rounds: int = counter("Rounds of garbage collection that came to their end.")
+    failures: dict[str, int] = counter_by(
+        "part", "Rounds or parts of them that failed; nothing of use was deleted."
+    )
+    round_s: Histogram = histogram("One round, compaction included.", _RUN_BOUNDS_S)
+    brakes: int = counter(
+        "Rounds that deleted nothing because the list of ledgers was not believed: look at the "
+        "metadata store."
+    )
+    listed_in_error: int = counter(
+        "Ledgers that a listing of the metadata lacked and that are there."
+    )
+    unrecorded_ledgers: int = counter(
+        "Ledgers kept because the metadata store lacks them and has no record that they were "
+        "deleted: it lost them."
+    )
+    deleted_ledgers: int = counter("Ledgers deleted here because their metadata is gone.")
+    surplus_ledgers: int = counter("Ledgers deleted here because other bookies have them.")
+    unconfirmed_ledgers: int = counter("Ledgers kept because the metadata store did not answer.")
+    tombstones: int = gauge("Deleted ledgers that are remembered so that they take no adds.")
+
+    logs: int = gauge("Entry logs that nobody writes any more.")
+    log_bytes: int = gauge("Bytes of these entry logs.")
+    live_bytes: int = gauge("Bytes of these entry logs that belong to ledgers that are alive.")
+    live_share: Histogram = histogram("Live share of each log, at each round.", _SHARES)
+    removed_logs: int = counter("Entry logs removed because nothing in them was in use.")
+    removed_bytes: int = counter("Bytes of those logs.")
+
+    compactions: dict[str, int] = counter_by("kind", "Runs of compaction.")
+    compaction_s: Histogram = histogram("One run of compaction, of all its logs.", _RUN_BOUNDS_S)
+    compacted_logs: int = counter("Entry logs that were replaced by a copy of what lives in them.")
+    compacted_bytes: int = counter("Bytes that this gave back.")
+    copied_bytes: int = counter("Bytes that compaction wrote.")
+    suspended_compactions: dict[str, int] = counter_by(
+        "kind", "Compactions put off because the disk is full."
+    )
+    damaged_logs: int = gauge("Entry logs that cannot be compacted because they are damaged.")
+
+
+class StorageSizes(NamedTuple):
+    """What one storage holds in memory now."""
+
+    ledgers: int
+    write_cache_bytes: int
+    read_cache_bytes: int
+    read_cache_hits: int
+    """Since it was opened."""
+
+
+class FlushTimes(NamedTuple):
+    """Seconds of one flush."""
+
+    log_s: float
+    """Entry log, its sync included."""
+    index_s: float
+
+
+@dataclass(slots=True)
+class StorageMetrics:
+    """What the storage of entries counts, but for what is looked up when somebody asks. All ledger
+    directories of a bookie add up."""
+
+    ledgers: int = gauge("Ledgers that are known here.")
+    write_cache_bytes: int = gauge("Memory of what is not flushed yet.")
+    read_cache_bytes: int = gauge("Memory of what was read from entry logs.")
+
+    memory_reads: int = counter("Reads that began in the write cache or the read cache.")
+    read_cache_hits: int = counter("Looks into the read cache that found the entry.")
+    ready_reads: int = counter("Other reads that did not have to wait: the page cache had them.")
+    worker_reads: int = counter("Reads that the read worker did.")
+    worker_read_s: Histogram = histogram("One of those, its wait for the worker included.")
+
+    flushes: int = counter("Flushes of a write buffer.")
+    flush_failures: int = counter("Flushes that failed; what they had stays in memory.")
+    flush_s: Histogram = histogram("One flush: entry log and index, both synced.")
+    flush_bytes: Histogram = histogram("Memory of the buffer that was flushed.", SIZE_BOUNDS_BYTES)
+    flush_log_s: float = counter_s("Time of flushes that the entry logs took.")
+    flush_index_s: float = counter_s("Time of flushes that the index took, ledger states included.")
+
+    def on_flushed(self, seconds: float, size_bytes: int, times: FlushTimes) -> None:
+        self.flushes += 1
+        self.flush_s.observe(seconds)
+        self.flush_bytes.observe(size_bytes)
+        self.flush_log_s += times.log_s
+        self.flush_index_s += times.index_s
+        RECORDER.note(FLUSH, seconds, lambda: f"{size_bytes} bytes, index {times.index_s:.3f} s")
+
+    def refresh(self, sizes: Iterable[StorageSizes]) -> None:
+        """Take over what the storages hold now."""
+        each = list(sizes)
+        self.ledgers = sum(size.ledgers for size in each)
+        self.write_cache_bytes = sum(size.write_cache_bytes for size in each)
+        self.read_cache_bytes = sum(size.read_cache_bytes for size in each)
+        self.read_cache_hits = sum(size.read_cache_hits for size in each)
+
+
+@dataclass(slots=True)
+class DiskMetrics:
+    """What the watch on the directories counts, by directory where a label says so."""
+
+    free_bytes: dict[str, float] = gauge_by("directory", "Free bytes of the file system.")
+    used_share: dict[str, float] = gauge_by("directory", "Used share of the file system, 0 to 1.")
+    level: dict[str, float] = gauge_by("directory", "0 free, 1 almost full, 2 full.")
+    writable: int = gauge("1 if ordinary adds are taken, 0 if the bookie is read-only.")
+    refused_adds: int = counter("Adds that were refused because the bookie is read-only.")
+    mode_changes: int = counter("How often the disks made the bookie read-only or writable again.")
+    check_failures: int = counter("Looks at the directories that failed; one ends the bookie.")
+    unclean_starts: int = counter("1 if the run before did not stop in order.")
 
 
 @dataclass(slots=True)

@@ -18,8 +18,7 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.balance.orders import HttpOrders
 from magnetar.broker.cluster.balance.sampler import ProcessUsage
 from magnetar.broker.cluster.composition import Cluster
-from magnetar.broker.cluster.health.health import BrokerHealth
-from magnetar.broker.cluster.health.heartbeat import Heartbeat, open_heartbeat_log
+from magnetar.broker.cluster.health import BrokerHealth, Heartbeat, open_heartbeat_log
 from magnetar.broker.cluster.ownership import Ownership, SoleOwner
 from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.features.compaction import Compaction
@@ -69,10 +68,9 @@ from magnetar.broker.topics import Topics
 from magnetar.broker.topics.at_rest.due import ObjectUpkeep
 from magnetar.broker.topics.at_rest.walk import TopicsAtRest
 from magnetar.broker.topics.followed_lists import FollowedLists
-from magnetar.broker.topics.keeping import Keeping
 from magnetar.broker.topics.segment_owners import OwnSegments, SegmentOwnersAnywhere
 from magnetar.broker.topics.services import Services
-from magnetar.broker.topics.upkeep import Upkeep
+from magnetar.broker.topics.upkeep import Keeping, Upkeep
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.store_set import StoreSet

@@ -6,7 +6,6 @@ Each process of it runs a worker, and stands for election as the auditor.
 import os
 import random
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from magnetar.broker.http.server import HttpServer
@@ -38,22 +37,6 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
 PREFIX = "magnetar_autorecovery_"
-
-
-@dataclass(frozen=True, slots=True)
-class AutoRecoveryServerSettings:
-    """What `magnetar autorecovery` is told."""
-
-    metadata_url: str
-    listen: Listen
-    name: str = ""
-    """What others see of it; empty: this machine's name and the process id."""
-    metrics_port: int | None = None
-    """Where /metrics and /health are served; 0: any free port; None: nowhere."""
-
-    @property
-    def told_name(self) -> str:
-        return self.name or f"{self.listen.told_host}:{os.getpid()}"
 
 
 class AutoRecovery:
@@ -149,36 +132,50 @@ async def start_autorecovery(
 class AutoRecoveryServer:
     """A process of auto-recovery."""
 
-    def __init__(self, settings: AutoRecoveryServerSettings, sources: Sources) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        sources: Sources,
+        *,
+        metadata_url: str,
+        listen: Listen,
+        name: str = "",
+        metrics_port: int | None = None,
+    ) -> None:
+        """
+        Args:
+            name: what others see of it; empty: this machine's name and the process id.
+            metrics_port: where /metrics and /health are served; 0: any free port; None: nowhere.
+        """
         self._sources = sources
-        self._name = settings.told_name
+        self._metadata_url = metadata_url
+        self._listen = listen
+        self._name = name or f"{listen.told_host}:{os.getpid()}"
+        self._metrics_port = metrics_port
         self._opened = AsyncExitStack()
         self._http: HttpServer | None = None
         self._is_stopping = False
 
     async def start(self) -> None:
-        settings = self._settings
         name_server(self._name)
-        with explained(metadata_url=settings.metadata_url):
+        with explained(metadata_url=self._metadata_url):
             self._opened = await start_on(
                 lambda: open_store(
-                    settings.metadata_url,
+                    self._metadata_url,
                     settings=self._sources.component(MetadataSettings, "metadata"),
                 ),
                 self._start_on,
             )
 
     async def _start_on(self, store: MetadataStore, opened: AsyncExitStack) -> None:
-        sources = with_secret_beside(self._sources, self._settings.metadata_url)
+        sources = with_secret_beside(self._sources, self._metadata_url)
         recovery = await start_autorecovery(store, sources, opened, name=self._name)
-        if self._settings.metrics_port is not None:
-            await self._serve_metrics(recovery, self._settings.metrics_port, opened)
+        if self._metrics_port is not None:
+            await self._serve_metrics(recovery, self._metrics_port, opened)
 
     def addresses(self) -> list[str]:
         addresses = [f"autorecovery://{self._name}"]
         if self._http is not None:
-            addresses.append(self._settings.listen.url("http", self._http.port))
+            addresses.append(self._listen.url("http", self._http.port))
         return addresses
 
     async def stop(self) -> None:
@@ -203,6 +200,6 @@ class AutoRecoveryServer:
         def make_app() -> "FastAPI":
             return make_recovery_app(collectors, health=health)
 
-        self._http = HttpServer(make_app, host=self._settings.listen.host, port=port)
+        self._http = HttpServer(make_app, host=self._listen.host, port=port)
         await self._http.start()
         opened.push_async_callback(self._http.stop)

@@ -35,7 +35,7 @@ from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.offloading.backup_keys import backups_prefix
-from magnetar.ledger.offloading.backup_stores import forget_store, note_store
+from magnetar.ledger.offloading.backup_pins import forget_store, note_store
 from magnetar.ledger.offloading.object_reader import ObjectReads
 from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
 from magnetar.ledger.settings import LedgerSettings, LogConfig

@@ -156,20 +156,20 @@ def standalone(
     del config  # read by its callback
     configure_logging(log_level, log_format, stream=sys.stderr)
     from magnetar.deploy.process import run_server
-    from magnetar.deploy.standalone import Standalone, StandaloneSettings, bookies_in
+    from magnetar.deploy.servers import broker_settings
+    from magnetar.deploy.standalone import Standalone, bookies_in
 
     count = bookies or bookies_in(data)
-    settings = StandaloneSettings(
-        data=data,
+    sources = sources_of(context)
+    settings = broker_settings(
+        sources,
         listen=Listen(host, advertised_host),
         port=port,
         http_port=http_port,
-        bookies=count,
         quorum=parse_quorum(quorum) if quorum else default_quorum(count),
         insecure=insecure,
     )
-    sources = sources_of(context)
-    run_server(lambda: Standalone(settings, sources))
+    run_server(lambda: Standalone(data, settings, sources, bookies=count))
 
 
 @app.command(rich_help_panel="Servers", epilog=_EPILOG)
@@ -180,7 +180,7 @@ def bookie(
         typer.Option(
             envvar="MAGNETAR_BOOKIE_METADATA",
             metavar="URL",
-            help="zk://host:port[,host:port]/path or embedded:PATH.",
+            help="Metadata store: zk://host:port[,host:port]/path or embedded:PATH.",
         ),
     ],
     data: Annotated[
@@ -264,22 +264,28 @@ def bookie(
     del config
     configure_logging(log_level, log_format, stream=sys.stderr)
     from magnetar.deploy.process import run_server
-    from magnetar.deploy.servers import BookieServer, BookieServerSettings
+    from magnetar.deploy.servers import BookieServer, bookie_settings
 
-    settings = BookieServerSettings(
-        metadata_url=metadata,
+    sources = sources_of(context)
+    settings = bookie_settings(
+        sources,
         data=data,
         listen=Listen(host, advertised_host),
         port=port,
         bookie_id=bookie_id,
         rack=rack,
         zone=zone,
-        metrics_port=metrics_port,
-        autorecovery=autorecovery,
         insecure=insecure,
     )
-    sources = sources_of(context)
-    run_server(lambda: BookieServer(settings, sources))
+    run_server(
+        lambda: BookieServer(
+            settings,
+            sources,
+            metadata_url=metadata,
+            metrics_port=metrics_port,
+            autorecovery=autorecovery,
+        )
+    )
 
 
 @app.command(rich_help_panel="Servers", epilog=_EPILOG)
@@ -290,7 +296,7 @@ def broker(
         typer.Option(
             envvar="MAGNETAR_BROKER_METADATA",
             metavar="URL",
-            help="zk://host:port[,host:port]/path or embedded:PATH.",
+            help="Metadata store: zk://host:port[,host:port]/path or embedded:PATH.",
         ),
     ],
     host: Annotated[
@@ -356,10 +362,11 @@ def broker(
     del config
     configure_logging(log_level, log_format, stream=sys.stderr)
     from magnetar.deploy.process import run_server
-    from magnetar.deploy.servers import BrokerServer, BrokerServerSettings
+    from magnetar.deploy.servers import BrokerServer, broker_settings
 
-    settings = BrokerServerSettings(
-        metadata_url=metadata,
+    sources = sources_of(context)
+    settings = broker_settings(
+        sources,
         listen=Listen(host, advertised_host),
         port=port,
         http_port=http_port,
@@ -368,8 +375,7 @@ def broker(
         advertised_listeners=advertised_listeners,
         insecure=insecure,
     )
-    sources = sources_of(context)
-    run_server(lambda: BrokerServer(settings, sources))
+    run_server(lambda: BrokerServer(settings, sources, metadata_url=metadata))
 
 
 @app.command(rich_help_panel="Servers", epilog=_EPILOG)
@@ -446,7 +452,7 @@ def autorecovery(
         typer.Option(
             envvar="MAGNETAR_AUTORECOVERY_METADATA",
             metavar="URL",
-            help="zk://host:port[,host:port]/path or embedded:PATH.",
+            help="Metadata store: zk://host:port[,host:port]/path or embedded:PATH.",
         ),
     ],
     host: Annotated[
@@ -492,19 +498,21 @@ def autorecovery(
     """
     del config  # read by its callback
     configure_logging(log_level, log_format, stream=sys.stderr)
-    from magnetar.deploy.autorecovery_server import AutoRecoveryServer, AutoRecoveryServerSettings
+    from magnetar.deploy.autorecovery_server import AutoRecoveryServer
     from magnetar.deploy.freed_memory import keep_freed_memory
     from magnetar.deploy.process import run_server
 
     keep_freed_memory()
-    settings = AutoRecoveryServerSettings(
-        metadata_url=metadata,
-        listen=Listen(host, advertised_host),
-        name=name,
-        metrics_port=metrics_port,
-    )
     sources = sources_of(context)
-    run_server(lambda: AutoRecoveryServer(settings, sources))
+    run_server(
+        lambda: AutoRecoveryServer(
+            sources,
+            metadata_url=metadata,
+            listen=Listen(host, advertised_host),
+            name=name,
+            metrics_port=metrics_port,
+        )
+    )
 
 
 def main() -> None:

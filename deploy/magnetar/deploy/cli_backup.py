@@ -29,7 +29,7 @@ MetadataOption = Annotated[
         "--metadata",
         envvar="MAGNETAR_BACKUP_METADATA",
         metavar="URL",
-        help="zk://host:port[,host:port]/path or embedded:PATH.",
+        help="Metadata store: zk://host:port[,host:port]/path or embedded:PATH.",
     ),
 ]
 StoreOption = Annotated[
@@ -88,7 +88,7 @@ def create(
 ) -> None:
     """Make a backup. Print what is not in it: ledgers that are not in the object store yet.
 
-    Topics go on meanwhile. The objects of the backup are kept until it is deleted.
+    Topics can be used meanwhile. The objects of the backup are kept until it is deleted.
     """
     _run(
         context,
@@ -176,14 +176,14 @@ def restore(
         bool,
         typer.Option(
             "--with-gaps",
-            help="Restore what is behind a ledger that is missing, too. Without it a topic ends "
-            "before the first one.",
+            help="Restore messages behind missing ledgers, too. By default, a restored topic ends "
+            "before the first missing ledger.",
         ),
     ] = False,
     ledger_ids_max: Annotated[
         int,
         typer.Option(
-            min=0, help="Ledger ids that may be used up to pass those of the restored messages."
+            min=0, help="Most ledger ids to skip until new ids are above the restored ones."
         ),
     ] = 10_000_000,
     store: StoreOption = "",

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 _EPILOG = (
-    "Credentials are read from the environment: MAGNETAR_FROM_TOKEN and MAGNETAR_TO_TOKEN (or "
-    "MAGNETAR_TOKEN for both), and in the same way …BASIC, …TLS_TRUST, …TLS_CERTIFICATE, …TLS_KEY. "
+    "Credentials come from the environment: MAGNETAR_FROM_TOKEN for the source, MAGNETAR_TO_TOKEN "
+    "for the target, MAGNETAR_TOKEN for both; BASIC, TLS_TRUST, TLS_CERTIFICATE and TLS_KEY in the "
+    "place of TOKEN work alike. "
     "The role must be a super user on both sides. Exit status: 0 done, nothing differs; 12 "
     "something differs; 2 bad option; 4 another migration runs; 8 a cluster does not answer, or "
     "refuses."
@@ -28,7 +29,7 @@ def migrate(
     ] = "",
     target: Annotated[
         str,
-        typer.Option("--to", metavar="URL", help="Target: pulsar://host:port, a Magnetar."),
+        typer.Option("--to", metavar="URL", help="Target: pulsar://host:port of Magnetar."),
     ] = "",
     target_admin: Annotated[
         str, typer.Option("--to-admin", metavar="URL", help="Target: http://host:port.")
@@ -46,20 +47,21 @@ def migrate(
         typer.Option(
             "--state",
             metavar="DIR",
-            help="State directory: what was asked for, and how far it has come. With the same "
-            "directory the URLs can be left out, and the migration goes on.",
+            help="State directory: the options of the migration and its progress. Give it again "
+            "to continue; the URLs can then be left out.",
         ),
     ] = Path("magnetar-migration"),
     cut_over: Annotated[
         bool,
         typer.Option(
             "--cut-over",
-            help="Finish: wait until the source has no clients, copy the rest, move subscriptions "
-            "and policies, compare. If a migration runs with this state directory, it does that.",
+            help="Finish: wait until no client is connected to the source, copy the rest, move "
+            "subscriptions and policies, then compare. A running migration with this state "
+            "directory does it.",
         ),
     ] = False,
 ) -> None:
-    """Move tenants, namespaces, topics, messages, schemas and subscriptions to a Magnetar.
+    """Move tenants, namespaces, topics, messages, schemas and subscriptions to Magnetar.
 
     Copies messages, and follows the source until --cut-over is given. It can be killed and started
     again at any time: each message is copied once, in order.

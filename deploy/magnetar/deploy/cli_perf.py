@@ -161,7 +161,7 @@ def ledger(
         typer.Option(
             metavar="URL",
             envvar="MAGNETAR_PERF_LEDGER_METADATA",
-            help="zk://host:port[,host:port]/path or embedded:PATH.",
+            help="Metadata store: zk://host:port[,host:port]/path or embedded:PATH.",
         ),
     ],
     messages: MessagesOption = 100_000,

@@ -101,7 +101,7 @@ CLUSTERS = (
     Command("create", "Register a cluster.", "PUT", _CLUSTER, _CLUSTER_DATA),
     Command(
         "update",
-        "Update a cluster. What is not given stays as it is.",
+        "Update a cluster. Options that are not given keep their values.",
         "POST",
         _CLUSTER,
         _CLUSTER_DATA,

@@ -55,7 +55,7 @@ def list_topics(
 def show(
     topic: ScalableArgument, as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
-    """Print the layout of a topic: its segments, and what became of them."""
+    """Print the layout of a topic: its segments, and which were split or merged."""
     found = _ask(url, "GET", _path_of(topic))
     if as_json:
         _say(json.dumps(found, indent=2))
@@ -86,7 +86,7 @@ def split(
     ] = None,
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Divide a segment in two, in its middle or at a hash."""
+    """Split a segment in two: in the middle, or at a hash."""
     query = {} if at is None else {"at": str(at)}
     _ask(url, "POST", f"{_path_of(topic)}/split/{segment}", query)
 
@@ -98,7 +98,7 @@ def merge(
     other: Annotated[int, typer.Option("--segment-id-2", min=0, help="Id of its neighbour.")],
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Make one segment of two that lie side by side."""
+    """Merge two neighbouring segments."""
     _ask(url, "POST", f"{_path_of(topic)}/merge/{one}/{other}")
 
 

@@ -28,7 +28,7 @@ MetadataOption = Annotated[
         "--metadata",
         envvar="MAGNETAR_ADMIN_METADATA",
         metavar="URL",
-        help="zk://host:port[,host:port]/path or embedded:PATH.",
+        help="Metadata store: zk://host:port[,host:port]/path or embedded:PATH.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -39,7 +39,7 @@ LedgerMetadataOption = Annotated[
         "--metadata",
         envvar="MAGNETAR_LEDGER_METADATA",
         metavar="URL",
-        help="zk://host:port[,host:port]/path or embedded:PATH.",
+        help="Metadata store: zk://host:port[,host:port]/path or embedded:PATH.",
     ),
 ]
 JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from magnetar.broker.features.compaction.compacted_ledger import compaction_refers
 from magnetar.broker.features.delayed.bucket_ledgers import COMPONENT, delayed_index_refers
-from magnetar.broker.schemas.orphans import schema_refers
+from magnetar.broker.schemas.ledgers import schema_refers
 from magnetar.cursors.node import cursor_refers
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources

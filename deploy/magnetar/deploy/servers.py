@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,49 +48,29 @@ _log = structlog.get_logger(__name__)
 _CLUSTER_POLL_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class BookieServerSettings:
-    """What `magnetar bookie` is told."""
-
-    metadata_url: str
-    data: Path
-    listen: Listen
-    port: int
-    bookie_id: str
-    rack: str = ""
-    zone: str = ""
-    metrics_port: int | None = None
-    """Where /metrics and /health are served; 0: any free port; None: nowhere."""
-    autorecovery: bool = False
-    """Whether a worker and a candidate for auditor run in the bookie's process."""
-    insecure: bool = False
-    """Whether it may listen everywhere without a shared secret and TLS."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerServerSettings:
-    """What `magnetar broker` is told."""
-
-    metadata_url: str
-    listen: Listen
-    port: int
-    http_port: int
-    quorum: Quorum
-    name: str = ""
-    """Among the brokers of the cluster; empty: host:port."""
-    advertised_listeners: str = ""
-    """Listeners for clients in other networks, written as in
-    `BrokerSettings.advertised_listeners`."""
-    insecure: bool = False
-    """Whether it may listen everywhere without authentication."""
-
-
 class BookieServer:
     """One bookie."""
 
-    def __init__(self, settings: BookieServerSettings, sources: Sources) -> None:
+    def __init__(
+        self,
+        settings: BookieSettings,
+        sources: Sources,
+        *,
+        metadata_url: str,
+        metrics_port: int | None = None,
+        autorecovery: bool = False,
+    ) -> None:
+        """
+        Args:
+            settings: as `bookie_settings` makes them.
+            metrics_port: where /metrics and /health are served; 0: any free port; None: nowhere.
+            autorecovery: whether a worker and a candidate for auditor run in this process, too.
+        """
         self._settings = settings
         self._sources = sources
+        self._metadata_url = metadata_url
+        self._metrics_port = metrics_port
+        self._autorecovery = autorecovery
         self._opened = AsyncExitStack()
         self._bookie: Bookie | None = None
         self._http: HttpServer | None = None
@@ -103,44 +82,31 @@ class BookieServer:
         return self._bookie
 
     async def start(self) -> None:
-        settings = self._settings
-        with explained(data=settings.data, metadata_url=settings.metadata_url):
+        url = self._metadata_url
+        with explained(data=self._settings.data_directory, metadata_url=url):
             self._opened = await start_on(
-                lambda: metadata_store(settings.metadata_url, self._sources), self._start_on
+                lambda: metadata_store(url, self._sources), self._start_on
             )
 
     async def _start_on(self, store: MetadataStore, opened: AsyncExitStack) -> None:
-        settings = self._settings
-        self._bookie = make_bookie(
-            store,
-            self._sources,
-            data=settings.data,
-            listen=settings.listen,
-            port=settings.port,
-            bookie_id=settings.bookie_id,
-            rack=settings.rack,
-            zone=settings.zone,
-            insecure=settings.insecure,
-            opened=opened,
-        )
+        self._bookie = make_bookie(store, self._settings, opened=opened)
         name_server(self._bookie.bookie_id)
         await self._bookie.start()
         opened.push_async_callback(self._bookie.stop)
         collectors: list[Collector] = [BookieCollector([self._bookie])]
-        if settings.autorecovery:
+        if self._autorecovery:
             recovery = await start_autorecovery(
                 store,
-                with_secret_beside(self._sources, settings.metadata_url),
+                with_secret_beside(self._sources, self._metadata_url),
                 opened,
                 name=self._bookie.bookie_id,
             )
             collectors.append(recovery.collector())
-        if settings.metrics_port is not None:
-            await self._serve_metrics(self._bookie, settings.metrics_port, collectors, opened)
+        if self._metrics_port is not None:
+            await self._serve_metrics(self._bookie, self._metrics_port, collectors, opened)
 
     def addresses(self) -> list[str]:
-        listen = self._settings.listen
-        told = replace(listen, advertised_host=self.bookie.settings.advertised_host)
+        told = Listen(self._settings.host, self._settings.advertised_host)
         addresses = [told.url("bookie", self.bookie.port)]
         if self._http is not None:
             addresses.append(told.url("http", self._http.port))
@@ -188,7 +154,7 @@ class BookieServer:
         def make_app() -> "FastAPI":
             return make_metrics_app(shown, health=health, request_gc=request_gc)
 
-        self._http = HttpServer(make_app, host=self._settings.listen.host, port=port)
+        self._http = HttpServer(make_app, host=self._settings.host, port=port)
         await self._http.start()
         opened.push_async_callback(self._http.stop)
 
@@ -196,49 +162,41 @@ class BookieServer:
 class BrokerServer:
     """One broker."""
 
-    def __init__(self, settings: BrokerServerSettings, sources: Sources) -> None:
+    def __init__(self, settings: BrokerSettings, sources: Sources, *, metadata_url: str) -> None:
+        """`settings`: as `broker_settings` makes them."""
         self._settings = settings
         self._sources = sources
+        self._metadata_url = metadata_url
         self._opened = AsyncExitStack()
         self._broker: Broker | None = None
 
     async def start(self) -> None:
-        settings = self._settings
-        with explained(metadata_url=settings.metadata_url):
+        url = self._metadata_url
+        with explained(metadata_url=url):
             self._opened = await start_on(
-                lambda: metadata_store(settings.metadata_url, self._sources), self._start_on
+                lambda: metadata_store(url, self._sources), self._start_on
             )
 
     async def _start_on(self, store: MetadataStore, opened: AsyncExitStack) -> None:
-        settings = self._settings
-        broker_settings = self._sources.component(BrokerSettings, "broker")
         await wait_for_cluster(
-            store,
-            settings.metadata_url,
-            timeout_s=broker_settings.register_timeout_ms / 1000,
+            store, self._metadata_url, timeout_s=self._settings.register_timeout_ms / 1000
         )
         from magnetar.deploy.process_metrics import process_collectors
 
         self._broker = await start_broker(
             store,
-            with_secret_beside(self._sources, settings.metadata_url),
+            self._settings,
+            with_secret_beside(self._sources, self._metadata_url),
             opened,
-            listen=settings.listen,
-            port=settings.port,
-            http_port=settings.http_port,
-            quorum=settings.quorum,
             collectors=process_collectors(opened),
             is_clustered=True,
-            name=settings.name,
-            advertised_listeners=settings.advertised_listeners,
-            insecure=settings.insecure,
-            metadata_url=settings.metadata_url,
+            metadata_url=self._metadata_url,
         )
         name_server(self._broker.name)
 
     def addresses(self) -> list[str]:
         assert self._broker is not None, "start() comes first"
-        return broker_addresses(self._broker, self._settings.listen)
+        return broker_addresses(self._broker)
 
     async def stop(self) -> None:
         await self._opened.aclose()
@@ -318,8 +276,7 @@ def check_bookies(client: LedgerClient, ledger: LedgerSettings, broker: BrokerSe
         )
 
 
-def make_bookie(
-    store: MetadataStore,
+def bookie_settings(
     sources: Sources,
     *,
     data: Path,
@@ -329,9 +286,12 @@ def make_bookie(
     rack: str = "",
     zone: str = "",
     insecure: bool = False,
-    opened: AsyncExitStack | None = None,
-) -> Bookie:
-    """A bookie on the production ports, not started yet. `opened`: what ends with it."""
+) -> BookieSettings:
+    """The settings of a bookie: those of its sources, and over them what its command is told.
+
+    Raises:
+        SettingsError
+    """
     options: dict[str, object] = {
         "data_directory": str(data.resolve()),
         "host": listen.host,
@@ -348,6 +308,13 @@ def make_bookie(
     settings = sources.component(BookieSettings, "bookie", options)
     if not settings.advertised_host:
         settings = settings.model_copy(update={"advertised_host": listen.told_host})
+    return settings
+
+
+def make_bookie(
+    store: MetadataStore, settings: BookieSettings, *, opened: AsyncExitStack | None = None
+) -> Bookie:
+    """A bookie on the production ports, not started yet. `opened`: what ends with it."""
     return Bookie(
         settings,
         store,
@@ -379,26 +346,21 @@ def warn_of_one_copy(settings: BrokerSettings) -> None:
         )
 
 
-async def start_broker(
-    store: MetadataStore,
+def broker_settings(
     sources: Sources,
-    opened: AsyncExitStack,
     *,
     listen: Listen,
     port: int,
     http_port: int,
     quorum: Quorum,
-    collectors: "Sequence[Collector]",
-    is_clustered: bool = False,
     name: str = "",
     advertised_listeners: str = "",
     insecure: bool = False,
-    metadata_url: str,
-) -> Broker:
-    """Start a ledger client and a broker on it; `opened` gets what must be closed again.
+) -> BrokerSettings:
+    """The settings of a broker: those of its sources, and over them what its command is told.
 
-    `collectors`: what its /metrics shows besides its own. `is_clustered`: it may have others
-    beside it. `metadata_url`: of the store.
+    Raises:
+        SettingsError
     """
     given: dict[str, object] = {
         "advertised_host": listen.advertised_host,
@@ -418,6 +380,24 @@ async def start_broker(
     settings = sources.component(BrokerSettings, "broker", options)
     if not settings.advertised_host:
         settings = settings.model_copy(update={"advertised_host": listen.told_host})
+    return settings
+
+
+async def start_broker(
+    store: MetadataStore,
+    settings: BrokerSettings,
+    sources: Sources,
+    opened: AsyncExitStack,
+    *,
+    collectors: "Sequence[Collector]",
+    is_clustered: bool = False,
+    metadata_url: str,
+) -> Broker:
+    """Start a ledger client and a broker on it; `opened` gets what must be closed again.
+
+    `sources`: of the ledger client's settings. `collectors`: what its /metrics shows besides its
+    own. `is_clustered`: it may have others beside it. `metadata_url`: of the store.
+    """
     warn_of_one_copy(settings)
     ledger_settings = fitting(sources.component(LedgerSettings, "ledger"), settings)
     client = LedgerClient(
@@ -480,9 +460,9 @@ def _spans(settings: BrokerSettings, opened: AsyncExitStack) -> "Spans":
     return start_tracing(settings.tracing_sample_ratio, opened)
 
 
-def broker_addresses(broker: Broker, listen: Listen) -> list[str]:
+def broker_addresses(broker: Broker) -> list[str]:
     """The URLs of the `ready` line."""
-    listen = replace(listen, advertised_host=broker.advertised_host)
+    listen = Listen(broker.advertised_host)
     addresses = [listen.url("pulsar", broker.port), listen.url("http", broker.http_port)]
     if broker.tls_port:
         addresses.append(listen.url("pulsar+ssl", broker.tls_port))

@@ -15,20 +15,20 @@ entries that it no longer has.
 import asyncio
 import re
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import bookie_id_in
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.broker import Broker
 from magnetar.deploy.bookie_metrics import BookieCollector
 from magnetar.deploy.errors import DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Listen, Quorum, Sources
 from magnetar.deploy.places import Assignment, assign_ids
-from magnetar.deploy.servers import broker_addresses, make_bookie, start_broker
+from magnetar.deploy.servers import bookie_settings, broker_addresses, make_bookie, start_broker
 from magnetar.deploy.shared_secret import with_own_secret
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
@@ -41,19 +41,6 @@ _log = structlog.get_logger(__name__)
 _PLACE = re.compile(r"bookie-([1-9][0-9]*)")
 # The bookies of a standalone are reached by its own broker only.
 _BOOKIE_LISTEN = Listen("127.0.0.1")
-
-
-@dataclass(frozen=True, slots=True)
-class StandaloneSettings:
-    """What `magnetar standalone` is told."""
-
-    data: Path
-    listen: Listen
-    port: int
-    http_port: int
-    bookies: int
-    quorum: Quorum
-    insecure: bool = False
 
 
 def bookies_in(data: Path) -> int:
@@ -72,22 +59,31 @@ def bookies_in(data: Path) -> int:
 class Standalone:
     """A whole Magnetar in this process."""
 
-    def __init__(self, settings: StandaloneSettings, sources: Sources) -> None:
-        if settings.quorum.ensemble > settings.bookies:
+    def __init__(
+        self, data: Path, settings: BrokerSettings, sources: Sources, *, bookies: int
+    ) -> None:
+        """`settings`: its broker's, as `broker_settings` makes them; `bookies`: how many it runs.
+
+        Raises:
+            SettingsError: too few bookies for the ledgers, or for what the directory holds.
+        """
+        quorum = Quorum(settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
+        if quorum.ensemble > bookies:
             raise SettingsError(
-                f"--quorum {settings.quorum} needs {settings.quorum.ensemble} bookies, there are "
-                f"{settings.bookies}: give --bookies {settings.quorum.ensemble}"
+                f"--quorum {quorum} needs {quorum.ensemble} bookies, there are "
+                f"{bookies}: give --bookies {quorum.ensemble}"
             )
-        held = bookies_in(settings.data)
-        if settings.bookies < held:
+        held = bookies_in(data)
+        if bookies < held:
             raise SettingsError(
-                f"{settings.data} holds the files of {held} bookies; with --bookies "
-                f"{settings.bookies} some messages could not be read: give --bookies {held}, or "
+                f"{data} holds the files of {held} bookies; with --bookies "
+                f"{bookies} some messages could not be read: give --bookies {held}, or "
                 "leave it out"
             )
         self._settings = settings
         self._sources = sources
-        self._data = settings.data.resolve()
+        self._bookies = bookies
+        self._data = data.resolve()
         self._opened = AsyncExitStack()
         self._broker: Broker | None = None
 
@@ -102,7 +98,6 @@ class Standalone:
         Raises:
             DeployError: with one line that says what to do; nothing is left running.
         """
-        settings = self._settings
         metadata_url = f"embedded:{self._data / 'metadata.db'}"
         with explained(data=self._data, metadata_url=metadata_url):
             async with AsyncExitStack() as opened:
@@ -117,20 +112,16 @@ class Standalone:
 
                 self._broker = await start_broker(
                     store,
+                    self._settings,
                     self._sources,
                     opened,
-                    listen=settings.listen,
-                    port=settings.port,
-                    http_port=settings.http_port,
-                    quorum=settings.quorum,
-                    insecure=settings.insecure,
                     collectors=[BookieCollector(bookies), *process_collectors(opened)],
                     metadata_url=metadata_url,
                 )
                 self._opened = opened.pop_all()
 
     def addresses(self) -> list[str]:
-        return broker_addresses(self.broker, self._settings.listen)
+        return broker_addresses(self.broker)
 
     async def stop(self) -> None:
         """Stop everything, highest first."""
@@ -163,13 +154,13 @@ class Standalone:
 
     async def _assign_ids(self, store: MetadataStore) -> Assignment:
         disk = SystemDisk()
-        places = [f"bookie-{number}" for number in range(1, self._settings.bookies + 1)]
+        places = [f"bookie-{number}" for number in range(1, self._bookies + 1)]
         registered = frozenset(await BookieRegistry(store).cookie_ids())
         return assign_ids(
             {place: bookie_id_in(disk, str(self._data / place)) for place in places},
             is_registered=registered.__contains__,
             # A recovery counts on answers from Qw - Qa + 1 bookies of each write set.
-            losses_max=self._settings.quorum.ack - 1,
+            losses_max=self._settings.ack_quorum - 1,
             has_files=lambda place: any((self._data / place).glob("*")),
         )
 
@@ -178,11 +169,11 @@ class Standalone:
         opened.push_async_callback(bookie.stop)
 
     def _make_bookie(self, store: MetadataStore, place: str, bookie_id: str) -> Bookie:
-        return make_bookie(
-            store,
+        settings = bookie_settings(
             self._sources,
             data=self._data / place,
             listen=_BOOKIE_LISTEN,
             port=0,
             bookie_id=bookie_id,
         )
+        return make_bookie(store, settings)

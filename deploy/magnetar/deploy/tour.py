@@ -26,7 +26,8 @@ from magnetar.deploy.errors import DeployError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import Listen, Sources, default_quorum, parse_data
 from magnetar.deploy.process import Server, run_server
-from magnetar.deploy.standalone import Standalone, StandaloneSettings, bookies_in
+from magnetar.deploy.servers import broker_settings
+from magnetar.deploy.standalone import Standalone, bookies_in
 from magnetar.sdk.client import Client
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.errors import SdkError
@@ -104,12 +105,12 @@ def tour(
     """Start a broker on 127.0.0.1, publish and consume real flight records, and stay up."""
     configure_logging(LogLevel.WARNING, LogFormat.AUTO, stream=sys.stderr)
     bookies = bookies_in(data)
-    settings = StandaloneSettings(
-        data=data,
+    sources = Sources()
+    settings = broker_settings(
+        sources,
         listen=Listen("127.0.0.1"),
         port=port,
         http_port=http_port,
-        bookies=bookies,
         quorum=default_quorum(bookies),
     )
 
@@ -123,7 +124,7 @@ def tour(
             sys.stdout.flush()
         return not exit_after_tour
 
-    run_server(lambda: Standalone(settings, Sources()), then=then)
+    run_server(lambda: Standalone(data, settings, sources, bookies=bookies), then=then)
 
 
 async def take_tour(console: Console, pulsar_url: str, http_url: str) -> None:

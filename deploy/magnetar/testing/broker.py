@@ -26,7 +26,8 @@ import uvloop
 
 import magnetar.broker.http.app  # noqa: F401  # as uvicorn
 from magnetar.deploy.options import Listen, Sources, default_quorum
-from magnetar.deploy.standalone import Standalone, StandaloneSettings
+from magnetar.deploy.servers import broker_settings
+from magnetar.deploy.standalone import Standalone
 from magnetar.sdk import Client, ClientSettings
 
 _HOST = "127.0.0.1"
@@ -182,17 +183,16 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._stop_asked = asyncio.Event()
         port, http_port = self._ports
-        server = Standalone(
-            StandaloneSettings(
-                data=directory / "data" if self._temporary else directory,
-                listen=Listen(_HOST),
-                port=port,
-                http_port=http_port,
-                bookies=self._bookies,
-                quorum=default_quorum(self._bookies),
-            ),
-            Sources(tables=self._tables, environment={}),
+        sources = Sources(tables=self._tables, environment={})
+        settings = broker_settings(
+            sources,
+            listen=Listen(_HOST),
+            port=port,
+            http_port=http_port,
+            quorum=default_quorum(self._bookies),
         )
+        data = directory / "data" if self._temporary else directory
+        server = Standalone(data, settings, sources, bookies=self._bookies)
         await server.start()
         try:
             started.set_result((server.broker.port, server.broker.http_port))

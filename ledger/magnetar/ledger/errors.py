@@ -11,14 +11,14 @@ LedgerError                        root; `retryable` says whether the same call 
 │   └── UnauthorizedError          the ledger's password does not fit
 ├── SharedSecretConfigError        a file of shared secrets that cannot be used
 ├── DigestMismatchError            stored bytes do not match their digest or their identity
-├── InvalidLedgerMetadataError     a metadata value that cannot be: never repaired by guess
+├── InvalidLedgerMetadataError     metadata that breaks a rule: refused, never repaired
 │   ├── FutureMetadataVersionError a ledger written by a newer release: upgrade before using it
 │   └── FutureLogFormatError       a log written by a newer release: upgrade before using it
 ├── NoSuchLedgerError              metadata has no such ledger
-├── OwnerUnclearError              whether a ledger's owner still names it cannot be told
-├── ClocksApartError               how old ledgers are cannot be told
+├── OwnerUnclearError              nobody can tell whether the ledger is still in use
+├── ClocksApartError               clocks of this machine and the store are too far apart
 ├── LedgerIdsExhaustedError        the id generator has reached its end
-├── LedgerLayoutError              the root's ledgers are kept by another ledger manager
+├── LedgerLayoutError              another ledger manager keeps the ledgers of this root
 ├── NotEnoughBookiesError          fewer writable bookies than the ensemble needs
 ├── LedgerFencedError              another client recovers or owns the ledger; outcome unknown
 ├── LedgerClosedError              the handle is closed, or another client closed the ledger
@@ -30,7 +30,7 @@ LedgerError                        root; `retryable` says whether the same call 
 ├── BeyondLastConfirmedError       a read above what is confirmed
 ├── ObjectError                    a ledger in an object store
 │   ├── ObjectDamagedError         not what was written, or of another ledger: never used
-│   ├── ObjectIncompleteError      the packets of a ledger that was to be copied are not all of it
+│   ├── ObjectIncompleteError      a ledger to be copied could not be read to its end
 │   ├── LedgersLeftError           some ledgers of a log were not copied, or not forgotten
 │   ├── FutureObjectVersionError   a newer release wrote it
 │   ├── ObjectMissingError         the store is certain that there is no such object
@@ -38,7 +38,7 @@ LedgerError                        root; `retryable` says whether the same call 
 │   ├── ObjectKeyError             an encrypted object whose key is not here, or is another one
 │   ├── ObjectStoreConfigError     settings or an installation with which no store can be opened
 │   ├── ObjectStoreUnavailableError  no answer, or one that proves nothing (outcome unknown)
-│   └── ObjectStoreRefusedError    credentials, permissions, a bucket that is not there
+│   └── ObjectStoreRefusedError    wrong credentials, no permission, or no such bucket
 ├── LogError                       the managed log
 │   ├── LogFencedError             another owner took the log over
 │   ├── LogClosedError             this handle is closed
@@ -50,7 +50,7 @@ LedgerError                        root; `retryable` says whether the same call 
 │   ├── UnknownMessageFormatError  an entry that holds no messages of a format we know
 │   ├── MessageTooLargeError       messages beyond the bounds of an entry
 │   └── LogUnavailableError        could not open or create a ledger just now
-└── MetadataError                  the metadata store, see metadata/errors below
+└── MetadataError                  the metadata store
     ├── NoNodeError, NodeExistsError, NotEmptyError, BadVersionError
     ├── InvalidPathError, ValueTooLargeError
     ├── MetadataAccessError        the node is another user's: nothing was changed
@@ -146,7 +146,8 @@ class NoSuchLedgerError(LedgerError):
 
 
 class OwnerUnclearError(LedgerError):
-    """The owner that a ledger's custom metadata names cannot be asked, or not be understood."""
+    """Nobody can tell whether a ledger is still in use: the owner that its custom metadata names
+    does not answer, or is unknown."""
 
 
 class ClocksApartError(LedgerError):
@@ -217,7 +218,7 @@ class ObjectDamagedError(ObjectError):
 
 
 class ObjectIncompleteError(ObjectError):
-    """The packets of a ledger that was to be copied are not all of the ledger."""
+    """A ledger that is to be copied could not be read to its end."""
 
     retryable = True
 

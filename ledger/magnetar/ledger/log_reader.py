@@ -407,8 +407,8 @@ class LogReader:
         ledgers = self._metadata.ledgers
         first = Position(ledgers[0].ledger_id, 0) if ledgers else LATEST
         raise LogTrimmedError(
-            f"{self.path}: ledger {ledger_id} was trimmed; the log begins at {first}: seek there "
-            "to go on",
+            f"{self.path}: ledger {ledger_id} was deleted by retention. The log now begins at "
+            f"{first}: seek there to continue",
             first,
         )
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         ReaderSettings,
         SubscriptionType,
     )
-    from magnetar.sdk.table_view import TableView, TableViewSettings
+    from magnetar.sdk.table_view import TableView
     from magnetar.sdk.transaction import Transaction, TransactionState
     from magnetar.sdk.wire.compression import Compression
 
@@ -70,7 +70,6 @@ __all__ = [
     "SdkError",
     "SubscriptionType",
     "TableView",
-    "TableViewSettings",
     "TokenAuthentication",
     "Transaction",
     "TransactionState",
@@ -95,7 +94,6 @@ _HOMES = {
     "RoutingMode": "producing.routing",
     "SdkError": "errors",
     "TableView": "table_view",
-    "TableViewSettings": "table_view",
     "TokenAuthentication": "authentication",
     "Transaction": "transaction",
     "TransactionState": "transaction",

@@ -136,11 +136,6 @@ class Acknowledger:
         """Have the broker know with the next flush how far a reader has read."""
         self._acks.add_cumulative(last)
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether there are acknowledgements to be sent."""
-        return len(self._acks) > 0
-
     def flush(self) -> None:
         """Send the collected acknowledgements now, if we are attached."""
         if self._flush_timer is not None:

@@ -59,7 +59,7 @@ from magnetar.sdk.settings import (
     check_settings,
 )
 from magnetar.sdk.stats import ProducerStats
-from magnetar.sdk.table_view import TableView, TableViewSettings
+from magnetar.sdk.table_view import TableView
 from magnetar.sdk.tls import renewed_tls_context, tls_context
 from magnetar.sdk.transaction import Transaction, TransactionCoordinators
 from magnetar.sdk.wire.errors import TopicNameError
@@ -235,11 +235,19 @@ class Client:
         )
 
     async def table_view(
-        self, topic: Topics, settings: TableViewSettings | None = None
+        self,
+        topic: Topics,
+        settings: ReaderSettings | None = None,
+        *,
+        changes_max: int = 10_000,
     ) -> TableView:
         """The newest value of each key of a topic (or several), kept up to date.
 
         It is complete up to the moment of the call when it returns.
+
+        Args:
+            settings: of the reader underneath; by default it begins with what compaction has left.
+            changes_max: changes that may wait for one `changes()`; a slower one gets TooSlowError.
 
         Raises:
             As `producer`.
@@ -247,7 +255,8 @@ class Client:
         self._check_open()
         view = TableView(
             partial(self._consuming.reader, topic, MessageId.EARLIEST),
-            settings or TableViewSettings(),
+            check_settings(settings or ReaderSettings(read_compacted=True), ReaderSettings),
+            changes_max=changes_max,
         )
         await view.start()
         return view

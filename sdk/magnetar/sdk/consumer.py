@@ -10,14 +10,14 @@ others wakes the next; so one message wakes one, not all.
 """
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Protocol, Self, overload
+from typing import Protocol, overload
 
 from magnetar.sdk.acknowledger import Acknowledgeable
 from magnetar.sdk.batch import MessageBatch
+from magnetar.sdk.closing import Closing
 from magnetar.sdk.consuming.dead_letters import DeadLetters
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import CorruptMessageError, NotSupportedError
@@ -126,7 +126,7 @@ class Waiters:
             self.wake()
 
 
-class Consumer(ABC):
+class Consumer(Closing):
     """Receives the messages of one subscription. Made by `Client.consumer`."""
 
     _queue: MessageQueue
@@ -189,17 +189,6 @@ class Consumer(ABC):
     def has_queued(self) -> bool:
         """Whether a message lies here that can be taken without waiting."""
         return self._queue.has_message()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __aiter__(self) -> AsyncIterator[Message]:
         """Messages for ever, or until the end of a terminated topic."""

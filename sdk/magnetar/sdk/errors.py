@@ -5,28 +5,26 @@ SdkError                          root; `retryable`: may the same call succeed l
 └── ClientError
     ├── InvalidUrlError           a service URL that cannot be used
     ├── TlsFileError              a certificate or list of authorities that cannot be used
-    ├── CredentialsError          what proves who we are cannot be had
-    │   └── IssuerUnavailableError  … because the issuer of tokens is not there
+    ├── CredentialsError          the credentials cannot be read, or were refused
+    │   └── IssuerUnavailableError  the token issuer cannot be reached
     ├── BrokerUnavailableError    no connection, or it broke while a request was under way
     ├── OperationTimeoutError     no answer to a request in time
     ├── SendTimeoutError          no receipt in time: the message may or may not be stored
     ├── MessageTooLargeError      above the broker's limit
-    ├── PendingLimitError         `send_nowait` with too much under way
+    ├── PendingLimitError         `send_nowait` beyond the limit of pending messages
     ├── CorruptMessageError       a received message that cannot be read; carries its id
-    │   └── EncryptedMessageError a received message that no key at hand opens
+    │   └── EncryptedMessageError a received message that none of the keys decrypts
     ├── SchemaError               schemas (`magnetar.sdk.schemas`)
     │   ├── SchemaDefinitionError a class or definition that cannot be a schema
     │   ├── SchemaValueError      a value or payload that does not fit its schema
     │   └── SchemaVersionError    a version whose definition is not known, or cannot be read
     ├── CryptoError               encryption (`magnetar.sdk.encryption`)
     │   ├── CryptoKeyError        a key that is missing or cannot be used
-    │   └── DecryptionError       a message that no key at hand opens
-
-
-    ├── UnknownTopicError         an id that does not tell a consumer of several topics which it is
-    ├── TooSlowError              more changes waited for a reader of a table view than may
-    ├── NotSupportedError         something that this client does not do, or not here
-    ├── TransactionEndedError     a transaction that is committed or aborted already, or must be
+    │   └── DecryptionError       a message that none of the keys decrypts
+    ├── UnknownTopicError         a message id without the topic that it is of
+    ├── TooSlowError              a reader of a table view fell behind too far
+    ├── NotSupportedError         not supported by this client, or not here
+    ├── TransactionEndedError     the transaction has ended, or can only be aborted
     ├── ForkedError               a client that was made before a fork, in the child
     └── AlreadyClosedError        the client, producer, consumer or reader is closed
 """
@@ -68,7 +66,7 @@ __all__ = [
 
 
 class ClientError(SdkError):
-    """Something that happened on this side of the connection."""
+    """Root of the errors that the client finds itself; the others come from the broker."""
 
 
 class InvalidUrlError(ClientError):
@@ -80,12 +78,11 @@ class TlsFileError(ClientError):
 
 
 class CredentialsError(ClientError):
-    """A token, or what else proves who we are, that cannot be read or was refused by its issuer."""
+    """The client's credentials cannot be read, or their issuer refused them."""
 
 
 class IssuerUnavailableError(CredentialsError):
-    """The issuer of tokens cannot be reached, or has trouble of its own; or what else the
-    credentials come from cannot be read for now."""
+    """The token issuer, or another source of the credentials, cannot be reached or fails now."""
 
     retryable = True
 
@@ -113,7 +110,7 @@ class MessageTooLargeError(ClientError):
 
 
 class PendingLimitError(ClientError):
-    """As much is under way as the producer's settings allow: wait, or use `send`."""
+    """The limit of pending messages of the producer is reached: wait, or use `send`."""
 
     retryable = True
 
@@ -130,7 +127,7 @@ class CorruptMessageError(ClientError):
 
 
 class EncryptedMessageError(CorruptMessageError):
-    """A message arrived that no key at hand opens; it is not acknowledged."""
+    """A message arrived that none of the keys decrypts; it is not acknowledged."""
 
 
 class SchemaError(ClientError):
@@ -146,7 +143,7 @@ class SchemaValueError(SchemaError):
 
 
 class SchemaVersionError(SchemaError):
-    """A message of a version whose definition is not known here, or is of no use to the schema."""
+    """The schema version of a message is unknown here, or cannot be resolved by the schema."""
 
 
 class CryptoError(ClientError):
@@ -158,19 +155,19 @@ class CryptoKeyError(CryptoError):
 
 
 class DecryptionError(CryptoError):
-    """A message that was encrypted for keys that are not at hand, or that was tampered with."""
+    """A message was encrypted for other keys, or was tampered with."""
 
 
 class UnknownTopicError(ClientError):
-    """An id does not tell a consumer of several topics of which it is: give the message."""
+    """A consumer of several topics cannot tell the topic of a message id: give the message."""
 
 
 class TooSlowError(ClientError):
-    """More changes of a table view waited to be looked at than its settings allow."""
+    """A reader of a table view's changes fell behind by more than `changes_max`."""
 
 
 class NotSupportedError(ClientError):
-    """Something that this client does not do, or not here."""
+    """The client does not support this, or not here."""
 
 
 class TransactionEndedError(ClientError):

@@ -1,17 +1,16 @@
 """The reader: messages from any place on, without a subscription that outlives it."""
 
 from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
-from typing import Self
 
 from magnetar.sdk.batch import MessageBatch
+from magnetar.sdk.closing import Closing
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.consuming.topics_consumer import TopicsConsumer
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 
 
-class Reader:
+class Reader(Closing):
     """Reads a topic, or several. Made by `Client.reader`.
 
     A consumer underneath: exclusive, not durable. After a reconnect it goes on behind the last
@@ -38,17 +37,6 @@ class Reader:
     @property
     def is_connected(self) -> bool:
         return self._consumer.is_connected
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages for ever, or until the end of a terminated topic."""

@@ -7,7 +7,7 @@ async for change in view.changes():
 
 Keys are as their producers gave them: a key of bytes is bytes here, too, and another key than the
 text that is its base64. Messages without a key, and those that cannot be read, are left out; one
-without a value (or an empty one) removes its key. With `read_compacted` (the default) it begins
+without a value (or an empty one) removes its key. Without settings of its own it begins
 with what compaction has left, which is a message per key.
 """
 
@@ -16,9 +16,9 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
+from magnetar.sdk.closing import Closing
 from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError, SdkError, TooSlowError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
@@ -28,23 +28,6 @@ from magnetar.sdk.settings import ReaderSettings
 _log = logging.getLogger("magnetar.sdk")
 
 _READ_MAX = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableViewSettings:
-    """One table view."""
-
-    name: str = ""
-    read_compacted: bool = True
-    receiver_queue_messages: int = 1_000
-    topics_update_ms: int = 60_000
-    """How often to ask for new partitions, and for topics that fit a pattern."""
-    changes_max: int = 10_000
-    """Changes that may wait for one `changes()`; who is slower than that gets TooSlowError."""
-
-    def __post_init__(self) -> None:
-        if self.changes_max < 1:
-            raise ValueError(f"changes_max is {self.changes_max}; allowed are 1 and more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +45,21 @@ class OpenReader(Protocol):
     def __call__(self, settings: ReaderSettings) -> Awaitable[Reader]: ...
 
 
-class TableView(Mapping[str | bytes, bytes]):
+class TableView(Mapping[str | bytes, bytes], Closing):
     """Made by `Client.table_view`. Reading it is no I/O: a task keeps a dict current."""
 
-    def __init__(self, open_reader: OpenReader, settings: TableViewSettings) -> None:
+    def __init__(
+        self, open_reader: OpenReader, settings: ReaderSettings, *, changes_max: int
+    ) -> None:
+        """
+        Args:
+            changes_max: changes that may wait for one `changes()`; a slower one gets TooSlowError.
+        """
+        if changes_max < 1:
+            raise ValueError(f"changes_max is {changes_max}; allowed are 1 and more")
         self._open_reader = open_reader
         self._settings = settings
+        self._changes_max = changes_max
         self._reader: Reader | None = None
         self._messages: dict[str | bytes, Message] = {}
         self._read_to: dict[str, MessageId] = {}
@@ -100,7 +92,7 @@ class TableView(Mapping[str | bytes, bytes]):
             TooSlowError: more than `changes_max` changes waited.
             SdkError: the view is closed, or has lost its topic.
         """
-        listener = _Listener(self._settings.changes_max)
+        listener = _Listener(self._changes_max)
         self._listeners[listener] = None
         try:
             while True:
@@ -142,15 +134,7 @@ class TableView(Mapping[str | bytes, bytes]):
         Raises:
             SdkError: the topic cannot be read.
         """
-        settings = self._settings
-        self._reader = reader = await self._open_reader(
-            ReaderSettings(
-                name=settings.name,
-                receiver_queue_messages=settings.receiver_queue_messages,
-                topics_update_ms=settings.topics_update_ms,
-                read_compacted=settings.read_compacted,
-            )
-        )
+        self._reader = reader = await self._open_reader(self._settings)
         try:
             while await reader.has_message_available():
                 await self._read(reader, timeout_s=1)
@@ -173,17 +157,6 @@ class TableView(Mapping[str | bytes, bytes]):
         self._wake()
         if self._reader is not None:
             await self._reader.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def _follow(self, reader: Reader) -> None:
         while True:

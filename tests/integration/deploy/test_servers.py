@@ -92,15 +92,29 @@ def test_three_bookies_and_a_broker_keep_messages(
 @pytest.mark.parametrize("kind", ["bookie", "broker"])
 def test_an_unreachable_metadata_store_is_one_line(tmp_path: Path, kind: str) -> None:
     (port,) = free_ports(1)
-    data = ("--data", str(tmp_path / "data")) if kind == "bookie" else ("--http-port", "0")
+    of_bookie = ("--id", "b1", "--data", str(tmp_path / "data"))
     ended = magnetar(
         kind,
-        *("--metadata", f"zk://{HOST}:{port}/magnetar", "--port", "0", *data),
+        *("--metadata", f"zk://{HOST}:{port}/magnetar", "--port", "0"),
+        *(of_bookie if kind == "bookie" else ("--http-port", "0")),
         environment=IMPATIENT,
     )
     assert ended.status == 6, ended.stderr
     assert len(ended.messages()) == 1
     assert f"{HOST}:{port}" in ended.messages()[0]
+
+
+def test_bad_settings_are_told_before_the_metadata_store_is_asked(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    ended = magnetar(
+        "bookie",
+        *("--metadata", f"zk://{HOST}:{port}/magnetar", "--data", str(tmp_path), "--port", "0"),
+    )
+    assert ended.status == 2, ended.stderr
+    assert ended.messages() == [
+        "magnetar: bad settings of bookie: port 0 needs a bookie_id, since the port can change at "
+        "every start"
+    ]
 
 
 @pytest.mark.parametrize("url", ["nonsense", "zk://", "zk://host:port/", "embedded:"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from magnetar.broker.security.certificates import role_of
+from magnetar.broker.security.identity import role_of
 from magnetar.sdk import Client, ClientSettings, tls
 from magnetar.sdk.errors import BrokerUnavailableError, TlsFileError
 from magnetar.sdk.web_socket import WebSocketClient

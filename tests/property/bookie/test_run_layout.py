@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.bookie.engine.write_cache import LedgerRuns, WriteBuffer
-from magnetar.bookie.entry_logs.arrival_plan import plan_in_order
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX, block_run
-from magnetar.bookie.entry_logs.run_plan import plan_runs
+from magnetar.bookie.entry_logs.run_plan import plan_in_order, plan_runs
 from magnetar.bookie.indexes.location_index import IndexRecord, NewRun
 from magnetar.bookie.indexes.run_records import overlay
 from tests.ledger_storage import make_block, make_packet

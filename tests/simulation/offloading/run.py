@@ -29,7 +29,7 @@ from magnetar.ledger.offloading.object_format import ObjectName
 from magnetar.ledger.offloading.object_keys import ledgers_prefix, object_base
 from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
 from magnetar.ledger.offloading.offload_choice import NEVER, OffloadRules
-from magnetar.ledger.offloading.offloader import Offloader, OffloadSettings
+from magnetar.ledger.offloading.offloader import Offloader
 from magnetar.ledger.offloading.scrub_plan import mark_in
 from magnetar.ledger.offloading.sweeper import Sweeper
 from magnetar.ledger.position import Position
@@ -286,7 +286,7 @@ class OffloadRun:
         return Offloader(
             client.ledgers,
             OneStore(self.objects.open(client.process)),
-            OffloadSettings(copy_read_bytes=64 << 10),
+            copy_read_bytes=64 << 10,
             find_instance_id=_instance_id,
             made_by=client.name,
             clock=client.clock,

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from magnetar.bookie.errors import StorageError
-from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.log_collector import LogCollector
 from magnetar.bookie.gc.schedule import CompactionKind
+from magnetar.bookie.metrics import GcMetrics
 from magnetar.bookie.parts import BookieParts
 from magnetar.bookie.settings import BookieSettings
 from tests.simulation.storing.machine import Machine

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from magnetar.bookie.engine.call_batches import CallBatches
+from magnetar.bookie.engine.read_lanes import CallBatches
 from tests.ledger_storage import turn_loop
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ from typing import Any, cast
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import NoOtherCopyError, ReplicasUnavailableError, StorageIOError
 from magnetar.bookie.integrity.healer import Healer
-from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
 from magnetar.bookie.integrity.own_requests import OwnRequests
 from magnetar.bookie.integrity.peers import Peers
+from magnetar.bookie.metrics import IntegrityMetrics
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.errors import NoSuchLedgerError
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState

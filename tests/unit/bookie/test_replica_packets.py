@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.bookie.integrity.replica_source import check_packet
+from magnetar.bookie.integrity.peers import check_packet
 from magnetar.ledger.digest import codec_for, packet_codec
 from magnetar.ledger.errors import DigestMismatchError
 from magnetar.ledger.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState

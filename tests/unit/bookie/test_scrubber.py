@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 
 from magnetar.bookie.errors import StorageIOError
-from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
 from magnetar.bookie.integrity.local_check import LocalCheck
 from magnetar.bookie.integrity.scrubber import Scrubber
+from magnetar.bookie.metrics import IntegrityMetrics
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker
 from tests.ledger_storage import SMALL, STATE, add, open_storage

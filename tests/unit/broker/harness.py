@@ -24,8 +24,8 @@ from magnetar.broker.topic import Topic
 from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.topics import Topics
 from magnetar.broker.topics.followed_lists import FollowedLists
-from magnetar.broker.topics.keeping import Keeping
 from magnetar.broker.topics.services import Services
+from magnetar.broker.topics.upkeep import Keeping
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock, SystemNetwork
 from magnetar.ledger.turns import TurnShares

@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.policies.model import NamespaceRecord, Policies
-from magnetar.broker.topics.non_persistent.topic import IN_FLIGHT_MAX
+from magnetar.broker.topics.non_persistent import IN_FLIGHT_MAX
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb

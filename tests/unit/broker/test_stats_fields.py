@@ -22,7 +22,7 @@ from magnetar.broker.http.topic_stats import (
 )
 from magnetar.broker.policies.model import BacklogQuota, DispatchRate, PublishRate, QuotaType
 from magnetar.broker.topic import Feature, Topic
-from magnetar.broker.topics.non_persistent.topic import IN_FLIGHT_MAX
+from magnetar.broker.topics.non_persistent import IN_FLIGHT_MAX
 from magnetar.cursors import Cursor
 from magnetar.cursors.ack_state import AckState
 from magnetar.cursors.saver import CursorSaver

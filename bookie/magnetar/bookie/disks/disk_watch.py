@@ -14,7 +14,6 @@ import structlog
 from magnetar.bookie.cookie import read_cookie
 from magnetar.bookie.disks.directories import BookieDirectories
 from magnetar.bookie.disks.disk_errors import is_disk_broken
-from magnetar.bookie.disks.disk_metrics import DiskMetrics
 from magnetar.bookie.disks.disk_states import (
     DiskLevel,
     DiskUse,
@@ -25,6 +24,7 @@ from magnetar.bookie.disks.disk_states import (
 )
 from magnetar.bookie.disks.state_files import StateFiles
 from magnetar.bookie.errors import BookieServiceError, DiskFullError, DiskLostError
+from magnetar.bookie.metrics import DiskMetrics
 from magnetar.bookie.requests.write_gate import ReadOnlyReason, WriteGate
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.ports import Disk, Worker

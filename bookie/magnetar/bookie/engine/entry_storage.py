@@ -25,7 +25,6 @@ from magnetar.bookie.engine.parts import (
     PartsMaker,
     StorageParts,
 )
-from magnetar.bookie.engine.storage_metrics import StorageMetrics, StorageSizes
 from magnetar.bookie.engine.stored_reads import StoredReads
 from magnetar.bookie.engine.write_cache import WriteBuffer
 from magnetar.bookie.entry_logs.damage import Damage
@@ -42,6 +41,7 @@ from magnetar.bookie.gc.finish_compactions import finish_compactions
 from magnetar.bookie.indexes.key_value import MakeKeyValue
 from magnetar.bookie.indexes.ledger_state import decode_state, encode_state
 from magnetar.bookie.indexes.rocks_store import RocksStore
+from magnetar.bookie.metrics import StorageMetrics, StorageSizes
 from magnetar.bookie.storage import LedgerState
 from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.ports import Clock, Disk, Worker

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from magnetar.bookie.disks.disk_errors import is_out_of_room
 from magnetar.bookie.engine.flush_pace import PART_BYTES, FlushPace
-from magnetar.bookie.engine.storage_metrics import FlushTimes
 from magnetar.bookie.engine.write_cache import LedgerRuns, WriteBuffer
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
 from magnetar.bookie.entry_logs.run_plan import PlannedRun
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex, NewRun
+from magnetar.bookie.metrics import FlushTimes
 from magnetar.ledger.ports import Clock
 
 _INDEX_PART = 8

@@ -10,11 +10,10 @@ from magnetar.bookie.engine.maintenance import LogMaintenance
 from magnetar.bookie.engine.read_lanes import ReadLane, ReadLanes
 from magnetar.bookie.engine.run_reader import RunReader
 from magnetar.bookie.engine.stored_reads import StoredReads
-from magnetar.bookie.entry_logs.arrival_plan import plan_in_order
 from magnetar.bookie.entry_logs.log_names import LogIds, used_ids
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
-from magnetar.bookie.entry_logs.run_plan import plan_sorted
+from magnetar.bookie.entry_logs.run_plan import plan_in_order, plan_sorted
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.indexes.key_value import MakeKeyValue
 from magnetar.bookie.indexes.location_index import LocationIndex

@@ -1,14 +1,17 @@
 """Several read workers side by side, each with a reader of its own.
 
 A read that the page cache does not have waits for the disk, and a disk serves several that wait at
-once in little more time than one. The event loop owns it.
+once in little more time than one. Calls to a worker that are made together travel together: a call
+that goes to a thread alone costs two changes of threads, which for a read from the page cache is
+more than the read. The event loop owns all of it.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from magnetar.bookie.engine.call_batches import CallBatches
 from magnetar.bookie.engine.run_reader import RunReader
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.ledger.ports import Worker
@@ -17,6 +20,9 @@ _BATCH_CALLS_MAX = 32
 """Reads that go to a worker, and come back, together."""
 
 T = TypeVar("T")
+
+_Call = Callable[[], object]
+_Outcome = tuple[object, BaseException | None]
 
 
 class ReadLane(NamedTuple):
@@ -61,3 +67,63 @@ class ReadLanes:
         for lane in self._lanes:
             await lane.worker.run(lane.logs.close)
             lane.worker.close()
+
+
+class CallBatches:
+    """Gathers calls to workers until the loop's next turn; what one turn asks for goes, and comes
+    back, as one."""
+
+    def __init__(self, calls_max: int) -> None:
+        """At most `calls_max` calls go together, since the first waits for the last."""
+        assert calls_max > 0
+        self._calls_max = calls_max
+        self._waiting: dict[Worker, list[tuple[_Call, asyncio.Future[object]]]] = {}
+
+    async def run(self, worker: Worker, call: Callable[[], T]) -> T:
+        """Run the call on the worker.
+
+        Raises:
+            whatever the call raises.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[object] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._send)
+        self._waiting.setdefault(worker, []).append((call, future))
+        return await future  # type: ignore[return-value]  # the call's own result
+
+    def _send(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for worker, each in waiting.items():
+            calls = iter(each)
+            while batch := list(islice(calls, self._calls_max)):
+                worker.submit(
+                    partial(_run_all, [call for call, _ in batch]),
+                    partial(_tell_all, [future for _, future in batch]),
+                )
+
+
+def _run_all(calls: list[_Call]) -> list[_Outcome]:
+    outcomes: list[_Outcome] = []
+    for call in calls:
+        try:
+            outcomes.append((call(), None))
+        except BaseException as error:  # noqa: BLE001  # it is handed to the caller
+            outcomes.append((None, error))
+    return outcomes
+
+
+def _tell_all(
+    futures: list[asyncio.Future[object]],
+    outcomes: list[_Outcome] | None,
+    failure: BaseException | None,
+) -> None:
+    if outcomes is None:
+        outcomes = [(None, failure)] * len(futures)
+    for future, (result, error) in zip(futures, outcomes, strict=True):
+        if future.done():
+            continue  # who waited was cancelled
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

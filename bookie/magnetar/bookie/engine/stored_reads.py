@@ -77,7 +77,9 @@ class StoredReads:
             StorageIOError: as the call.
         """
         if self._pending >= self._pending_max:
-            raise StorageBusyError(f"{self._pending} reads wait for the disk")
+            raise StorageBusyError(
+                f"{self._pending} reads wait for the disk, which is the limit: try again later"
+            )
         self._pending += 1
         try:
             return await lanes.run(call)

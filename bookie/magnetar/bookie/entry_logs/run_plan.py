@@ -172,3 +172,27 @@ def bounded(pieces: Iterable[Piece], *, entries_max: int, bytes_max: int) -> Ite
                 stop -= 1
             yield Piece(run, start, stop)
             start = stop
+
+
+def plan_in_order(
+    ledgers: Mapping[int, LedgerRuns], *, entries_max: int, bytes_max: int
+) -> Iterator[tuple[int, PlannedRun]]:
+    """Ledger and run, for all blocks of all ledgers, in the order in which the blocks arrived;
+    blocks that are too large are cut.
+
+    For the `interleaved` engine: what arrived together lies together, whatever ledger it is of, and
+    nothing is merged. Entries that were added twice are written twice; the later run counts.
+
+    A run has at most `entries_max` entries, and at most `bytes_max` bytes of packets unless it is a
+    single packet.
+    """
+    arrived = sorted(
+        (arrival, ledger_id, at)
+        for ledger_id, runs in ledgers.items()
+        for at, arrival in enumerate(runs.arrivals)
+    )
+    for _, ledger_id, at in arrived:
+        run = ledgers[ledger_id].runs[at]
+        whole = Piece(run, 0, run.count)
+        for piece in bounded([whole], entries_max=entries_max, bytes_max=bytes_max):
+            yield ledger_id, PlannedRun([piece], piece.entries, piece.packets_bytes)

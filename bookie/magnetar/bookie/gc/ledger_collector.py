@@ -24,9 +24,9 @@ from pyroaring import BitMap64
 
 from magnetar.bookie.errors import ImplausibleListingError
 from magnetar.bookie.gc.dead_ledgers import Brake, DeadLedgerSearch
-from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.id_slices import id_set_of
 from magnetar.bookie.gc.metadata_calls import MetadataCalls
+from magnetar.bookie.metrics import GcMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError

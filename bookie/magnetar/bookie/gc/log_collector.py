@@ -25,11 +25,11 @@ from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError, StorageLogMissingError
 from magnetar.bookie.gc.compaction_plan import CompactionRule, LogUse, choose_logs, group_logs
 from magnetar.bookie.gc.compactor import MOVES_MAX, Compactor
-from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.id_slices import id_set_of
 from magnetar.bookie.gc.log_survey import LogSurvey, referenced_logs
 from magnetar.bookie.gc.log_usage import LiveUse, LogUsage, UsageTable
 from magnetar.bookie.gc.schedule import CompactionKind
+from magnetar.bookie.metrics import GcMetrics
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.ports import Clock, Disk, Worker
 

@@ -36,7 +36,3 @@ class MetadataCalls:
     async def wait_turn(self) -> None:
         """Before, or after, a call."""
         await asyncio.sleep(self._pace.take(1, self._clock.monotonic_s()))
-
-    async def give_way(self) -> None:
-        """Let requests run."""
-        await asyncio.sleep(0)

@@ -10,9 +10,9 @@ import random
 
 import structlog
 
-from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.ledger_collector import LedgerSource
 from magnetar.bookie.gc.metadata_calls import MetadataCalls
+from magnetar.bookie.metrics import GcMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError

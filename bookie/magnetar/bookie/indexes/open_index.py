@@ -1,15 +1,23 @@
 """Opens the index of a storage directory: the one of the kind that it has, or a new one."""
 
+import posixpath
 from dataclasses import dataclass
 
-from magnetar.bookie.errors import StorageCorruptError, WrongEngineError
+from magnetar.bookie.entry_logs.entry_log import StoredRun
+from magnetar.bookie.entry_logs.log_names import log_name
+from magnetar.bookie.entry_logs.log_scan import scan_run
+from magnetar.bookie.errors import (
+    StorageCorruptError,
+    StorageIOError,
+    StorageLogMissingError,
+    WrongEngineError,
+)
 from magnetar.bookie.indexes.index_mark import EngineKind, IndexMark
 from magnetar.bookie.indexes.key_value import MakeKeyValue
 from magnetar.bookie.indexes.location_index import LocationIndex
 from magnetar.bookie.indexes.page_index import PageIndex
 from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.indexes.rocks_store import RocksStore
-from magnetar.bookie.indexes.run_locator import RunLocator
 from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.ports import Disk
 
@@ -103,3 +111,38 @@ def open_index_to_read(
         return RocksIndex.open(path, mark, make_store=open_key_value, may_make=False)
     locate = RunLocator(f"{directory}/entry-logs", disk)
     return PageIndex.open(path, mark, disk=disk, locate=locate, may_write=False)
+
+
+class RunLocator:
+    """Finds out what run lies at a place of an entry log, for the index that knows places alone.
+
+    It opens the log each time: the index remembers what it was told, and a log that is removed must
+    not be kept alive here.
+    """
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        self._directory = directory
+        self._disk = disk
+
+    def __call__(self, log_id: int, offset: int) -> StoredRun:
+        """The run that begins there.
+
+        Raises:
+            StorageLogMissingError: there is no such log.
+            StorageCorruptError: no whole run is there.
+            StorageIOError: it could not be read.
+        """
+        path = posixpath.join(self._directory, log_name(log_id))
+        try:
+            file = self._disk.open(path)
+            try:
+                run = scan_run(file, log_id, offset)
+            finally:
+                file.close()
+        except FileNotFoundError as exc:
+            raise StorageLogMissingError(f"{path} does not exist") from exc
+        except OSError as exc:
+            raise StorageIOError(f"{path}: cannot be read at {offset}: {exc}") from exc
+        if run is None:
+            raise StorageCorruptError(f"{path} at {offset}: no whole run begins here")
+        return run

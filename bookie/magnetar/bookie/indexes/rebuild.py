@@ -25,21 +25,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from magnetar.bookie.entry_logs.broken_sectors import BrokenSectorsFile
 from magnetar.bookie.entry_logs.entry_log import StoredRun
 from magnetar.bookie.entry_logs.log_names import log_ids, log_name
 from magnetar.bookie.entry_logs.log_reader import EntryLogReader
-from magnetar.bookie.entry_logs.log_scan import read_log_header, scan_log
-from magnetar.bookie.errors import StorageCorruptError, StorageIOError
+from magnetar.bookie.entry_logs.log_scan import BrokenSectorsFile, read_log_header, scan_log
+from magnetar.bookie.errors import StorageCorruptError, StorageError, StorageIOError
 from magnetar.bookie.indexes.index_files import remove_file, remove_index
 from magnetar.bookie.indexes.index_mark import EngineKind, IndexMark
 from magnetar.bookie.indexes.key_value import MakeKeyValue
-from magnetar.bookie.indexes.ledger_state import decode_state
+from magnetar.bookie.indexes.ledger_state import check_state, decode_state
 from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex, NewRun
-from magnetar.bookie.indexes.open_index import IndexOpener, index_path, mark_of
+from magnetar.bookie.indexes.open_index import IndexOpener, index_path, mark_of, open_index_to_read
+from magnetar.bookie.indexes.pages.page_files import PageFiles
 from magnetar.bookie.indexes.rocks_store import RocksStore
 from magnetar.bookie.indexes.run_stretches import stretches_of
-from magnetar.bookie.indexes.salvage import SalvagedStates, salvage_states
 from magnetar.bookie.integrity.loss_mark import LossMark, write_marks
 from magnetar.bookie.storage import LedgerState
 from magnetar.bookie.storage_options import StorageOptions
@@ -48,6 +47,14 @@ from magnetar.ledger.ports import Clock, Disk
 _RUNS_PER_COMMIT = 10_000
 _STATES_PER_COMMIT = 10_000
 _OPEN_LOGS_MAX = 64
+
+
+class SalvagedStates(NamedTuple):
+    """Ledger states, encoded, by ledger."""
+
+    states: dict[int, bytes]
+    are_complete: bool
+    """None is missing, and none is older than it was promised to be."""
 
 
 class LogProblem(NamedTuple):
@@ -262,3 +269,37 @@ class _Switch:
     def _rename(self, source: str, target: str) -> None:
         self._disk.rename(source, target)
         self._disk.sync_directory(self._directory)
+
+
+def salvage_states(directory: str, *, disk: Disk, open_key_value: MakeKeyValue) -> SalvagedStates:
+    """The states that can be read from the index in `directory`; nothing is written.
+
+    Raises:
+        OSError: a directory that is there cannot be listed.
+    """
+    try:
+        index = open_index_to_read(directory, disk=disk, open_key_value=open_key_value)
+        try:
+            return SalvagedStates(dict(index.states()), True)
+        finally:
+            index.close()
+    except (StorageError, OSError):
+        return SalvagedStates(_page_states(directory, "interleaved", disk), False)
+
+
+def _page_states(directory: str, engine: EngineKind, disk: Disk) -> dict[int, bytes]:
+    """Page files stand for themselves: what damages one leaves the others readable."""
+    states: dict[int, bytes] = {}
+    files = PageFiles(index_path(directory, engine), open_files_max=1, disk=disk)
+    try:
+        for ledger_id in files.list_ledgers():
+            try:
+                state = files.read_header(ledger_id).state
+                if state:
+                    check_state(state)
+                    states[ledger_id] = state
+            except StorageError:
+                continue  # it is lost; the caller knows that not all are here
+    finally:
+        files.close()
+    return states

@@ -24,12 +24,12 @@ from magnetar.bookie.errors import (
     StorageError,
 )
 from magnetar.bookie.integrity.healer import RETRY_S_MAX
-from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
 from magnetar.bookie.integrity.loss_mark import remove_marks
 from magnetar.bookie.integrity.own_entries import confirmed_end, own_ranges, without
 from magnetar.bookie.integrity.own_requests import OwnRequests
 from magnetar.bookie.integrity.peers import Peers
 from magnetar.bookie.integrity.restoring import restore
+from magnetar.bookie.metrics import IntegrityMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage

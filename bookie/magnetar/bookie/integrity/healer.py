@@ -18,11 +18,11 @@ import structlog
 
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import StorageError
-from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
 from magnetar.bookie.integrity.own_entries import own_ranges
 from magnetar.bookie.integrity.own_requests import OwnRequests
 from magnetar.bookie.integrity.peers import Peers
 from magnetar.bookie.integrity.restoring import restore
+from magnetar.bookie.metrics import IntegrityMetrics
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError

@@ -1,20 +1,35 @@
 """The other bookies and the metadata, as this bookie needs them to get its own entries back.
 
 One ledger client, made at the first need: a bookie that never loses anything has none.
+
+Copies of entries are packets as they are stored there, checked end to end. A packet is taken only
+if its digest is right (type and password are in the ledger's metadata), if
+it is the entry that was asked for, and if what it says of the ledger can be: its LAC lies below it,
+and the length fits its payload and the end of a closed ledger. Copies of one entry need not be
+equal byte for byte, since recovery seals anew: any good one will do.
 """
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from magnetar.bookie.integrity.replica_source import ReplicaSource
+from magnetar.bookie.errors import BeyondEndError, NoOtherCopyError, ReplicasUnavailableError
+from magnetar.bookie.integrity.own_entries import end_of, peers_of
+from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import DigestMismatchError
-from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.digest import PacketCodec, codec_for, read_key
+from magnetar.ledger.errors import DigestMismatchError, LedgerError
+from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock, Network
+from magnetar.ledger.reading.bookie_requests import ask, read_reply_block
+from magnetar.ledger.reading.read_errors import READ_ERRORS, is_negative
+from magnetar.ledger.registration import BookieRegistry
+from magnetar.ledger.wire import Op, encode_read_body
 
 _ROOT = "/ledgers"
+OnBadReplica = Callable[[int, int, str, DigestMismatchError], None]
+"""Ledger id, entry id, bookie id, what was wrong with its copy."""
 
 
 class Peers:
@@ -101,3 +116,114 @@ class Peers:
 
 def _noting(client: LedgerClient) -> Callable[[int, int, str, DigestMismatchError], None]:
     return client.fetcher.note_bad
+
+
+class ReplicaSource:
+    """Reads from everybody but this bookie. One read is one request at a time, of bounded size."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        channels: ChannelPool,
+        registry: BookieRegistry,
+        *,
+        bytes_max: int,
+        on_bad_replica: OnBadReplica,
+    ) -> None:
+        """
+        Args:
+            bytes_max: of the packets of one read. One packet that is larger is taken all the same.
+        """
+        self._bookie_id = bookie_id
+        self._channels = channels
+        self._registry = registry
+        self._bytes_max = bytes_max
+        self._on_bad_replica = on_bad_replica
+
+    async def fetch(self, metadata: LedgerMetadata, first: int, last: int) -> list[bytes]:
+        """Good packets of the entries `first`, `first + 1`, ...: at least one, at most up to
+        `last`, to the end of the fragment, or to the bound.
+
+        Raises:
+            BeyondEndError: the ledger is closed, and ends before `first`.
+            NoOtherCopyError: every other replica is certain not to have entry `first`, or there is
+                no other.
+            ReplicasUnavailableError: no other replica could give it just now.
+        """
+        end = end_of(metadata)
+        if first > end:
+            raise BeyondEndError(
+                f"ledger {metadata.ledger_id} ends with entry {end}: there is no entry {first}"
+            )
+        last = min(last, end, metadata.fragment_end(first))
+        codec = codec_for(metadata)
+        failures: list[LedgerError] = []
+        for bookie_id in self._in_order(peers_of(metadata, first, self._bookie_id)):
+            try:
+                return await self._fetch_from(bookie_id, metadata, codec, first, last)
+            except READ_ERRORS as error:
+                failures.append(error)
+        text = (
+            f"ledger {metadata.ledger_id}, entry {first}: "
+            f"{'; '.join(map(str, failures)) or 'no other bookie stores it'}"
+        )
+        if all(map(is_negative, failures)):
+            raise NoOtherCopyError(text)
+        raise ReplicasUnavailableError(text)
+
+    def _in_order(self, bookies: Sequence[str]) -> Sequence[str]:
+        """The bookies, those not registered last: they may be back by then, and cost nothing."""
+        return sorted(bookies, key=lambda each: self._registry.resolve(each) is None)
+
+    async def _fetch_from(
+        self, bookie_id: str, metadata: LedgerMetadata, codec: PacketCodec, first: int, last: int
+    ) -> list[bytes]:
+        """
+        Raises:
+            LedgerError: one of `READ_ERRORS`.
+        """
+        ledger_id = metadata.ledger_id
+        frame = await ask(
+            self._channels,
+            bookie_id,
+            Op.READ,
+            encode_read_body(
+                last_entry_id=last,
+                bytes_max=self._bytes_max,
+                master_key=read_key(metadata.password),
+            ),
+            ledger_id=ledger_id,
+            entry_id=first,
+        )
+        packets = read_reply_block(frame, bookie_id).packets()[: last - first + 1]
+        for number, packet in enumerate(packets):
+            try:
+                check_packet(packet, first + number, metadata, codec)
+            except DigestMismatchError as error:
+                self._on_bad_replica(ledger_id, first + number, bookie_id, error)
+                if number == 0:
+                    raise
+                return packets[:number]
+        return packets
+
+
+def check_packet(
+    packet: bytes, entry_id: int, metadata: LedgerMetadata, codec: PacketCodec
+) -> None:
+    """
+    Raises:
+        DigestMismatchError: this is no copy of the entry.
+    """
+    entry = codec.open_packet(packet, entry_id)
+    is_closed = metadata.state is LedgerState.CLOSED
+    is_last = is_closed and entry_id == metadata.last_entry_id
+    lengths_fit = len(entry.payload) <= entry.length and (
+        not is_closed
+        or (entry.length == metadata.length if is_last else entry.length <= metadata.length)
+    )
+    if not (-1 <= entry.last_add_confirmed < entry_id and lengths_fit):
+        raise DigestMismatchError(
+            f"entry {entry_id} of ledger {metadata.ledger_id}: a packet with LAC "
+            f"{entry.last_add_confirmed}, length {entry.length} and a payload of "
+            f"{len(entry.payload)} bytes cannot be a copy of it"
+        )

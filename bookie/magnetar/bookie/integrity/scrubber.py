@@ -9,16 +9,15 @@ position survives a restart. What it finds goes to the log, the metrics and the 
 
 import asyncio
 import posixpath
+from array import array
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import structlog
 
 from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import StorageClosedError, StorageIOError
-from magnetar.bookie.integrity.integrity_metrics import IntegrityMetrics
-from magnetar.bookie.integrity.ledger_order import in_order
 from magnetar.bookie.integrity.local_check import LocalCheck
 from magnetar.bookie.integrity.scrub_position import (
     POSITION_NAME,
@@ -26,6 +25,7 @@ from magnetar.bookie.integrity.scrub_position import (
     decode_position,
     due_in_s,
 )
+from magnetar.bookie.metrics import IntegrityMetrics
 from magnetar.bookie.settings import BookieSettings
 from magnetar.ledger.ports import Clock, Disk, Worker
 
@@ -44,6 +44,8 @@ _SIZE_INTERVAL_S = 600.0
 _RETRY_S = 10.0
 _FAILURES_MAX = 3
 """Of one ledger that cannot be read; the pass then goes on behind it."""
+_SORTED_AT_ONCE = 10_000
+"""Ledger ids."""
 
 
 class Scrubber:
@@ -233,3 +235,19 @@ class Scrubber:
         if position is None or position.pass_started_ms > now_ms:
             return ScrubPosition(pass_started_ms=now_ms)  # none, or the clock was set back
         return position
+
+
+def in_order(ids: Sequence[int]) -> "array[int]":
+    """The ids, ascending, without holding up anybody for long.
+
+    To sort a list is one call that lets no other thread run. Ids come almost in order, since they
+    are given in ascending order; so parts are sorted one by one, and the whole only if that was not
+    enough.
+    """
+    ordered = array("q")
+    for start in range(0, len(ids), _SORTED_AT_ONCE):
+        part = sorted(ids[start : start + _SORTED_AT_ONCE])
+        if ordered and ordered[-1] > part[0]:
+            return array("q", sorted(ids))
+        ordered.extend(part)
+    return ordered

@@ -9,12 +9,12 @@ BrokerError                        root
     ├── BrokerMetadataError            1   metadata trouble, or arguments that make no sense
     │   └── UnreadableRecordError          a value in the store is of no known form
     ├── BrokerPersistenceError         2   the ledger store cannot store or read just now
-    ├── AuthenticationError            3   who it is was not proven
+    ├── AuthenticationError            3   the client did not prove its identity
     ├── AuthorizationError             4   the role may not do that
     ├── ConsumerBusyError              5   the subscription is taken, or of another type
     ├── ServiceNotReadyError           6   the topic is loading, moving or closing: try again
     ├── BacklogQuotaHoldError          7   the backlog is above its quota: producers are held
-    ├── BacklogQuotaExceptionError     8   the same, and producers are to fail
+    ├── BacklogQuotaExceptionError     8   the backlog is above its quota: producers get an error
     ├── MessageChecksumError           9   a message arrived damaged
     ├── UnsupportedVersionError       10   a command that this broker does not speak
     ├── TopicNotFoundError            11   no such topic
@@ -24,19 +24,19 @@ BrokerError                        root
     ├── TooManyRequestsError          14   a limit on concurrent requests is reached
     ├── TopicTerminatedError          15   the topic takes no more messages, for good
     ├── ProducerBusyError             16   the producer's name is taken; a bad subscription name
-    ├── InvalidTopicNameError         17   a topic name of no known shape
+    ├── InvalidTopicNameError         17   not a valid topic name
     ├── schemas.IncompatibleSchemaError 18  the schema does not fit those of the topic
     │   └── schemas.InvalidSchemaError     it is no definition of its type
     ├── schemas.SchemaNotFoundError   11   the topic has no schema, or none of that version
-    ├── ConsumerAssignError           19   hashes that make no sense or are taken
+    ├── ConsumerAssignError           19   the hash ranges of a consumer are invalid or taken
     ├── NotAllowedError               22   a feature that is not built yet, or a limit
     │   ├── TopicConflictError             a topic of that name exists, or is of the other kind
-    │   └── PartitionCountError            a number of partitions that cannot be
+    │   └── PartitionCountError            too many partitions, or too few
     ├── NotThereError                      HTTP: what is managed does not exist
     │   └── TenantNotFoundError            HTTP: no such tenant
     ├── ConflictError                      HTTP: it exists already, or is in use
-    ├── InvalidNameError                   HTTP: a name that cannot be
-    └── ProducerFencedError           25   another producer has the topic for itself
+    ├── InvalidNameError                   HTTP: a name that is not valid
+    └── ProducerFencedError           25   another producer has exclusive access to the topic
 
 Callers decide on the class and on `retryable`, never on the text. The text goes to the client.
 """
@@ -114,7 +114,7 @@ class ConsumerBusyError(RequestError):
 
 
 class ConsumerAssignError(RequestError):
-    """The hashes that a consumer names make no sense, or belong to another one."""
+    """The hash ranges of a consumer are invalid, or another consumer has them."""
 
     code = ServerError.ConsumerAssignError
 
@@ -134,7 +134,7 @@ class BacklogQuotaHoldError(RequestError):
 
 
 class BacklogQuotaExceptionError(RequestError):
-    """The backlog of the topic is above its quota, and producers are to fail."""
+    """The backlog of the topic is above its quota; producers get an error."""
 
     code = ServerError.ProducerBlockedQuotaExceededException
     retryable = True
@@ -228,7 +228,7 @@ class ProducerBusyError(RequestError):
 
 
 class InvalidTopicNameError(RequestError):
-    """A topic name of no known shape."""
+    """The topic name is not valid."""
 
     code = ServerError.InvalidTopicName
 
@@ -248,6 +248,6 @@ class PartitionCountError(NotAllowedError):
 
 
 class ProducerFencedError(RequestError):
-    """Another producer has the topic for itself, or had it meanwhile. Final for the client."""
+    """Another producer has, or had meanwhile, exclusive access. Final for the client."""
 
     code = ServerError.ProducerFenced

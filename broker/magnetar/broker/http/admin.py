@@ -26,8 +26,9 @@ from magnetar.broker.cluster.balance.orders import HttpOrders
 from magnetar.broker.cluster.balance.reporter import LoadReporter
 from magnetar.broker.cluster.ownership.cluster_ownership import ClusterOwnership
 from magnetar.broker.cluster.ownership.protocol import Owner
-from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord, decode
+from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord
 from magnetar.broker.http.refusals import ElsewhereError
+from magnetar.broker.policies.model import decode
 from magnetar.broker.topics import Topics
 from magnetar.ledger.errors import NoNodeError
 from magnetar.ledger.metadata.store import MetadataStore

@@ -222,7 +222,12 @@ class _Clusters:
         known = await self._tenants.clusters()
         for name in names or ():
             if name == cluster or name not in known:
-                raise InvalidNameError(f"{name!r} cannot be a peer of {cluster}")
+                why = (
+                    "is the cluster itself"
+                    if name == cluster
+                    else "does not exist: create it first"
+                )
+                raise InvalidNameError(f"{name!r} cannot be a peer of {cluster}: it {why}")
         await self._tenants.update_cluster(
             cluster,
             lambda record: record.model_copy(

@@ -25,7 +25,7 @@ from magnetar.broker.http.topics import non_persistent_names, without_system
 from magnetar.broker.policies.model import NamespaceRecord
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics import operating
-from magnetar.broker.topics.keeping import Keeping
+from magnetar.broker.topics.upkeep import Keeping
 from magnetar.sdk.wire import TopicName, parse_topic_name
 
 _LEASES_AT_ONCE = 32
@@ -220,8 +220,8 @@ def bundles_router(context: HttpContext) -> APIRouter:
         if inside and not force:
             raise HttpRefusal(
                 409,
-                f"bundle {bundle} has {len(inside)} topics: {inside[0]} and so on; give force to "
-                "delete them",
+                f"bundle {bundle} has {len(inside)} topics, such as {inside[0]}: give force to "
+                "delete them, too",
             )
 
         async def delete(topic: TopicName) -> None:

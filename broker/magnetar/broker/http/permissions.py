@@ -144,7 +144,10 @@ def _add_of_topics(router: APIRouter, context: HttpContext, domain: str) -> None
             known = dict(record.topic_permissions)
             roles = known.pop(name, {})
             if actions is None and role not in roles:
-                raise NotThereError(f"{role} has no permissions of its own on {name}")
+                raise NotThereError(
+                    f"role {role} has no permissions on {name} itself: revoke those that it has on "
+                    "the namespace there"
+                )
             after = _taken(roles, role) if actions is None else _given(roles, role, actions)
             if after:
                 known[name] = after

@@ -188,8 +188,8 @@ async def _check_clusters(context: HttpContext, policy: Policy, value: Any) -> N
     if is_replication and context.cluster_name not in value:
         raise HttpRefusal(
             412,
-            f"the clusters must name {context.cluster_name}, which this is: topics are here, and "
-            "are deleted by a command of its own",
+            f"replication clusters must include this cluster, {context.cluster_name}. To remove "
+            "a topic from it, delete the topic",
         )
 
 

@@ -143,7 +143,7 @@ def _body(
 def _quota(body: BacklogQuotaBody) -> model.BacklogQuota:
     size = body.limitSize if body.limit is None or body.limitSize >= 0 else body.limit
     if body.policy is None:
-        raise InvalidPolicyError("a backlog quota needs a policy")
+        raise InvalidPolicyError("a backlog quota needs 'policy': what to do when it is exceeded")
     return model.BacklogQuota(bytes=size, seconds=body.limitTime, policy=body.policy)
 
 
@@ -195,7 +195,7 @@ def _topics(names: list[str]) -> tuple[str, ...]:
 
 def _text(value: str) -> str:
     if not value:
-        raise InvalidPolicyError("the value is empty")
+        raise InvalidPolicyError("the value is empty: give a text")
     return value
 
 

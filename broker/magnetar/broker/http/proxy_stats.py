@@ -115,7 +115,7 @@ def proxy_stats_router(sessions: Callable[[], Iterable[SessionStats]]) -> APIRou
         name = naming.topic_of(f"{domain}://{tenant}/{namespace}/{topic}")
         found = by_topic(sessions()).get(str(name))
         if found is None:
-            raise TopicNotFoundError(f"{name}: no WebSocket session of this broker is on it")
+            raise TopicNotFoundError(f"{name} has no WebSocket session on this broker")
         return found
 
     return router

@@ -27,7 +27,7 @@ import structlog
 from magnetar.broker.base.connection_places import ConnectionPlaces
 from magnetar.broker.base.errors import ListenError
 from magnetar.broker.http.authentication import Application
-from magnetar.broker.security.certificates import role_of
+from magnetar.broker.security.identity import role_of
 
 if TYPE_CHECKING:
     import uvicorn

@@ -25,7 +25,7 @@ from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics import operating
 from magnetar.broker.topics.inspecting import BacklogCount, count_backlog
-from magnetar.broker.topics.keeping import Keeping
+from magnetar.broker.topics.upkeep import Keeping
 from magnetar.cursors import Cursor, words_from_bits
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import LATEST, Position

@@ -191,4 +191,6 @@ async def _delete_topics(context: HttpContext, namespace: str) -> None:
 async def _check_empty(context: HttpContext, name: str) -> None:
     left = await context.tenants.topics_in(name)
     if left:
-        raise ConflictError(f"namespace {name} has {len(left)} topics: {left[0]} and so on")
+        raise ConflictError(
+            f"namespace {name} has {len(left)} topics, such as {left[0]}: delete them first"
+        )

@@ -30,7 +30,7 @@ from magnetar.broker.topic.dispatch.keys import Key
 from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.subscription import Subscription
-from magnetar.broker.topics.non_persistent.passing import PassingDispatcher
+from magnetar.broker.topics.non_persistent import PassingDispatcher
 from magnetar.cursors import Cursor
 from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.position import EARLIEST
@@ -189,12 +189,6 @@ def _replication_stats(
             "inboundConnectedSince": _time(producer.connected_at_ms),
         }
     return stats, list(copiers.values())
-
-
-def compaction_stats(topic: Topic) -> Mapping[str, int]:
-    """What compaction has come to; zeros: nothing yet."""
-    found: Mapping[str, int] = topic.shown().get("compaction", NOT_COMPACTED)
-    return found
 
 
 def created_ms(topic: Topic) -> int:

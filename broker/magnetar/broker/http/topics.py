@@ -35,13 +35,14 @@ from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.records import asked
 from magnetar.broker.topic.termination import terminate
-from magnetar.broker.topic.topic_properties import as_stored, as_told
 from magnetar.ledger.errors import LedgerError, NoNodeError
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import TopicName, parse_topic_name
 
 _log = structlog.get_logger()
+_OF_PEOPLE = "topic."
+"""What the names of properties that people write begin with in a log: none of the broker's does."""
 
 
 def without_system(names: Sequence[str], *, keeps: bool) -> list[str]:
@@ -109,7 +110,7 @@ async def properties_of(context: HttpContext, full_name: str) -> Mapping[str, st
     except NoNodeError:
         return {}
     try:
-        return as_told(LogMetadata.from_json(node.value, path=path).properties)
+        return _as_told(LogMetadata.from_json(node.value, path=path).properties)
     except LedgerError as error:
         raise BrokerMetadataError(f"{full_name}: its record cannot be read: {error}") from error
 
@@ -257,7 +258,7 @@ class _Life:
         await self._check_plain(name, 409)
         async with self._topics.creation.turn(name.namespace_name):
             await self._topics.creation.check_room(name.namespace_name, 1)
-            await self._partitioned.create_plain(name, as_stored(properties or {}))
+            await self._partitioned.create_plain(name, _as_stored(properties or {}))
         await _load(self._context, name)
         return Response(status_code=204)
 
@@ -343,7 +344,7 @@ class _Life:
         record = await self._partitioned.find(name)
         if record is not None:
             return record.properties
-        return as_told((await self._context.served(name)).log.properties)
+        return _as_told((await self._context.served(name)).log.properties)
 
     async def set_properties(
         self, tenant: str, namespace: str, topic: str, properties: dict[str, str]
@@ -354,7 +355,7 @@ class _Life:
             await self._partitioned.update_properties(name, lambda known: {**known, **properties})
         else:
             log = (await self._context.served(name)).log
-            await log.update_properties(as_stored(properties))
+            await log.update_properties(_as_stored(properties))
         return Response(status_code=204)
 
     async def remove_property(self, tenant: str, namespace: str, topic: str, key: str) -> Response:
@@ -368,7 +369,7 @@ class _Life:
             await self._partitioned.update_properties(name, without)
         else:
             log = (await self._context.served(name)).log
-            await log.update_properties(dict.fromkeys(as_stored({key: ""})))
+            await log.update_properties(dict.fromkeys(_as_stored({key: ""})))
         return Response(status_code=204)
 
 
@@ -540,3 +541,17 @@ def compaction_router(context: HttpContext) -> APIRouter:
         return {"status": compaction.status.value, "lastError": compaction.last_error}
 
     return router
+
+
+def _as_stored(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a topic under names that no property of the broker has."""
+    return {_OF_PEOPLE + name: value for name, value in properties.items()}
+
+
+def _as_told(properties: Mapping[str, str]) -> dict[str, str]:
+    """What people wrote among all properties of a log, under their own names."""
+    return {
+        name.removeprefix(_OF_PEOPLE): value
+        for name, value in properties.items()
+        if name.startswith(_OF_PEOPLE)
+    }

@@ -55,7 +55,7 @@ class _Transactions:
     async def _coordinator(self, number: int) -> Coordinator:
         self._check_on()
         if not 0 <= number < await self._coordinators.prepare():
-            raise HttpRefusal(404, f"there is no coordinator {number}")
+            raise HttpRefusal(404, f"there is no transaction coordinator {number}")
         await self._context.check_owner(coordinator_topic(number))
         try:
             return await self._coordinators.get(number)
@@ -277,8 +277,8 @@ class _Transactions:
         operating.subscription_of(await self._context.served(name), subscription)
         raise HttpRefusal(
             404,
-            f"subscription {subscription} of {name} has no log of its own for acknowledgements in "
-            "transactions: one log beside the topic has them, and pendingAckStats tells of them",
+            f"subscription {subscription} of {name} has no pending-ack log: one log per topic "
+            "holds the acknowledgements of all transactions. Use pendingAckStats",
         )
 
     async def pending_ack_stats(

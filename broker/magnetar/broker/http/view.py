@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker.cluster.balance.sampler import ProcessUsage
 from magnetar.broker.cluster.composition import Cluster
-from magnetar.broker.cluster.health.health import BrokerHealth
+from magnetar.broker.cluster.health import BrokerHealth
 from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.security.audit import Audit
 from magnetar.broker.topics.at_rest.walk import TopicsAtRest

@@ -40,7 +40,7 @@ SYSTEM_NAMESPACE = "pulsar/system"
 
 _MIB = 1 << 20
 
-R = TypeVar("R", bound="Record")
+R = TypeVar("R", bound=BaseModel)
 
 
 class BacklogPolicy(StrEnum):

@@ -41,7 +41,7 @@ from magnetar.broker.protocol.scalable_watches import ScalableWatches
 from magnetar.broker.protocol.segment_consumers import SegmentConsumers
 from magnetar.broker.protocol.topic_watchers import TopicWatchers
 from magnetar.broker.protocol.transaction_commands import TransactionCommands
-from magnetar.broker.security.certificates import role_of
+from magnetar.broker.security.identity import role_of
 from magnetar.broker.topics.services import Services
 from magnetar.ledger.ports import Listener, Network
 from magnetar.sdk.wire import (

@@ -242,7 +242,7 @@ def check_has_layout(topic: TopicName) -> None:
         raise NotAllowedError(f"{topic} is not persistent: it has no layout")
     if topic.partition_index >= 0:
         raise TopicNotFoundError(
-            f"{topic} is one partition and has no layout of its own: use {topic.partitioned}"
+            f"{topic} is a partition, and only whole topics have layouts: use {topic.partitioned}"
         )
 
 

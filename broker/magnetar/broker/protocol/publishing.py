@@ -21,7 +21,10 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership.protocol import Destination
-from magnetar.broker.features.transactions.errors import AlreadyStoredError
+from magnetar.broker.features.transactions.errors import (
+    AlreadyStoredError,
+    TransactionsDisabledError,
+)
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.markers import id_in, with_transaction
 from magnetar.broker.protocol.link import Link
@@ -522,4 +525,4 @@ def _check_producer(request: CommandProducer, settings: BrokerSettings) -> None:
             f"the producer name has {size} bytes; the limit is {PRODUCER_NAME_BYTES_MAX}"
         )
     if request.txn_enabled and not settings.transaction_coordinator_enabled:
-        raise NotAllowedError("transactions are not enabled on this broker")
+        raise TransactionsDisabledError()

@@ -16,7 +16,10 @@ from magnetar.broker.base.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.features.transactions.coordinator import Coordinator
-from magnetar.broker.features.transactions.errors import TransactionNotFoundError
+from magnetar.broker.features.transactions.errors import (
+    TransactionNotFoundError,
+    TransactionsDisabledError,
+)
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.topic_transactions import (
     TopicTransactions,
@@ -96,7 +99,7 @@ class TransactionCommands:
     ) -> None:
         request = getattr(command, name)
         if not self._services.settings.transaction_coordinator_enabled:
-            error = NotAllowedError("transactions are not enabled on this broker")
+            error = TransactionsDisabledError()
             self._link.write(replies.error(request.request_id, error.code, str(error)))
             return
         # What the broker was asked to decide must not end half way with the connection.

@@ -10,9 +10,12 @@ from magnetar.broker.policies.model import Policies, decode
 from magnetar.broker.schemas.definitions import Definition, parse
 from magnetar.broker.schemas.errors import InvalidSchemaError
 from magnetar.broker.schemas.model import StoredSchema
-from magnetar.broker.schemas.record import COMPONENT, IndexEntry, SchemaEntry
+from magnetar.broker.schemas.record import COMPONENT, IndexEntry, SchemaEntry, SchemaRecord
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.errors import LedgerError, NoNodeError, NoSuchLedgerError, OwnerUnclearError
+from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.orphans import IsReferred
 
 _log = structlog.get_logger()
 
@@ -107,3 +110,26 @@ class SchemaLedgers:
             pass
         except LedgerError as error:
             _log.warning("schema_left_behind", ledger_id=ledger_id, error=str(error))
+
+
+def schema_refers(store: MetadataStore) -> IsReferred:
+    """Whether a topic still names the ledger of a definition, for the orphan sweep: asks the record
+    that the ledger was made for (component "schema")."""
+
+    async def is_referred(metadata: LedgerMetadata) -> bool:
+        path = metadata.custom_metadata.get("schema")
+        if path is None:
+            raise OwnerUnclearError(f"ledger {metadata.ledger_id} does not say which schema it is")
+        try:
+            node = await store.get(path)
+        except NoNodeError:
+            return False  # All of it was deleted.
+        if not node.value:
+            return False
+        try:
+            record = decode(SchemaRecord, path, node.value)
+        except UnreadableRecordError as error:
+            raise OwnerUnclearError(str(error)) from error
+        return any(each.ledger_id == metadata.ledger_id for each in record.versions)
+
+    return is_referred

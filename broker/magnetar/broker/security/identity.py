@@ -1,6 +1,8 @@
-"""The identity of a client that has authenticated. Pure."""
+"""The identity of a client that has authenticated, and the role in its certificate. Pure."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +39,17 @@ class Identity:
 
 NOBODY = Identity("")
 """Everybody, while authentication is off."""
+
+
+def role_of(certificate: object) -> str:
+    """The common name of a certificate's subject, which is its role; empty if there is no
+    certificate, or none that was verified.
+
+    `certificate` as `SSLObject.getpeercert()` gives it: a dictionary, and an empty one for a
+    certificate that nobody has checked. Of several names the last counts, the most specific one.
+    """
+    if not isinstance(certificate, Mapping):
+        return ""
+    subject: Sequence[Sequence[tuple[str, Any]]] = certificate.get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName" and value]
+    return str(names[-1]) if names else ""

@@ -9,12 +9,11 @@ import asyncio
 import hmac
 import re
 from collections.abc import Mapping
-from hashlib import blake2b
+from hashlib import blake2b, md5
 
 import bcrypt
 
 from magnetar.broker.base.errors import AuthenticationError
-from magnetar.broker.security import apr1
 from magnetar.broker.security.identity import Identity
 from magnetar.broker.security.keys import SecurityConfigError
 
@@ -29,6 +28,10 @@ PASSWORD_BYTES_MAX = 1024
 _DECOY = "$2b$10$vZRENAn1P5Ks0I0yfkPO6e5tNqSIhJWilm2BNMLwEDh66Ud3Ht/2i"
 """Nobody's: what a user that does not exist is checked with, for the time it takes."""
 _WRONG = "wrong user or password"
+_APR1_PREFIX = "$apr1$"
+_APR1_ALPHABET = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_APR1_ROUNDS = 1000
+_APR1_ORDER = ((0, 6, 12), (1, 7, 13), (2, 8, 14), (3, 9, 15), (4, 10, 5))
 
 
 def parse_passwords(text: str, *, what: str) -> dict[str, str]:
@@ -59,9 +62,9 @@ def parse_passwords(text: str, *, what: str) -> dict[str, str]:
 
 def matches(password: bytes, hashed: str) -> bool:
     """Whether it is the password of a hash. Slow on purpose."""
-    if hashed.startswith(apr1.PREFIX):
-        salt = hashed[len(apr1.PREFIX) :].partition("$")[0]
-        return hmac.compare_digest(apr1.hashed(password, salt), hashed)
+    if hashed.startswith(_APR1_PREFIX):
+        salt = hashed[len(_APR1_PREFIX) :].partition("$")[0]
+        return hmac.compare_digest(_apr1_hashed(password, salt), hashed)
     return bcrypt.checkpw(password[:_BCRYPT_BYTES], hashed.encode())
 
 
@@ -136,3 +139,43 @@ class Passwords:
             while len(self._remembered) >= self._remembered_max:
                 del self._remembered[next(iter(self._remembered))]
             self._remembered[digest] = None
+
+
+def _apr1_hashed(password: bytes, salt: str) -> str:
+    """The whole text of a hash in Apache's variant of MD5-crypt, `$apr1$salt$digest`; of the salt,
+    eight characters count.
+
+    A thousand rounds of MD5 stop nobody for long who has the file: bcrypt is better, and this is
+    here for files that exist. Source: Apache's documentation of password formats.
+    """
+    salt = salt[:8]
+    seasoning = salt.encode()
+    first = md5(password + _APR1_PREFIX.encode() + seasoning, usedforsecurity=False)
+    inner = md5(password + seasoning + password, usedforsecurity=False).digest()
+    for at in range(0, len(password), 16):
+        first.update(inner[: min(16, len(password) - at)])
+    bits = len(password)
+    while bits:
+        first.update(b"\x00" if bits & 1 else password[:1])
+        bits >>= 1
+    digest = first.digest()
+    for number in range(_APR1_ROUNDS):
+        round_ = md5(password if number & 1 else digest, usedforsecurity=False)
+        if number % 3:
+            round_.update(seasoning)
+        if number % 7:
+            round_.update(password)
+        round_.update(digest if number & 1 else password)
+        digest = round_.digest()
+    return f"{_APR1_PREFIX}{salt}${_encoded(digest)}"
+
+
+def _encoded(digest: bytes) -> str:
+    text = ""
+    for high, middle, low in _APR1_ORDER:
+        text += _six_bits(digest[high] << 16 | digest[middle] << 8 | digest[low], 4)
+    return text + _six_bits(digest[11], 2)
+
+
+def _six_bits(value: int, characters: int) -> str:
+    return "".join(_APR1_ALPHABET[(value >> 6 * each) & 63] for each in range(characters))

@@ -15,7 +15,7 @@ feature says so (`update`); a batch under way keeps the checks that it began wit
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
@@ -27,7 +27,6 @@ from magnetar.broker.base.meter import Meter
 from magnetar.broker.cluster.ownership.protocol import Tenure
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic.feature import Feature, Gate, Listener
-from magnetar.broker.topic.message_checks import EncryptionCheck, SizeCheck
 from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
 from magnetar.broker.topic.publish_limits import PublishRate
 from magnetar.broker.topic.run import Run
@@ -36,7 +35,10 @@ from magnetar.broker.topic.surroundings import InternalAppend, TopicLog
 from magnetar.broker.topic.tail import Tail
 from magnetar.ledger.errors import LedgerError, LogClosedError
 from magnetar.ledger.ports import Clock
-from magnetar.sdk.wire import TopicName
+from magnetar.sdk.wire import MessageMetadata, Send, TopicName, split_payload
+
+if TYPE_CHECKING:
+    from magnetar.broker.topic.publish_batch import PublishBatch
 
 
 class PublishedTopic(Protocol):
@@ -290,3 +292,48 @@ class PublishLine:
             return 0
         ago_s = max(0.0, self.clock.monotonic_s() - self.last_publish_s)
         return self.clock.wall_ms() - int(ago_s * 1000)
+
+
+class EncryptionCheck:
+    """Messages must be encrypted: of a topic that requires it, or of a producer that encrypts."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def __call__(
+        self,
+        batch: "PublishBatch",
+        send: Send,
+        metadata: MessageMetadata,
+        payload: bytes,
+    ) -> None:
+        if not metadata.encryption_keys:
+            raise BrokerMetadataError(
+                f"{self._topic} requires encryption: the message of producer "
+                f"{batch.producer_name} with sequence id {send.sequence_id} has no encryption keys"
+            )
+
+
+class SizeCheck:
+    """Messages of a topic may not be larger than its policy says. Chunks are taken as they are."""
+
+    def __init__(self, topic: str, bytes_max: int) -> None:
+        self._topic = topic
+        self._bytes_max = bytes_max
+
+    def __call__(
+        self,
+        batch: "PublishBatch",
+        send: Send,
+        metadata: MessageMetadata,
+        payload: bytes,
+    ) -> None:
+        if len(payload) <= self._bytes_max or metadata.num_chunks_from_msg > 1:
+            return
+        _, body_at = split_payload(payload)
+        size = len(payload) - body_at
+        if size > self._bytes_max:
+            raise NotAllowedError(
+                f"{self._topic}: the message has {size} bytes; the topic's limit is "
+                f"{self._bytes_max}"
+            )

@@ -17,7 +17,7 @@ from magnetar.broker.security import Authenticator, Authorizer
 from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.topics import Topics
 from magnetar.broker.topics.followed_lists import FollowedLists
-from magnetar.broker.topics.keeping import Keeping
+from magnetar.broker.topics.upkeep import Keeping
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.turns import TurnShares
 

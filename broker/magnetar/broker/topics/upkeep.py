@@ -18,6 +18,11 @@ from collections.abc import Callable, Coroutine, Sequence
 import structlog
 
 from magnetar.broker.base.errors import RequestError
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.retention import trimming
+from magnetar.broker.features.retention.backlog import Quotas
+from magnetar.broker.features.retention.expiry import Expiry
+from magnetar.broker.features.retention.inactivity import InactiveSubscriptions
 from magnetar.broker.topic import Topic
 from magnetar.cursors import CursorError
 from magnetar.ledger.errors import LedgerError
@@ -192,3 +197,23 @@ class Upkeep:
         except Exception:  # noqa: BLE001
             self.failures += 1
             _log.exception("upkeep_broke", job=job.name, topic=str(topic.name))
+
+
+class Keeping:
+    """The jobs of retention, expiry and quotas, as far as the broker's other parts use them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.expiry = Expiry(clock)
+        self.quotas = Quotas(clock, self.expiry)
+        self.inactive = InactiveSubscriptions(clock)
+
+    def register(self, upkeep: Upkeep, settings: BrokerSettings) -> None:
+        """Have everything looked at from time to time."""
+        upkeep.register("expiry", settings.message_expiry_check_interval_s, self.expiry.look_at)
+        upkeep.register("quotas", settings.backlog_quota_check_interval_s, self.quotas.look_at)
+        upkeep.register("trimming", settings.retention_check_interval_s, trimming.look_at)
+        upkeep.register(
+            "inactive-subscriptions",
+            settings.subscription_expiry_check_interval_s,
+            self.inactive.look_at,
+        )

@@ -20,7 +20,7 @@ from websockets.server import ServerProtocol
 
 from magnetar.broker.base.errors import RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
-from magnetar.broker.security.certificates import role_of
+from magnetar.broker.security.identity import role_of
 from magnetar.broker.websocket.errors import (
     CLOSE_BAD_DATA,
     CLOSE_GOING_AWAY,

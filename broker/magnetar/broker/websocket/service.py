@@ -43,8 +43,7 @@ from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Session, SessionStats
 from magnetar.ledger.ports import Clock, Network
 from magnetar.sdk.client import Client
-from magnetar.sdk.errors import InvalidUrlError, SdkError
-from magnetar.sdk.service_url import Address, ServiceUrl
+from magnetar.sdk.errors import SdkError
 from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -88,7 +87,6 @@ class WebSocketService:
         `advertised`: the broker's own URLs; `client_token`: by which it shows brokers who it is;
         empty: it need not."""
         self.settings: BrokerSettings = services.settings
-        self._host = services.settings.plain_host or services.settings.host
         self._own_names = own_names(services.settings)
         self._per_address_max = services.settings.connections_per_address_max
         self.clock: Clock = services.clock
@@ -97,10 +95,12 @@ class WebSocketService:
         self._authorizer = services.authorizer
         self._client_token = client_token
         self._random: random.Random = services.random
-        self._port = port
-        self._advertised = advertised
         self._network = OwnAddressNetwork(
-            network, plain_network, own=self._own_addresses, local=self._local
+            network,
+            plain_network,
+            host=services.settings.plain_host or services.settings.host,
+            port=port,
+            advertised=advertised,
         )
         self._scheme = "pulsar+ssl" if over_tls else "pulsar"
         self.budget = PublishBudget(self.settings.websocket_publish_bytes_max)
@@ -293,7 +293,7 @@ class WebSocketService:
             )
             self._clients = [
                 Client(
-                    f"{self._scheme}://{self._local()}",
+                    f"{self._scheme}://{self._network.local}",
                     settings,
                     network=self._network,
                     clock=self.clock,
@@ -314,23 +314,6 @@ class WebSocketService:
         names = await self._topics.names(namespace)
         names += await self._topics.non_persistent_names(namespace)
         return [name for name in names if not naming.is_system_topic(name)]
-
-    # -- the way to brokers
-
-    def _local(self) -> Address:
-        host = self._host
-        return Address(
-            {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host), self._port()
-        )
-
-    def _own_addresses(self) -> set[Address]:
-        found: set[Address] = set()
-        for url in self._advertised():
-            try:
-                found.update(ServiceUrl.parse(url).addresses)
-            except (InvalidUrlError, SdkError):
-                continue  # of a kind that the client does not speak
-        return found
 
     # -- now and then
 

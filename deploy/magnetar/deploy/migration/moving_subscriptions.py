@@ -113,8 +113,8 @@ async def look(side: Side, topic: TopicName, state: SubscriptionState, end: Posi
                 if tries > LOOK_TRIES:
                     raise MigrationDiffersError(
                         f"{topic}: the {side.what} has delivered {seen.entries} of {backlog} "
-                        f"entries of subscription {state.name}, and goes on no more: see whether "
-                        "a consumer gets them, then repeat --cut-over"
+                        f"entries of subscription {state.name}, then nothing more: check "
+                        "whether a consumer receives them, then repeat --cut-over"
                     )
     finally:
         await consumer.close()

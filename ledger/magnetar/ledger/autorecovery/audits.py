@@ -14,16 +14,16 @@ a second look after all the others, and then counts as undecided. Before anythin
 missing, the metadata is read again and the ledger looked at once more: a worker may just have moved
 the copies, or somebody deleted the ledger.
 
-Source: auto-recovery, sections 3 and 4.
+Source: auto-recovery, sections 3, 4 and 7.
 """
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from enum import Enum
 
 import structlog
 
-from magnetar.ledger.autorecovery.adherence import Adherence, adherence_of
 from magnetar.ledger.autorecovery.checker import Checker
 from magnetar.ledger.autorecovery.fragments import (
     MemberState,
@@ -45,8 +45,9 @@ from magnetar.ledger.errors import (
     NoSuchLedgerError,
 )
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
-from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.ledger.pace import Pace
+from magnetar.ledger.placing.placement_search import write_sets
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.reading.lac_reads import LacRead
 from magnetar.ledger.registration import BookieInfo
@@ -364,3 +365,60 @@ def _reaches(missing: Missing, first: int) -> bool:
 
 def _add(counts: dict[str, int], label: str, number: int = 1) -> None:
     counts[label] = counts.get(label, 0) + number
+
+
+class Adherence(Enum):
+    """How well a fragment keeps to the placement."""
+
+    STRICT = "strict"
+    """Every write set spans what it should."""
+    SOFT = "soft"
+    """Some write set spans less, but more than one domain."""
+    FAILED = "failed"
+    """Some write set lies in a single domain."""
+    UNKNOWN = "unknown"
+    """No write set is known as a whole."""
+
+
+def adherence_of(
+    fragment: Fragment,
+    bookies: Mapping[str, BookieInfo],
+    *,
+    write_quorum: int,
+    racks_min: int,
+    zones_min: int = 1,
+) -> Adherence:
+    """How well one fragment keeps to the minima, with the bookies as they are registered now.
+
+    Each write set of a fragment is looked at by itself: with E > Qw it is not enough that the
+    ensemble as a whole spans several racks. Bookies that did not say their domain count as one
+    domain of their own, and a minimum is never higher than the number of domains that there are. Of
+    a write set with a member that is not registered nobody knows; it is left out.
+    """
+    worst = Adherence.UNKNOWN
+    wanted = [
+        (_zone, min(zones_min, write_quorum, len({_zone(each) for each in bookies.values()}))),
+        (_rack, min(racks_min, write_quorum, len({_rack(each) for each in bookies.values()}))),
+    ]
+    for places in write_sets(len(fragment.bookies), write_quorum):
+        members = [bookies.get(fragment.bookies[place]) for place in places]
+        known = [member for member in members if member is not None]
+        if len(known) < len(members):
+            continue
+        for domain, minimum in wanted:
+            spanned = len({domain(member) for member in known})
+            if spanned < minimum:
+                if spanned == 1:
+                    return Adherence.FAILED
+                worst = Adherence.SOFT
+        if worst is Adherence.UNKNOWN:
+            worst = Adherence.STRICT
+    return worst
+
+
+def _zone(info: BookieInfo) -> tuple[str, ...]:
+    return (info.zone,)
+
+
+def _rack(info: BookieInfo) -> tuple[str, ...]:
+    return (info.zone, info.rack)

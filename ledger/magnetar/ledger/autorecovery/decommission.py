@@ -152,7 +152,7 @@ class Decommission:
             pass  # an earlier attempt of ours
         except BadVersionError as error:
             raise BookieRegisteredError(
-                f"bookie {bookie_id} has changed its cookie just now, and so it runs; the cookie "
-                f"stays. Stop the bookie and decommission it again"
+                f"bookie {bookie_id} is running: it has just written its cookie, which was not "
+                f"deleted. Stop the bookie, then decommission it again"
             ) from error
         _log.warning("bookie_decommissioned", bookie=bookie_id)

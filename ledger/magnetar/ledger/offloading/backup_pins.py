@@ -1,4 +1,4 @@
-"""Objects that backups name, which the sweep therefore keeps.
+"""Objects that backups name, which the sweep therefore keeps; and the stores that have backups.
 
 A backup writes the file of a log first, and reads the log's node after that: the node must still
 name every object of the file. The sweep reads the node first, and the files after that. An object
@@ -8,22 +8,31 @@ backup that is unfinished count like those of a finished one.
 
 A file that cannot be read, or not be understood, keeps everything: the error ends the pass.
 
+The metadata store knows the object stores that have, or had, backups of the cluster:
+
+    /backup-stores/<name of the store>   a random text
+
+The sweep reads the backups of these stores, and of no others: a store that has none, and cannot be
+reached, holds up nothing. The node is there before the first file of a backup is, and the backup
+finds it unchanged before its last file is written. It goes with the last backup in the store.
+
 Source: tiered storage, sections 17 and 21 (invariant O3).
 """
 
 import json
 from collections.abc import Sequence
 
-from magnetar.ledger.errors import ObjectDamagedError
+from magnetar.ledger.errors import NoNodeError, ObjectDamagedError
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata.cell import GONE, Deletion, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.backup_keys import end_of, files_that_may_name
-from magnetar.ledger.offloading.backup_stores import stores_with_backups
 from magnetar.ledger.offloading.log_manifest import LogManifest, decode_checked
 from magnetar.ledger.offloading.object_store import ObjectStore, ObjectStores
 
 LOG_FILE_BYTES_MAX = 128 << 20
 """A larger file of a log is not read: 10,000 ledgers and 1,000 large cursors take 50 MB."""
+ROOT = "/backup-stores"
 
 
 class BackupPins:
@@ -108,3 +117,53 @@ def keys_in(node: LogMetadata) -> frozenset[str]:
         for ledger in node.ledgers
         if (found := ledger.object) is not None and found.is_copied
     )
+
+
+async def stores_with_backups(store: MetadataStore) -> Sequence[str]:
+    """The names of the object stores that backups may be in, sorted.
+
+    Raises:
+        MetadataError
+    """
+    try:
+        return sorted(await store.children(ROOT))
+    except NoNodeError:
+        return ()
+
+
+async def note_store(store: MetadataStore, name: str, token: bytes) -> bytes:
+    """Note that an object store has backups; returns what is noted, by this call or before it.
+
+    Args:
+        token: random: tells a note from a later one.
+
+    Raises:
+        MetadataError
+    """
+    found, _ = await bytes_cell(store, f"{ROOT}/{name}").have(token)
+    assert found.value is not None, "bytes are never None"
+    return found.value
+
+
+async def is_noted(store: MetadataStore, name: str, noted: bytes) -> bool:
+    """Whether a note has been there all the time.
+
+    Raises:
+        MetadataError
+    """
+    await store.catch_up()
+    found = await bytes_cell(store, f"{ROOT}/{name}").read(is_sure=True)
+    return found is not None and found.value == noted
+
+
+async def forget_store(store: MetadataStore, name: str) -> None:
+    """Note that an object store has no backup any more.
+
+    Raises:
+        MetadataError
+    """
+
+    def gone(before: bytes | None) -> Deletion | None:
+        return None if before is None else GONE
+
+    await bytes_cell(store, f"{ROOT}/{name}").change(gone)

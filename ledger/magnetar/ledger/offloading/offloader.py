@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.digest import codec_for
@@ -66,31 +65,10 @@ from magnetar.ledger.reading.entry_fetcher import Packets
 log = structlog.get_logger()
 
 
-class OffloadSettings(BaseModel):
-    """Bounds of copying to object stores, of one process. Units are in the names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    copies_at_once: int = Field(
-        default=2, ge=1, le=64, description="Ledgers copied, or read back, at the same time."
-    )
-    copy_bytes_per_s_max: int = Field(
-        default=200 << 20,
-        ge=0,
-        description="Bytes per second read from bookies for copies; 0: no bound.",
-    )
-    copy_read_bytes: int = Field(
-        default=1 << 20,
-        ge=64 << 10,
-        le=4 << 20,
-        description="Bytes of one request to a bookie for a copy.",
-    )
-    read_back_bytes: int = Field(
-        default=8 << 20,
-        ge=1 << 20,
-        le=64 << 20,
-        description="Bytes of one request to an object store when an object is read back.",
-    )
+COPY_READ_BYTES = 1 << 20
+"""Bytes of one request to a bookie for a copy."""
+READ_BACK_BYTES = 8 << 20
+"""Bytes of one request to an object store when an object is read back."""
 
 
 class BlockFacts(NamedTuple):
@@ -139,8 +117,10 @@ class Offloader:
         self,
         client: LedgerClient,
         stores: ObjectStores,
-        settings: OffloadSettings,
         *,
+        copies_at_once: int = 2,
+        copy_bytes_per_s_max: int = 200 << 20,
+        copy_read_bytes: int = COPY_READ_BYTES,
         find_instance_id: Callable[[], Awaitable[str]],
         made_by: str,
         clock: Clock,
@@ -151,6 +131,9 @@ class Offloader:
     ) -> None:
         """
         Args:
+            copies_at_once: ledgers copied, or read back, at the same time.
+            copy_bytes_per_s_max: bytes per second read from bookies for copies; 0: no bound.
+            copy_read_bytes: bytes of one request to a bookie for a copy.
             find_instance_id: finds that of the cluster, which is in each object and its key.
             made_by: release and host, likewise.
             password: of the logs' ledgers; None asks with the one from their metadata.
@@ -158,7 +141,7 @@ class Offloader:
         """
         self._client = client
         self._stores = stores
-        self._settings = settings
+        self._copy_read_bytes = copy_read_bytes
         self._find_instance_id = find_instance_id
         self._instance_id = ""
         self._made_by = made_by
@@ -167,8 +150,8 @@ class Offloader:
         self._password = password
         self._describe = describe
         self._keys = keys
-        self._at_once = asyncio.Semaphore(settings.copies_at_once)
-        self._pace = Pace(settings.copy_bytes_per_s_max)
+        self._at_once = asyncio.Semaphore(copies_at_once)
+        self._pace = Pace(copy_bytes_per_s_max)
         self.counts = OffloadCounts()
 
     async def instance_id(self) -> str:
@@ -373,8 +356,7 @@ class Offloader:
             await asyncio.gather(read, return_exceptions=True)
 
     async def _read(self, reader: LedgerReader, first: int, last: int) -> Packets:
-        size = self._settings.copy_read_bytes
-        packets = await reader.read_packets(first, last, bytes_max=size)
+        packets = await reader.read_packets(first, last, bytes_max=self._copy_read_bytes)
         wait_s = self._pace.take(len(packets.block.data), self._clock.monotonic_s())
         if wait_s:
             await asyncio.sleep(wait_s)
@@ -417,7 +399,7 @@ class Offloader:
         footer = await read_footer(store, key, name)
         cipher = footer.cipher(self._keys)
         verifier = ObjectVerifier(footer, metadata, codec_for(metadata), check, cipher)
-        for start, end in ranges_of(footer.runs, self._settings.read_back_bytes):
+        for start, end in ranges_of(footer.runs, READ_BACK_BYTES):
             data = await store.get(key, start, end)
             while (run := verifier.next_run) is not None and run.offset < end:
                 verifier.add(data[run.offset - start : run.offset - start + run.size_bytes])

@@ -58,10 +58,6 @@ class MetadataFollower:
         """The latest value known."""
         return self._ledger.metadata
 
-    @property
-    def is_watching(self) -> bool:
-        return self._watch is not None
-
     def watch(self) -> None:
         """Hear of changes from now on, until `close`; and look once, for what changed before."""
         if self._watch is None:

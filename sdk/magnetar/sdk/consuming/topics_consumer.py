@@ -129,16 +129,6 @@ class TopicsConsumer(Consumer):
         found = await asyncio.gather(*(each.broker_stats() for each in self._members))
         return [one for each in found for one in each]
 
-    async def seek_each(self, positions: dict[str, MessageId]) -> None:
-        """Move topics, each to an id of its own; topics by the names in `topics`.
-
-        Raises:
-            KeyError: a topic that is not consumed.
-            SdkError: not known to be carried out.
-        """
-        members = [(self._members.by_topic[topic], at) for topic, at in positions.items()]
-        await all_of(member.seek(at) for member, at in members)
-
     # -- schemas: each topic has versions of its own
 
     async def load_schemas(self, messages: Iterable[Message]) -> None:

@@ -10,10 +10,10 @@ What the interface does not have is not here: batches, schemas, seek, cumulative
 import asyncio
 import random as random_module
 from functools import partial
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
+from magnetar.sdk.closing import Closing
 from magnetar.sdk.errors import AlreadyClosedError, InvalidUrlError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import Clock, SystemClock
@@ -32,7 +32,7 @@ from magnetar.sdk.wire.topic_name import TopicName
 S = TypeVar("S", WebSocketProducer, WebSocketConsumer, WebSocketReader)
 
 
-class WebSocketClient:
+class WebSocketClient(Closing):
     """A session per producer, consumer and reader; all are closed with it."""
 
     def __init__(
@@ -95,17 +95,6 @@ class WebSocketClient:
         name = self._parse(topic)
         chosen = settings or ReaderSettings()
         return await self._start(WebSocketReader(self._context, name, start, chosen))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close all sessions."""

@@ -9,9 +9,8 @@ import asyncio
 import base64
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
-from types import TracebackType
-from typing import Self
 
+from magnetar.sdk.closing import Closing
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.settings import ConsumerSettings, ReaderSettings, SubscriptionType
@@ -30,7 +29,7 @@ from magnetar.sdk.web_socket.link import WebSocketContext, WebSocketLink
 from magnetar.sdk.wire.topic_name import TopicName
 
 
-class _Receiving:
+class _Receiving(Closing):
     """What consumers and readers have in common: messages, and who waits for them."""
 
     def __init__(self, context: WebSocketContext, topic: TopicName) -> None:
@@ -75,17 +74,6 @@ class _Receiving:
         if is_end_answer(text) is None:
             self._messages.append(parse_message(text, self.topic))
             self._news.set()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """End the session."""

@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Self
 
+from magnetar.sdk.closing import Closing
 from magnetar.sdk.errors import SdkError, SendTimeoutError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.settings import ProducerSettings
@@ -14,7 +13,7 @@ from magnetar.sdk.wire.errors import UnknownServiceError
 from magnetar.sdk.wire.topic_name import TopicName
 
 
-class WebSocketProducer:
+class WebSocketProducer(Closing):
     """Made by `WebSocketClient.producer`."""
 
     def __init__(
@@ -97,17 +96,6 @@ class WebSocketProducer:
     async def send_many(self, payloads: Iterable[bytes | None]) -> list[MessageId]:
         """`send` for many, in their order; waits for all of them. Raises: as `send`"""
         return await asyncio.gather(*(self.send(each) for each in payloads))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """End the session; calls that wait for an answer get AlreadyClosedError."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from magnetar.sdk import Client, ProducerSettings, TableViewSettings
+from magnetar.sdk import Client, ProducerSettings
 from magnetar.sdk.errors import AlreadyClosedError, TooSlowError
 from magnetar.sdk.schemas import INT64, STRING, KeyValue, KeyValueEncoding, KeyValueSchema
 from magnetar.sdk.wire.pulsar_pb2 import CompressionType, MessageMetadata
@@ -154,7 +154,7 @@ async def wait_change(changes: AsyncIterator[object]) -> object:
 
 
 async def test_who_is_too_slow_for_the_changes_hears_of_it(client: Client, topic: str) -> None:
-    async with await client.table_view(topic, TableViewSettings(changes_max=2)) as view:
+    async with await client.table_view(topic, changes_max=2) as view:
         changes = view.changes()
         first = asyncio.ensure_future(anext(changes))
         await asyncio.sleep(0)

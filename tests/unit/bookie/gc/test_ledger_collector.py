@@ -6,8 +6,8 @@ import pytest
 
 from magnetar.bookie.errors import ForeignMetadataError, ImplausibleListingError
 from magnetar.bookie.gc.dead_ledgers import Brake
-from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.ledger_collector import UNRECORDED_MAX, LedgerCollector
+from magnetar.bookie.metrics import GcMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.errors import LedgerError

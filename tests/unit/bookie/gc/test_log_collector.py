@@ -13,11 +13,11 @@ from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.entry_logs.entry_log import LOG_HEADER_BYTES, StoredRun
 from magnetar.bookie.entry_logs.log_names import log_name
 from magnetar.bookie.errors import StorageIOError
-from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.log_collector import LogCollector
 from magnetar.bookie.gc.log_survey import LogSurvey, runs_of
 from magnetar.bookie.gc.schedule import CompactionKind
 from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.bookie.metrics import GcMetrics
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.system import SystemClock, SystemDisk, ThreadWorker

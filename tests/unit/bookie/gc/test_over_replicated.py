@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from magnetar.bookie.errors import ForeignMetadataError
-from magnetar.bookie.gc.gc_metrics import GcMetrics
 from magnetar.bookie.gc.over_replicated import OverReplicatedLedgers, is_surplus
+from magnetar.bookie.metrics import GcMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.storage import LedgerState as LocalState
 from magnetar.ledger.errors import MetadataUnavailableError, UnknownOutcomeError

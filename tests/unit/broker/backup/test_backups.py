@@ -22,7 +22,7 @@ from magnetar.ledger.errors import ObjectDamagedError, ObjectMissingError
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase, ObjectState
 from magnetar.ledger.offloading.backup_keys import backups_prefix
-from magnetar.ledger.offloading.backup_stores import forget_store, stores_with_backups
+from magnetar.ledger.offloading.backup_pins import forget_store, stores_with_backups
 from magnetar.ledger.offloading.directory_store import DirectoryStore
 from magnetar.ledger.offloading.log_manifest import LogManifest
 from magnetar.ledger.system import SystemClock

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from magnetar.broker.base.settings.broker import BrokerSettings
-from magnetar.broker.cluster.health.health import BrokerHealth
-from magnetar.broker.cluster.health.heartbeat import BeatLog, Heartbeat
+from magnetar.broker.cluster.health import BeatLog, BrokerHealth, Heartbeat
 from magnetar.ledger.errors import LedgerError, LogClosedError
 from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.metadata.store import SessionState

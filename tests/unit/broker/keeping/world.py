@@ -6,7 +6,7 @@ from dataclasses import replace
 from magnetar.broker.base.naming import REPLICATOR_PREFIX
 from magnetar.broker.topic import Feature, FeatureBacklog, Topic
 from magnetar.broker.topic.subscription import Subscription
-from magnetar.broker.topics.keeping import Keeping
+from magnetar.broker.topics.upkeep import Keeping
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import parse_topic_name

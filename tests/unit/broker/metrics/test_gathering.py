@@ -52,7 +52,7 @@ class _World:
         return _samples(gathering.tables(self.sums))
 
 
-def _samples(tables: list[Table]) -> dict[str, Value]:
+def _samples(tables: list[Table[Any]]) -> dict[str, Value]:
     return {
         metric.name + labels: values[index]
         for table in tables
@@ -202,4 +202,4 @@ async def test_rates_are_sampled_in_slices_and_shown() -> None:
     shown = world.sampler.topics.of(world.topics[-1])
     assert shown[0] == 2
     assert world.sampler.topics.of(world.topics[0])[0] == 0
-    assert len(TOPIC) == len(set(TOPIC))
+    assert len(TOPIC) == len({each.name for each in TOPIC})

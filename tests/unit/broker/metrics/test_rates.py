@@ -1,6 +1,6 @@
 """Rates are the growth of counters over time, whatever comes, goes and begins again."""
 
-from magnetar.broker.http.metrics.rates import Rates
+from magnetar.broker.http.metrics.sampler import Rates
 
 
 def _round(rates: Rates[str], elapsed_s: float, **counters: tuple[float, ...]) -> None:

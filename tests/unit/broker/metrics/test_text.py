@@ -16,7 +16,7 @@ from magnetar.ledger.metric_fields import Kind
 
 
 def test_samples_of_a_metric_are_together_with_its_kind_and_text() -> None:
-    table = Table((counter("a_total", "All a."), gauge("b", "Now\\b.\nMore.")))
+    table = Table((counter("a_total", "All a.", len), gauge("b", "Now\\b.\nMore.", len)))
     for topic in ("t1", "t2"):
         table.rows.append((labels_of({"topic": topic}), (1, 2.5)))
     first, second = text_string_to_metric_families("".join(portions(table)))
@@ -28,21 +28,21 @@ def test_samples_of_a_metric_are_together_with_its_kind_and_text() -> None:
 
 def test_any_text_can_be_a_label() -> None:
     text = 'a"b\\c\nd€'
-    page = "".join(portions(Table([gauge("a", "A.")], [(labels_of({"name": text}), [1])])))
+    page = "".join(portions(Table([gauge("a", "A.", len)], [(labels_of({"name": text}), [1])])))
     (family,) = text_string_to_metric_families(page)
     assert family.samples[0].labels == {"name": text}
 
 
 def test_a_row_may_lack_a_metric_and_a_metric_without_samples_is_left_out() -> None:
     table = Table(
-        [gauge("a", "A."), gauge("b", "B.")], [("", (None, 1)), ('{x="1"}', (None, None))]
+        [gauge("a", "A.", len), gauge("b", "B.", len)], [("", (None, 1)), ('{x="1"}', (None, None))]
     )
     assert "".join(portions(table)) == "# HELP b B.\n# TYPE b gauge\nb 1.0\n"
 
 
 def test_a_long_table_comes_in_portions_of_bounded_size() -> None:
     rows = [(labels_of({"n": str(number)}), (1.0,)) for number in range(LINES_AT_ONCE * 3)]
-    parts = list(portions(Table([gauge("a", "A.")], [*rows])))
+    parts = list(portions(Table([gauge("a", "A.", len)], [*rows])))
     assert len(parts) == 4
     assert max(part.count("\n") for part in parts) <= LINES_AT_ONCE
     (family,) = text_string_to_metric_families("".join(parts))

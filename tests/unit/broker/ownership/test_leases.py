@@ -11,9 +11,10 @@ from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.cluster.balance.bundles import Bundle, BundleId
 from magnetar.broker.cluster.balance.layouts import Layouts
 from magnetar.broker.cluster.ownership.leases import Leases
-from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord, decode
+from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord
 from magnetar.broker.cluster.ownership.registration import Registration
 from magnetar.broker.cluster.ownership.session_guard import SessionGuard
+from magnetar.broker.policies.model import decode
 from magnetar.ledger.errors import (
     BadVersionError,
     MetadataUnavailableError,

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from magnetar.broker.base.errors import UnreadableRecordError
-from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord, decode, lease_of
+from magnetar.broker.cluster.ownership.records import BrokerRecord, LeaseRecord, lease_of
+from magnetar.broker.policies.model import decode
 
 BROKER = BrokerRecord(
     name="b-1",

@@ -19,7 +19,7 @@ from magnetar.broker.features.scalable.coordinators import (
     SegmentCoordinators,
 )
 from magnetar.broker.features.scalable.layouts import Layouts
-from magnetar.broker.features.scalable.partition_layouts import PartitionLayouts
+from magnetar.broker.features.scalable.record_layouts import PartitionLayouts
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import TopicName
 from magnetar.sdk.wire import pulsar_pb2 as pb

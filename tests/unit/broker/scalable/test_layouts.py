@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from magnetar.broker.features.scalable.layout import Layout
 from magnetar.broker.features.scalable.layouts import Layouts
-from magnetar.broker.features.scalable.partition_layouts import PartitionLayouts
+from magnetar.broker.features.scalable.record_layouts import PartitionLayouts
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import TopicName
 from tests.unit.broker.scalable.watched_store import WatchedPartitions, WatchedStore

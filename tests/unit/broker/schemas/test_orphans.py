@@ -7,7 +7,7 @@ import pytest
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.policies.model import DEFAULTS
 from magnetar.broker.schemas import SchemaData, SchemaType
-from magnetar.broker.schemas.orphans import schema_refers
+from magnetar.broker.schemas.ledgers import schema_refers
 from magnetar.broker.schemas.record import COMPONENT
 from magnetar.ledger.errors import OwnerUnclearError
 from magnetar.ledger.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState

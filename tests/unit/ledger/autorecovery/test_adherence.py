@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.ledger.autorecovery.adherence import Adherence, adherence_of
+from magnetar.ledger.autorecovery.audits import Adherence, adherence_of
 from magnetar.ledger.ledger_metadata import Fragment
 from magnetar.ledger.registration import BookieInfo
 

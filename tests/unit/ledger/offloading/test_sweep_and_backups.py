@@ -10,8 +10,7 @@ from magnetar.ledger.errors import ObjectDamagedError, ObjectStoreUnavailableErr
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectState
 from magnetar.ledger.offloading.backup_keys import BackupFolder, backups_prefix
-from magnetar.ledger.offloading.backup_pins import BackupPins, keys_in
-from magnetar.ledger.offloading.backup_stores import ROOT
+from magnetar.ledger.offloading.backup_pins import ROOT, BackupPins, keys_in
 from magnetar.ledger.offloading.directory_store import DirectoryStore
 from magnetar.ledger.offloading.log_manifest import LogManifest, encode_checked
 from magnetar.ledger.offloading.object_keys import ledgers_prefix, object_base

@@ -4,14 +4,13 @@ import re
 
 from pydantic import Field, model_validator
 
-from magnetar.broker.base.settings.section import Section
 from magnetar.ledger.offloading.object_key_file import KEY_ID_PATTERN
 from magnetar.ledger.offloading.object_store import is_key
 from magnetar.ledger.offloading.settings import ObjectStoreSettings
 from magnetar.ledger.settings import ObjectReadSettings
 
 
-class ObjectSettings(ObjectReadSettings, Section):
+class ObjectSettings(ObjectReadSettings):
     """Object stores, and the bounds of moving ledgers to them and of reading them there."""
 
     object_stores: tuple[ObjectStoreSettings, ...] = Field(

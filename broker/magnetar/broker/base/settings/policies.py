@@ -2,14 +2,18 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from magnetar.broker.base.settings.section import Section
 from magnetar.broker.policies.model import BacklogPolicy, DeleteMode, SchemaCompatibility
 
 
-class PolicySettings(Section):
-    """A part of `BrokerSettings`. A limit or rate of 0 is none."""
+class PolicySettings(BaseModel):
+    """A part of `BrokerSettings`. A limit or rate of 0 is none.
+
+    By itself, as tests make it, it has its defaults and reads no environment.
+    """
+
+    model_config = ConfigDict(frozen=True)
 
     auto_topic_creation: bool = Field(
         default=True, description="Whether topics are created at their first use."

@@ -18,8 +18,8 @@ from magnetar.broker.cluster.ownership.records import (
     BROKERS_ROOT,
     BrokerRecord,
     broker_path,
-    decode,
 )
+from magnetar.broker.policies.model import decode
 from magnetar.ledger.errors import MetadataError, NoNodeError
 from magnetar.ledger.metadata.store import MetadataStore, SessionState, Watch, WatchEvent
 

@@ -24,7 +24,8 @@ from magnetar.broker.cluster.balance.leader import LeaderBroker
 from magnetar.broker.cluster.balance.load_report import BundleCosts, LoadReport
 from magnetar.broker.cluster.balance.orders import Orders
 from magnetar.broker.cluster.balance.shedding import BrokerLoad, Move, SheddingPolicy, plan_moves
-from magnetar.broker.cluster.ownership.records import LeaseRecord, decode
+from magnetar.broker.cluster.ownership.records import LeaseRecord
+from magnetar.broker.policies.model import decode
 from magnetar.ledger.errors import MetadataError, NoNodeError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock

@@ -21,9 +21,10 @@ import structlog
 from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.cluster.balance.bundles import BundleId
 from magnetar.broker.cluster.balance.layouts import Layouts
-from magnetar.broker.cluster.ownership.records import LeaseRecord, decode, lease_of
+from magnetar.broker.cluster.ownership.records import LeaseRecord, lease_of
 from magnetar.broker.cluster.ownership.registration import Registration
 from magnetar.broker.cluster.ownership.session_guard import SessionGuard
+from magnetar.broker.policies.model import decode
 from magnetar.ledger.errors import (
     BadVersionError,
     ContendedError,

@@ -7,17 +7,11 @@ A session token is drawn anew for every session with the store. It tells the nod
 present session from what an earlier one, or an earlier process of the same name, has left.
 """
 
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
-
-from magnetar.broker.base.errors import UnreadableRecordError
-
-FORMAT_VERSION = 1
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 BROKERS_ROOT = "/loadbalance/brokers"
-
-R = TypeVar("R", bound="_Addresses")
 
 
 class _Addresses(BaseModel):
@@ -86,20 +80,3 @@ def lease_of(record: BrokerRecord, *, destination: str = "") -> LeaseRecord:
         broker=record.name,
         destination=destination,
     )
-
-
-def decode(kind: type[R], path: str, value: bytes) -> R:
-    """Read a record.
-
-    Raises:
-        UnreadableRecordError: it is none of this format. Nothing is guessed.
-    """
-    try:
-        return kind.model_validate_json(value)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "value"
-        raise UnreadableRecordError(
-            f"{path} holds no {kind.__name__} of format {FORMAT_VERSION} "
-            f"({where}: {problem['msg']}); it was left as it is"
-        ) from error

@@ -18,7 +18,8 @@ import structlog
 from pydantic import JsonValue
 
 from magnetar.broker.base.errors import BrokerMetadataError
-from magnetar.broker.cluster.ownership.records import BrokerRecord, broker_path, decode
+from magnetar.broker.cluster.ownership.records import BrokerRecord, broker_path
+from magnetar.broker.policies.model import decode
 from magnetar.ledger.errors import (
     MetadataError,
     NodeExistsError,

@@ -42,8 +42,7 @@ from magnetar.broker.policies.model import (
 from magnetar.broker.policies.records import read_record
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.backup_keys import BackupFolder
-from magnetar.ledger.offloading.backup_pins import keys_in
-from magnetar.ledger.offloading.backup_stores import is_noted, note_store
+from magnetar.ledger.offloading.backup_pins import is_noted, keys_in, note_store
 from magnetar.ledger.offloading.object_store import ObjectStore, create_or_match
 from magnetar.ledger.ports import Clock
 

@@ -295,7 +295,8 @@ class Restore:
         def create(before: LogMetadata | None) -> LogMetadata:
             if before is not None:
                 raise ConflictError(
-                    f"{path} was made by somebody else meanwhile: it is not restored"
+                    f"{path} was created while the restore ran, and is not restored. To have the "
+                    "topic of the backup, delete this one and repeat the restore"
                 )
             return node
 

@@ -45,11 +45,6 @@ class Scope:
     def __str__(self) -> str:
         return self.topic or self.namespace or self.tenant
 
-    @property
-    def has_whole_namespaces(self) -> bool:
-        """Whether policies and rights of namespaces belong to it."""
-        return not self.topic
-
     def has_tenant(self, tenant: str) -> bool:
         """Whether something of a tenant may be in it."""
         wanted = self.tenant or self.namespace.partition("/")[0]

@@ -14,7 +14,7 @@ from magnetar.ledger.offloading.object_encryption import NO_KEYS, ObjectKeyRing
 from magnetar.ledger.offloading.object_key_file import read_object_keys
 from magnetar.ledger.offloading.object_reader import ObjectReads
 from magnetar.ledger.offloading.object_scrubber import ObjectScrubber
-from magnetar.ledger.offloading.offloader import BlockFacts, Offloader, OffloadSettings
+from magnetar.ledger.offloading.offloader import BlockFacts, Offloader
 from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
 from magnetar.ledger.ports import Clock
 
@@ -36,10 +36,8 @@ def offload_surroundings(
     offloader = Offloader(
         client,
         stores,
-        OffloadSettings(
-            copies_at_once=settings.offload_copies_at_once,
-            copy_bytes_per_s_max=settings.offload_bytes_per_s_max,
-        ),
+        copies_at_once=settings.offload_copies_at_once,
+        copy_bytes_per_s_max=settings.offload_bytes_per_s_max,
         find_instance_id=client.registry.instance_id,
         made_by=made_by,
         clock=clock,

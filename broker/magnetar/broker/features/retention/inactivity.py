@@ -151,7 +151,7 @@ def check_unused(topic: Topic) -> None:
         NotAllowedError
     """
     if is_used(topic) or topic.is_closed:
-        raise NotAllowedError(f"{topic.name} is in use again")
+        raise NotAllowedError(f"{topic.name} has clients again: it is not deleted")
 
 
 def _is_retained(topic: Topic, unused_s: float) -> bool:

@@ -8,9 +8,8 @@ from magnetar.broker.features.scalable.coordinators import (
 )
 from magnetar.broker.features.scalable.layout import Change, Layout, change
 from magnetar.broker.features.scalable.layouts import FollowedLayout, Layouts, LayoutSource
-from magnetar.broker.features.scalable.partition_layouts import PartitionLayouts
 from magnetar.broker.features.scalable.record import ScalableTopicRecord, SegmentRecord
-from magnetar.broker.features.scalable.record_layouts import RecordLayouts
+from magnetar.broker.features.scalable.record_layouts import PartitionLayouts, RecordLayouts
 from magnetar.broker.features.scalable.scalable_topics import ScalableTopics, SegmentOwners
 from magnetar.broker.features.scalable.sealing import SegmentSealing
 

@@ -1,8 +1,8 @@
 """The layouts that somebody follows on this broker: each is followed once, for all who want it.
 
 Layouts come from *sources*, in the order of their precedence: the first that knows a topic has the
-word: records of scalable topics (`record_layouts.py`), then the partitions of topics
-(`partition_layouts.py`), which know every topic.
+word: records of scalable topics, then the partitions of topics, which know every topic
+(`record_layouts.py` has both).
 
 A listener is told that something may have changed, and looks at `known` itself. So a listener that
 is busy misses nothing, and one that is told twice finds nothing new.

@@ -19,7 +19,10 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.transactions.coordinator import Coordinator
-from magnetar.broker.features.transactions.errors import CoordinatorNotFoundError
+from magnetar.broker.features.transactions.errors import (
+    CoordinatorNotFoundError,
+    TransactionsDisabledError,
+)
 from magnetar.broker.features.transactions.ids import (
     COORDINATORS,
     coordinator_topic,
@@ -74,7 +77,7 @@ class Coordinators:
             NotAllowedError
         """
         if not self.is_enabled:
-            raise NotAllowedError("transactions are not enabled on this broker")
+            raise TransactionsDisabledError()
 
     # Where they are
 
@@ -104,7 +107,7 @@ class Coordinators:
         topic = self._topics.served(name)
         if topic is None or topic.is_closed:
             if number >= await self.prepare():
-                raise NotAllowedError(f"there is no coordinator {number}")
+                raise NotAllowedError(f"there is no transaction coordinator {number}")
             try:
                 topic = await self._topics.get(name)
             except ServiceNotReadyError as error:
@@ -113,7 +116,9 @@ class Coordinators:
                 ) from error
         coordinator = topic.find(Coordinator)
         if coordinator is None or topic.is_closed or not topic.tenure.holds():
-            raise CoordinatorNotFoundError(f"coordinator {number} is served elsewhere")
+            raise CoordinatorNotFoundError(
+                f"another broker serves transaction coordinator {number}: look it up again"
+            )
         return coordinator
 
     @property

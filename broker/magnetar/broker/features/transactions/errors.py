@@ -1,14 +1,25 @@
 """Errors of transactions; part of the broker's tree, see `magnetar.broker.base.errors`.
 
 RequestError
-├── CoordinatorNotFoundError           20   the coordinator is served elsewhere, or not yet
-├── InvalidTransactionStatusError      21   it was ended the other way, or ends already
+├── CoordinatorNotFoundError           20   another broker serves the coordinator, or none yet
+├── InvalidTransactionStatusError      21   the transaction has ended, or is ending
 ├── TransactionConflictError           23   another transaction has acknowledged the message
-└── TransactionNotFoundError           24   there never was one of that id, or long ago
+├── TransactionNotFoundError           24   the id is unknown, or the transaction ended long ago
+└── TransactionsDisabledError          22   the settings switch transactions off
 """
 
-from magnetar.broker.base.errors import RequestError
+from magnetar.broker.base.errors import NotAllowedError, RequestError
 from magnetar.sdk.wire.pulsar_pb2 import ServerError
+
+
+class TransactionsDisabledError(NotAllowedError):
+    """The brokers' settings switch transactions off."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "transactions are disabled on this broker: set transaction_coordinator_enabled on all "
+            "brokers to use them"
+        )
 
 
 class CoordinatorNotFoundError(RequestError):

@@ -25,24 +25,44 @@ class OwnAddressNetwork:
         network: Network,
         plain_network: Network,
         *,
-        own: Callable[[], set[Address]],
-        local: Callable[[], Address],
+        host: str,
+        port: Callable[[], int],
+        advertised: Callable[[], list[str]],
     ) -> None:
-        """`network` leads to other brokers; `plain_network` to this one, without a detour."""
+        """`network` leads to other brokers; `plain_network` to this one, without a detour. `host`
+        and `port`: where it listens. `advertised`: URLs that others know it by."""
         self._network = network
         self._plain_network = plain_network
-        self._own, self._local = own, local
+        self._host, self._port = host, port
+        self._advertised = advertised
+
+    @property
+    def local(self) -> Address:
+        """Where this machine reaches the broker."""
+        host = self._host
+        return Address(
+            {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host), self._port()
+        )
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
     ) -> asyncio.Transport:
         """Connect. Raises: OSError, TimeoutError: nobody answered."""
-        address, local = Address(host, port), self._local()
+        address, local = Address(host, port), self.local
         if address == local or address in self._own():
             return await self._plain_network.connect(
                 local.host, local.port, factory, timeout_s=timeout_s
             )
         return await self._network.connect(host, port, factory, timeout_s=timeout_s)
+
+    def _own(self) -> set[Address]:
+        found: set[Address] = set()
+        for url in self._advertised():
+            try:
+                found.update(ServiceUrl.parse(url).addresses)
+            except (InvalidUrlError, SdkError):
+                continue  # of a kind that the client does not speak
+        return found
 
 
 class OwnerLinks:
@@ -63,10 +83,10 @@ class OwnerLinks:
         """`network` leads to other brokers, and `over_tls` says whether to their TLS ports;
         `plain_network` leads to this one. `host` and `port`: where it listens. `advertised`: URLs
         that others know it by. `client_token`: what it proves itself with; empty: nobody asks."""
-        self._network, self._plain_network = network, plain_network
+        self._network = OwnAddressNetwork(
+            network, plain_network, host=host, port=port, advertised=advertised
+        )
         self._scheme = "pulsar+ssl" if over_tls else "pulsar"
-        self._host, self._port = host, port
-        self._advertised = advertised
         self._client_token = client_token
         self._timeout_ms = timeout_ms
         self._lookup: Lookup | None = None
@@ -90,29 +110,11 @@ class OwnerLinks:
                 auth_method_name="token" if token else "none",
                 auth_data=token,
             )
-            network = OwnAddressNetwork(
-                self._network, self._plain_network, own=self._own_addresses, local=self._local
-            )
-            self._pool = ConnectionPool(settings, network)
-            url = ServiceUrl.parse(f"{self._scheme}://{self._local()}")
+            self._pool = ConnectionPool(settings, self._network)
+            url = ServiceUrl.parse(f"{self._scheme}://{self._network.local}")
             self._lookup = Lookup(url, self._pool, listener_name="")
         return await self._lookup.connection_for(str(topic))
 
     async def close(self) -> None:
         if self._pool is not None:
             await self._pool.close()
-
-    def _local(self) -> Address:
-        host = self._host
-        return Address(
-            {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host), self._port()
-        )
-
-    def _own_addresses(self) -> set[Address]:
-        found: set[Address] = set()
-        for url in self._advertised():
-            try:
-                found.update(ServiceUrl.parse(url).addresses)
-            except (InvalidUrlError, SdkError):
-                continue  # of a kind that the client does not speak
-        return found

@@ -14,7 +14,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -22,7 +22,7 @@ from magnetar.broker.base import naming
 from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
-from magnetar.ledger.log import AppendBatch, ManagedLog
+from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.managed_log.log_deletion import delete_marked, is_marked, mark_deleted
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
@@ -31,12 +31,6 @@ from magnetar.ledger.settings import LogConfig
 from magnetar.sdk.wire import TopicName
 
 _log = structlog.get_logger()
-
-
-class AppendsTo(Protocol):
-    """What is needed of a log; `ManagedLog` and a topic's log are such."""
-
-    def append(self, batch: AppendBatch, /) -> None: ...
 
 
 class Record:

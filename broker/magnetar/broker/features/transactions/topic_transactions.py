@@ -17,6 +17,7 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.transactions.acknowledging import TransactionalAcks
 from magnetar.broker.features.transactions.buffer import TransactionBuffer
 from magnetar.broker.features.transactions.buffer_state import BufferState
+from magnetar.broker.features.transactions.errors import TransactionsDisabledError
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.markers import mark_of
 from magnetar.broker.features.transactions.pending_acks import load_all
@@ -137,7 +138,7 @@ class TopicTransactions(Feature):
             NotAllowedError: the broker takes none.
         """
         if not self._settings.transaction_coordinator_enabled:
-            raise NotAllowedError("transactions are not enabled on this broker")
+            raise TransactionsDisabledError()
         if self.log is None and self._enabling is None:
             self._enabling = asyncio.get_running_loop().create_task(
                 self._enable(), name=f"enable-transactions-{self._topic.name}"

@@ -8,6 +8,7 @@ series are right whatever is shown. Writing begins when everything is gathered.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -32,18 +33,22 @@ from magnetar.broker.http.metrics.broker_values import (
     UNLOADS,
     WRITE_LATENCY,
     EndsHere,
+    LeftOut,
     broker_tables,
     total_metrics,
     totals,
 )
 from magnetar.broker.http.metrics.sampler import Sampler
 from magnetar.broker.http.metrics.text import (
+    Column,
     Named,
     Table,
     gauge,
     histogram,
     labels_of,
+    one_row,
     portions,
+    values_of,
 )
 from magnetar.broker.http.metrics.topic_values import (
     COMPACTION,
@@ -62,8 +67,6 @@ from magnetar.sdk.wire import TopicName
 STEPS_AT_ONCE = 200
 """Topics and subscriptions that are gathered before others get their turn: some milliseconds."""
 
-NAMESPACE_TOPICS = gauge("pulsar_topics_count", "Topics of a namespace that this broker has.")
-
 
 class _Namespace:
     """The topics of a namespace that have no series of their own, added up."""
@@ -78,6 +81,15 @@ class _Namespace:
         self.delayed = 0
         self.replication: dict[str, tuple[float, ...]] = {}
         """By the other cluster."""
+
+
+NAMESPACE: Sequence[Column[_Namespace]] = (
+    gauge(
+        "pulsar_topics_count",
+        "Topics of a namespace that this broker has.",
+        lambda namespace: namespace.topics,
+    ),
+)
 
 
 class SumsOfCounters:
@@ -150,7 +162,8 @@ class Gathering:
     def add(self, topic: Topic) -> int:
         """Look at a topic; returns the work that was, in steps."""
         within = of.in_subscriptions(topic)
-        values = of.topic_values(topic, self._sampler.topics.of(topic), within)
+        look = of.look_at_topic(topic, self._sampler.topics.of(topic), within)
+        values = values_of(of.TOPIC, look)
         self.topics += 1
         self.sums = [total + value for total, value in zip(self.sums, values, strict=True)]
         name = topic.name.namespace_name
@@ -178,9 +191,9 @@ class Gathering:
         for remote, row in self._replication_of(topic):
             own = labels_of({**labels, "remote_cluster": remote})
             self._replications.rows.append((own, row))
-        compacted = of.compaction_values(topic)
+        compacted = of.compactions_of(topic)
         if compacted is not None:
-            self._compactions.rows.append((text, compacted))
+            self._compactions.add(text, compacted)
         return 1 + self._add_subscriptions(topic, labels)
 
     def _replication_of(self, topic: Topic) -> Iterator[tuple[str, tuple[float, ...]]]:
@@ -190,7 +203,8 @@ class Gathering:
             return
         copiers, now_ms = copiers_of(topic), topic.clock.wall_ms()
         for each in senders:
-            yield each.remote, of.replication_values(each, copiers.get(each.remote), now_ms)
+            look = of.look_at_copies(each, copiers.get(each.remote), now_ms)
+            yield each.remote, values_of(of.REPLICATION, look)
 
     def _add_subscriptions(self, topic: Topic, labels: dict[str, str]) -> int:
         steps = 0
@@ -203,8 +217,8 @@ class Gathering:
                 continue
             self._subscriptions_left -= 1
             own = {**labels, "subscription": each.name}
-            values = of.subscription_values(each, self._sampler.subscriptions.of(each))
-            self._subscriptions.rows.append((labels_of(own), values))
+            look = of.look_at_subscription(each, self._sampler.subscriptions.of(each))
+            self._subscriptions.add(labels_of(own), look)
             if self._consumers_left > 0:
                 self._add_consumers(each, own)
         return steps
@@ -213,17 +227,17 @@ class Gathering:
         for each in subscription.consumers[: self._consumers_left]:
             self._consumers_left -= 1
             own = {**labels, "consumer_name": each.name, "consumer_id": str(each.consumer_id)}
-            values = of.consumer_values(each, self._sampler.consumers.of(each))
-            self._consumers.rows.append((labels_of(own), values))
+            look = of.ConsumerLook(each, *self._sampler.consumers.of(each))
+            self._consumers.add(labels_of(own), look)
 
-    def tables(self, counters: SumsOfCounters) -> list[Table]:
+    def tables(self, counters: SumsOfCounters) -> list[Table[Any]]:
         """What was gathered; the last call."""
-        counts = Table([NAMESPACE_TOPICS])
+        counts = Table(NAMESPACE)
         shown = list(self._namespaces.items())[: self._topics_max]
         sums = counters.adjusted({name: each.sums for name, each in shown if each.has_unshown})
         for name, namespace in shown:
             labels = labels_of({"cluster": self._cluster, "namespace": name})
-            counts.rows.append((labels, [namespace.topics]))
+            counts.add(labels, namespace)
             if namespace.has_unshown:
                 self._topics.rows.append((labels, sums[name]))
                 delayed = of.namespace_subscription_values(namespace.delayed)
@@ -231,7 +245,7 @@ class Gathering:
             for remote, row in namespace.replication.items():
                 own = {"cluster": self._cluster, "namespace": name, "remote_cluster": remote}
                 self._replications.rows.append((labels_of(own), row))
-        left_out = (
+        left_out = LeftOut(
             self.topics_left_out,
             self.subscriptions_left_out,
             len(self._namespaces) - len(shown),
@@ -239,7 +253,7 @@ class Gathering:
         return [
             *totals(self._cluster, self.sums, self.topics),
             counts,
-            Table(LEFT_OUT, [("", left_out)]),
+            one_row(LEFT_OUT, left_out),
             self._topics,
             self._compactions,
             self._replications,
@@ -270,7 +284,7 @@ class MetricsPage:
         for collector in broker.collectors:
             self._others.register(collector)
 
-    async def gather(self) -> list[Table]:
+    async def gather(self) -> list[Table[Any]]:
         """Everything of the broker and its topics, as of about now."""
         settings = self._broker.services.settings
         senders = list(self._broker.services.topics.replicating_senders)
@@ -299,17 +313,17 @@ class MetricsPage:
 
 CATALOGUE: Mapping[str, Sequence[Named]] = {
     "broker": (
-        *(metric for metric, _ in PLAIN),
+        *PLAIN,
         PUBLISH_LATENCY,
         *LEFT_OUT,
     ),
-    "cluster": (TOPICS_COUNT, *total_metrics(), *CACHE, *WRITE_LATENCY, *ENTRY_SIZE),
-    "connection": tuple(metric for metric, _ in CONNECTIONS),
-    "ownership": (*(metric for metric, _ in OWNERSHIP), *BALANCE),
+    "cluster": (*TOPICS_COUNT, *total_metrics(), *CACHE, *WRITE_LATENCY, *ENTRY_SIZE),
+    "connection": CONNECTIONS,
+    "ownership": (*OWNERSHIP, *BALANCE),
     "load": (*LOAD, *UNLOADS, *SPLITS),
     "bundle": BUNDLE,
     "transaction": (*COORDINATOR, *BUFFERS),
-    "namespace": (NAMESPACE_TOPICS,),
+    "namespace": NAMESPACE,
     "topic": (*TOPIC, *COMPACTION),
     "replication": REPLICATION,
     "subscription": SUBSCRIPTION,

@@ -6,9 +6,9 @@ bounded number of lines per portion, so that neither the page of a large broker 
 memory nor writing it takes long at a stretch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, TypeVar
 
 from magnetar.ledger.metric_fields import Kind
 
@@ -19,7 +19,11 @@ Value = float | None
 """None: the row has no sample of that metric."""
 
 
-class Named(NamedTuple):
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
     """A metric: its name as it is stored, `_total` included, and what it means."""
 
     name: str
@@ -27,21 +31,42 @@ class Named(NamedTuple):
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Column(Named, Generic[S]):
+    """A metric of a table, and how its value is read from what a row is about."""
+
+    read: Callable[[S], float]
+
+
 @dataclass(slots=True)
-class Table:
+class Table(Generic[S]):
     """Several metrics of the same things."""
 
-    metrics: Sequence[Named]
+    metrics: Sequence[Column[S]]
     rows: list[tuple[str, Sequence[Value]]] = field(default_factory=list)
     """Labels as `labels_of` writes them, and a value for each of the metrics."""
 
+    def add(self, labels: str, about: S) -> None:
+        """Add the row of one thing."""
+        self.rows.append((labels, values_of(self.metrics, about)))
 
-def counter(name: str, text: str) -> Named:
-    return Named(name, Kind.COUNTER, text)
+
+def counter(name: str, text: str, read: Callable[[S], float]) -> Column[S]:
+    return Column(name, Kind.COUNTER, text, read)
 
 
-def gauge(name: str, text: str) -> Named:
-    return Named(name, Kind.GAUGE, text)
+def gauge(name: str, text: str, read: Callable[[S], float]) -> Column[S]:
+    return Column(name, Kind.GAUGE, text, read)
+
+
+def values_of(metrics: Sequence[Column[S]], about: S) -> tuple[float, ...]:
+    """The values of one thing, in the order of the metrics."""
+    return tuple([metric.read(about) for metric in metrics])
+
+
+def one_row(metrics: Sequence[Column[S]], about: S, labels: str = "") -> Table[S]:
+    """A table of one thing."""
+    return Table(metrics, [(labels, values_of(metrics, about))])
 
 
 def labels_of(labels: Mapping[str, str]) -> str:
@@ -51,12 +76,7 @@ def labels_of(labels: Mapping[str, str]) -> str:
     return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items()) + "}"
 
 
-def single(metric: Named, value: float, labels: str = "") -> Table:
-    """A metric with one sample."""
-    return Table([metric], [(labels, [value])])
-
-
-def portions(table: Table) -> Iterator[str]:
+def portions(table: Table[S]) -> Iterator[str]:
     """The table's part of a page; a metric without samples is left out."""
     for index, metric in enumerate(table.metrics):
         lines = [f"# HELP {metric.name} {_of_help(metric.text)}\n"]

@@ -1,18 +1,18 @@
-"""What is shown of topics, subscriptions and consumers: each table beside the values for it.
+"""What is shown of topics, subscriptions and consumers: a row for each metric.
 
-The order of a table is the order of the values. Names, types and labels are Pulsar's where it has
-the metric (its reference of metrics); what it lacks begins with `magnetar_`. Values add up, so that
-those of a namespace are the sums of its topics'.
+Names, types and labels are Pulsar's where it has the metric (its reference of metrics); what it
+lacks begins with `magnetar_`. Values add up, so that those of a namespace are the sums of its
+topics'.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from magnetar.broker.features.compaction import Compaction
+from magnetar.broker.features.compaction.compaction import CompactionStats
 from magnetar.broker.features.replication.sending import Sending
 from magnetar.broker.features.retention.backlog import storage_bytes, topic_backlog_bytes
-from magnetar.broker.http.metrics.rates import Numbers
-from magnetar.broker.http.metrics.text import Value, counter, gauge
+from magnetar.broker.http.metrics.text import Column, Value, counter, gauge
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
@@ -20,111 +20,8 @@ from magnetar.broker.topic.dispatch.shared import SharedDispatcher
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.subscription import Subscription
 
-TOPIC = (
-    gauge("pulsar_subscriptions_count", "Subscriptions."),
-    gauge("pulsar_producers_count", "Connected producers."),
-    gauge("pulsar_consumers_count", "Connected consumers."),
-    gauge("pulsar_rate_in", "Messages stored per second."),
-    gauge("pulsar_rate_out", "Messages sent to consumers per second."),
-    gauge("pulsar_throughput_in", "Bytes stored per second, as received."),
-    gauge("pulsar_throughput_out", "Bytes sent to consumers per second."),
-    gauge("pulsar_storage_write_rate", "Entries stored per second."),
-    counter("pulsar_in_messages_total", "Messages stored since the topic was loaded."),
-    counter("pulsar_in_bytes_total", "Bytes of these, as received."),
-    counter("pulsar_out_messages_total", "Messages sent to consumers since it was loaded."),
-    counter("pulsar_out_bytes_total", "Bytes of these."),
-    gauge("pulsar_storage_size", "Bytes of its ledgers, all copies."),
-    gauge("pulsar_storage_logical_size", "Bytes of its ledgers, one copy."),
-    gauge("pulsar_storage_offloaded_size", "Bytes of its ledgers that are in an object store."),
-    gauge(
-        "pulsar_storage_backlog_size",
-        "Bytes that its slowest subscription has not acknowledged, as its quota counts them.",
-    ),
-    gauge("pulsar_storage_backlog_quota_limit", "Its backlog quota in bytes; 0: none."),
-    gauge("pulsar_msg_backlog", "Entries not acknowledged, of all subscriptions together."),
-    gauge(
-        "pulsar_publish_rate_limit_times",
-        "Times a connection was not read because of the publish rate.",
-    ),
-    gauge("pulsar_delayed_message_index_size_bytes", "Bytes of the index of delayed messages."),
-    counter("magnetar_topic_publish_failures_total", "Messages that were not stored."),
-    counter("magnetar_topic_duplicates_total", "Messages sent again and not stored again."),
-    counter("magnetar_topic_trimmed_ledgers_total", "Ledgers that were consumed and not retained."),
-    counter(
-        "magnetar_topic_evicted_entries_total",
-        "Entries that left a backlog because it was above its quota.",
-    ),
-)
-"""Of a topic, or of all topics of a namespace."""
-
-COMPACTION = (
-    gauge("pulsar_compaction_removed_event_count", "Messages that compactions have removed."),
-    gauge("pulsar_compaction_succeed_count", "Compactions that came to their end."),
-    gauge("pulsar_compaction_failed_count", "Compactions that did not."),
-    gauge("pulsar_compaction_duration_time_in_mills", "Milliseconds that the last one took."),
-    gauge("pulsar_compaction_compacted_entries_count", "Entries that the last one left."),
-)
-"""Of topics that were compacted since they were loaded."""
-
-SUBSCRIPTION = (
-    gauge("pulsar_subscription_back_log", "Entries not acknowledged."),
-    gauge("pulsar_subscription_back_log_no_delayed", "Those of them that are not delayed."),
-    gauge("pulsar_subscription_delayed", "Entries that are held back until they are due."),
-    gauge("pulsar_subscription_unacked_messages", "Messages sent and not acknowledged."),
-    gauge(
-        "pulsar_subscription_blocked_on_unacked_messages",
-        "1 while nothing is sent because too much is not acknowledged; else 0.",
-    ),
-    gauge("pulsar_subscription_msg_rate_out", "Messages sent per second."),
-    gauge("pulsar_subscription_msg_throughput_out", "Bytes sent per second."),
-    gauge("pulsar_subscription_msg_rate_redeliver", "Messages sent again per second."),
-    gauge("pulsar_subscription_msg_rate_expired", "Entries that grew too old, per second."),
-    gauge("pulsar_subscription_total_msg_expired", "Entries that grew too old."),
-    gauge("pulsar_subscription_last_expire_timestamp", "When the last did, ms; 0: none."),
-    gauge("pulsar_subscription_consumers_count", "Connected consumers."),
-)
-"""Of a subscription; of a namespace only what is delayed."""
-
-OF_NAMESPACE = tuple(each.name == "pulsar_subscription_delayed" for each in SUBSCRIPTION)
-"""Flags, one per metric of `SUBSCRIPTION`: whether a namespace has it too. Only delayed messages.
-"""
-
-CONSUMER = (
-    gauge("pulsar_consumer_msg_rate_out", "Messages sent per second."),
-    gauge("pulsar_consumer_msg_throughput_out", "Bytes sent per second."),
-    gauge("pulsar_consumer_msg_rate_redeliver", "Messages sent again per second."),
-    gauge("pulsar_consumer_unacked_messages", "Messages sent and not acknowledged."),
-    gauge(
-        "pulsar_consumer_blocked_on_unacked_messages",
-        "1 while it is sent nothing because too much is not acknowledged; else 0.",
-    ),
-    gauge("pulsar_consumer_available_permits", "Messages that it has asked for."),
-)
-
-REPLICATION = (
-    gauge("pulsar_replication_rate_in", "Messages per second that come from the cluster."),
-    gauge("pulsar_replication_rate_out", "Messages per second that are sent to it."),
-    gauge("pulsar_replication_throughput_in", "Bytes per second that come from it."),
-    gauge("pulsar_replication_throughput_out", "Bytes per second that are sent to it."),
-    gauge("pulsar_replication_backlog", "Entries that are not there yet."),
-    gauge("pulsar_replication_connected_count", "Topics that are connected to it."),
-    gauge("pulsar_replication_disconnected_count", "Topics that are not."),
-    gauge(
-        "pulsar_replication_rate_expired",
-        "Entries per second that were dropped before they were there.",
-    ),
-    gauge(
-        "pulsar_replication_delay_in_seconds",
-        "Age of the oldest message that is not there; of a namespace, the highest of its topics.",
-    ),
-)
-"""Of a topic and another cluster (label `remote_cluster`), or of all topics of a namespace."""
-
-_DELAY = len(REPLICATION) - 1
-
-TOPIC_COUNTERS = 5
-SUBSCRIPTION_COUNTERS = 4
-CONSUMER_COUNTERS = 3
+Numbers = tuple[float, ...]
+"""Counters, or their rates, in one order."""
 
 
 class InSubscriptions(NamedTuple):
@@ -134,6 +31,324 @@ class InSubscriptions(NamedTuple):
     consumers: int
     backlog: int
     delayed: int
+
+
+class TopicLook(NamedTuple):
+    """A topic and what was read of it once, for all of its metrics."""
+
+    topic: Topic
+    within: InSubscriptions
+    rate_in: float
+    bytes_rate_in: float
+    rate_out: float
+    bytes_rate_out: float
+    entries_rate: float
+    sent: int
+    sent_bytes: int
+    size: int
+    features: Mapping[str, Any]
+    """What its features show in statistics."""
+
+
+TOPIC: Sequence[Column[TopicLook]] = (
+    gauge("pulsar_subscriptions_count", "Subscriptions.", lambda t: t.within.subscriptions),
+    gauge("pulsar_producers_count", "Connected producers.", lambda t: len(t.topic.producers)),
+    gauge("pulsar_consumers_count", "Connected consumers.", lambda t: t.within.consumers),
+    gauge("pulsar_rate_in", "Messages stored per second.", lambda t: t.rate_in),
+    gauge("pulsar_rate_out", "Messages sent to consumers per second.", lambda t: t.rate_out),
+    gauge(
+        "pulsar_throughput_in", "Bytes stored per second, as received.", lambda t: t.bytes_rate_in
+    ),
+    gauge(
+        "pulsar_throughput_out", "Bytes sent to consumers per second.", lambda t: t.bytes_rate_out
+    ),
+    gauge("pulsar_storage_write_rate", "Entries stored per second.", lambda t: t.entries_rate),
+    counter(
+        "pulsar_in_messages_total",
+        "Messages stored since the topic was loaded.",
+        lambda t: t.topic.line.messages_in,
+    ),
+    counter(
+        "pulsar_in_bytes_total", "Bytes of these, as received.", lambda t: t.topic.line.bytes_in
+    ),
+    counter(
+        "pulsar_out_messages_total",
+        "Messages sent to consumers since it was loaded.",
+        lambda t: t.sent,
+    ),
+    counter("pulsar_out_bytes_total", "Bytes of these.", lambda t: t.sent_bytes),
+    gauge(
+        "pulsar_storage_size",
+        "Bytes of its ledgers, all copies.",
+        lambda t: t.size * t.topic.policies.persistence.write_quorum,
+    ),
+    gauge("pulsar_storage_logical_size", "Bytes of its ledgers, one copy.", lambda t: t.size),
+    gauge(
+        "pulsar_storage_offloaded_size",
+        "Bytes of its ledgers that are in an object store.",
+        lambda t: t.features.get("offload", {}).get("offloadedStorageSize", 0),
+    ),
+    gauge(
+        "pulsar_storage_backlog_size",
+        "Bytes that its slowest subscription has not acknowledged, as its quota counts them.",
+        lambda t: topic_backlog_bytes(t.topic),
+    ),
+    gauge(
+        "pulsar_storage_backlog_quota_limit",
+        "Its backlog quota in bytes; 0: none.",
+        lambda t: max(0, t.topic.policies.size_quota.bytes),
+    ),
+    gauge(
+        "pulsar_msg_backlog",
+        "Entries not acknowledged, of all subscriptions together.",
+        lambda t: t.within.backlog,
+    ),
+    gauge(
+        "pulsar_publish_rate_limit_times",
+        "Times a connection was not read because of the publish rate.",
+        lambda t: t.topic.line.rate.limited_times,
+    ),
+    gauge(
+        "pulsar_delayed_message_index_size_bytes",
+        "Bytes of the index of delayed messages.",
+        lambda t: t.features.get("delayed_index_bytes", 0),
+    ),
+    counter(
+        "magnetar_topic_publish_failures_total",
+        "Messages that were not stored.",
+        lambda t: t.topic.line.messages_failed,
+    ),
+    counter(
+        "magnetar_topic_duplicates_total",
+        "Messages sent again and not stored again.",
+        lambda t: t.features.get("duplicates", 0),
+    ),
+    counter(
+        "magnetar_topic_trimmed_ledgers_total",
+        "Ledgers that were consumed and not retained.",
+        lambda t: t.topic.use.trimmed_ledgers,
+    ),
+    counter(
+        "magnetar_topic_evicted_entries_total",
+        "Entries that left a backlog because it was above its quota.",
+        lambda t: t.topic.use.evicted_entries,
+    ),
+)
+"""Of a topic, or of all topics of a namespace."""
+
+COMPACTION: Sequence[Column[CompactionStats]] = (
+    gauge(
+        "pulsar_compaction_removed_event_count",
+        "Messages that compactions have removed.",
+        lambda stats: stats.removed_total,
+    ),
+    gauge(
+        "pulsar_compaction_succeed_count",
+        "Compactions that came to their end.",
+        lambda stats: stats.succeeded,
+    ),
+    gauge(
+        "pulsar_compaction_failed_count", "Compactions that did not.", lambda stats: stats.failed
+    ),
+    gauge(
+        "pulsar_compaction_duration_time_in_mills",
+        "Milliseconds that the last one took.",
+        lambda stats: stats.duration_ms,
+    ),
+    gauge(
+        "pulsar_compaction_compacted_entries_count",
+        "Entries that the last one left.",
+        lambda stats: stats.entries,
+    ),
+)
+"""Of topics that were compacted since they were loaded."""
+
+
+class SubscriptionLook(NamedTuple):
+    """A subscription and what was read of it once, for all of its metrics."""
+
+    subscription: Subscription
+    backlog: int
+    delayed: int
+    rate_out: float
+    bytes_rate_out: float
+    redelivery_rate: float
+    expiry_rate: float
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether nothing is sent because too much is not acknowledged."""
+        dispatcher = self.subscription.dispatcher
+        return (
+            isinstance(dispatcher, SharedDispatcher | KeySharedDispatcher)
+            and dispatcher.accounts.is_blocked
+        )
+
+
+SUBSCRIPTION: Sequence[Column[SubscriptionLook]] = (
+    gauge("pulsar_subscription_back_log", "Entries not acknowledged.", lambda s: s.backlog),
+    gauge(
+        "pulsar_subscription_back_log_no_delayed",
+        "Those of them that are not delayed.",
+        lambda s: max(0, s.backlog - s.delayed),
+    ),
+    gauge(
+        "pulsar_subscription_delayed",
+        "Entries that are held back until they are due.",
+        lambda s: s.delayed,
+    ),
+    gauge(
+        "pulsar_subscription_unacked_messages",
+        "Messages sent and not acknowledged.",
+        lambda s: s.subscription.unacked_messages,
+    ),
+    gauge(
+        "pulsar_subscription_blocked_on_unacked_messages",
+        "1 while nothing is sent because too much is not acknowledged; else 0.",
+        lambda s: s.is_blocked,
+    ),
+    gauge("pulsar_subscription_msg_rate_out", "Messages sent per second.", lambda s: s.rate_out),
+    gauge(
+        "pulsar_subscription_msg_throughput_out",
+        "Bytes sent per second.",
+        lambda s: s.bytes_rate_out,
+    ),
+    gauge(
+        "pulsar_subscription_msg_rate_redeliver",
+        "Messages sent again per second.",
+        lambda s: s.redelivery_rate,
+    ),
+    gauge(
+        "pulsar_subscription_msg_rate_expired",
+        "Entries that grew too old, per second.",
+        lambda s: s.expiry_rate,
+    ),
+    gauge(
+        "pulsar_subscription_total_msg_expired",
+        "Entries that grew too old.",
+        lambda s: s.subscription.expired_entries,
+    ),
+    gauge(
+        "pulsar_subscription_last_expire_timestamp",
+        "When the last did, ms; 0: none.",
+        lambda s: s.subscription.last_expired_ms,
+    ),
+    gauge(
+        "pulsar_subscription_consumers_count",
+        "Connected consumers.",
+        lambda s: len(s.subscription.consumers),
+    ),
+)
+"""Of a subscription; of a namespace only what is delayed."""
+
+OF_NAMESPACE = tuple(each.name == "pulsar_subscription_delayed" for each in SUBSCRIPTION)
+"""Flags, one per metric of `SUBSCRIPTION`: whether a namespace has it too. Only delayed messages.
+"""
+
+
+class ConsumerLook(NamedTuple):
+    """A consumer and its rates."""
+
+    consumer: Consumer
+    rate_out: float
+    bytes_rate_out: float
+    redelivery_rate: float
+
+
+CONSUMER: Sequence[Column[ConsumerLook]] = (
+    gauge("pulsar_consumer_msg_rate_out", "Messages sent per second.", lambda c: c.rate_out),
+    gauge(
+        "pulsar_consumer_msg_throughput_out", "Bytes sent per second.", lambda c: c.bytes_rate_out
+    ),
+    gauge(
+        "pulsar_consumer_msg_rate_redeliver",
+        "Messages sent again per second.",
+        lambda c: c.redelivery_rate,
+    ),
+    gauge(
+        "pulsar_consumer_unacked_messages",
+        "Messages sent and not acknowledged.",
+        lambda c: c.consumer.unacked_messages,
+    ),
+    gauge(
+        "pulsar_consumer_blocked_on_unacked_messages",
+        "1 while it is sent nothing because too much is not acknowledged; else 0.",
+        lambda c: c.consumer.is_blocked,
+    ),
+    gauge(
+        "pulsar_consumer_available_permits",
+        "Messages that it has asked for.",
+        lambda c: max(0, c.consumer.permits),
+    ),
+)
+
+
+class CopyLook(NamedTuple):
+    """The copies of a topic to another cluster, and from there."""
+
+    sender: Sending
+    now_ms: int
+    rate_in: float
+    bytes_rate_in: float
+    rate_out: float
+    bytes_rate_out: float
+    expiry_rate: float
+
+
+REPLICATION: Sequence[Column[CopyLook]] = (
+    gauge(
+        "pulsar_replication_rate_in",
+        "Messages per second that come from the cluster.",
+        lambda c: c.rate_in,
+    ),
+    gauge(
+        "pulsar_replication_rate_out",
+        "Messages per second that are sent to it.",
+        lambda c: c.rate_out,
+    ),
+    gauge(
+        "pulsar_replication_throughput_in",
+        "Bytes per second that come from it.",
+        lambda c: c.bytes_rate_in,
+    ),
+    gauge(
+        "pulsar_replication_throughput_out",
+        "Bytes per second that are sent to it.",
+        lambda c: c.bytes_rate_out,
+    ),
+    gauge(
+        "pulsar_replication_backlog",
+        "Entries that are not there yet.",
+        lambda c: c.sender.cursor.backlog_entries,
+    ),
+    gauge(
+        "pulsar_replication_connected_count",
+        "Topics that are connected to it.",
+        lambda c: c.sender.is_connected,
+    ),
+    gauge(
+        "pulsar_replication_disconnected_count",
+        "Topics that are not.",
+        lambda c: not c.sender.is_connected,
+    ),
+    gauge(
+        "pulsar_replication_rate_expired",
+        "Entries per second that were dropped before they were there.",
+        lambda c: c.expiry_rate,
+    ),
+    gauge(
+        "pulsar_replication_delay_in_seconds",
+        "Age of the oldest message that is not there; of a namespace, the highest of its topics.",
+        lambda c: c.sender.delay_s(c.now_ms),
+    ),
+)
+"""Of a topic and another cluster (label `remote_cluster`), or of all topics of a namespace."""
+
+_DELAY = len(REPLICATION) - 1
+
+TOPIC_COUNTERS = 5
+SUBSCRIPTION_COUNTERS = 4
+CONSUMER_COUNTERS = 3
 
 
 def counters_of_topic(topic: Topic) -> Numbers:
@@ -172,75 +387,38 @@ def delayed_of(subscription: Subscription) -> int:
     return context.delays.withheld
 
 
-def topic_values(topic: Topic, rates: Numbers, within: InSubscriptions) -> tuple[float, ...]:
-    """In the order of `TOPIC`; `rates` in that of `counters_of_topic`."""
+def look_at_topic(topic: Topic, rates: Numbers, within: InSubscriptions) -> TopicLook:
+    """`rates` in the order of `counters_of_topic`."""
     rate_in, bytes_rate_in, rate_out, bytes_rate_out, entries_rate = rates
     sent, sent_bytes = topic.subscriptions.sent()
-    size = storage_bytes(topic)
-    policies = topic.policies
-    line, shown = topic.line, topic.shown()
-    return (
-        within.subscriptions,
-        len(topic.producers),
-        within.consumers,
+    return TopicLook(
+        topic,
+        within,
         rate_in,
-        rate_out,
         bytes_rate_in,
+        rate_out,
         bytes_rate_out,
         entries_rate,
-        line.messages_in,
-        line.bytes_in,
         sent,
         sent_bytes,
-        size * policies.persistence.write_quorum,
-        size,
-        shown.get("offload", {}).get("offloadedStorageSize", 0),
-        topic_backlog_bytes(topic),
-        max(0, policies.size_quota.bytes),
-        within.backlog,
-        line.rate.limited_times,
-        shown.get("delayed_index_bytes", 0),
-        line.messages_failed,
-        shown.get("duplicates", 0),
-        topic.use.trimmed_ledgers,
-        topic.use.evicted_entries,
+        storage_bytes(topic),
+        topic.shown(),
     )
 
 
-def compaction_values(topic: Topic) -> tuple[float, ...] | None:
-    """In the order of `COMPACTION`; None: none was begun."""
+def compactions_of(topic: Topic) -> CompactionStats | None:
+    """What compactions came to since the topic was loaded; None: none has ended."""
     compaction = topic.find(Compaction)
     if compaction is None:
         return None
     stats = compaction.stats
-    if not stats.succeeded and not stats.failed:
-        return None
-    return (stats.removed_total, stats.succeeded, stats.failed, stats.duration_ms, stats.entries)
+    return stats if stats.succeeded or stats.failed else None
 
 
-def subscription_values(subscription: Subscription, rates: Numbers) -> tuple[float, ...]:
-    """In the order of `SUBSCRIPTION`; `rates` in that of `counters_of_subscription`."""
-    backlog, delayed = subscription.cursor.backlog_entries, delayed_of(subscription)
-    dispatcher = subscription.dispatcher
-    is_blocked = (
-        isinstance(dispatcher, SharedDispatcher | KeySharedDispatcher)
-        and dispatcher.accounts.is_blocked
-    )
-    rate_out, bytes_rate_out, redelivery_rate, expiry_rate = rates
-    return (
-        backlog,
-        max(0, backlog - delayed),
-        delayed,
-        subscription.unacked_messages,
-        is_blocked,
-        rate_out,
-        bytes_rate_out,
-        redelivery_rate,
-        expiry_rate,
-        subscription.expired_entries,
-        subscription.last_expired_ms,
-        len(subscription.consumers),
-    )
+def look_at_subscription(subscription: Subscription, rates: Numbers) -> SubscriptionLook:
+    """`rates` in the order of `counters_of_subscription`."""
+    backlog = subscription.cursor.backlog_entries
+    return SubscriptionLook(subscription, backlog, delayed_of(subscription), *rates)
 
 
 def namespace_subscription_values(delayed: float) -> list[Value]:
@@ -248,34 +426,13 @@ def namespace_subscription_values(delayed: float) -> list[Value]:
     return [delayed if is_shown else None for is_shown in OF_NAMESPACE]
 
 
-def replication_values(sender: Sending, copier: Producer | None, now_ms: int) -> tuple[float, ...]:
-    """In the order of `REPLICATION`; `copier`: the producer by which that cluster copies here."""
-    rate_in, bytes_in, *_ = copier.rates(now_ms) if copier is not None else (0.0, 0.0)
-    rate_out, bytes_out, expiry_rate = sender.figures.rates(now_ms)
-    return (
-        rate_in,
-        rate_out,
-        bytes_in,
-        bytes_out,
-        sender.cursor.backlog_entries,
-        sender.is_connected,
-        not sender.is_connected,
-        expiry_rate,
-        sender.delay_s(now_ms),
-    )
+def look_at_copies(sender: Sending, copier: Producer | None, now_ms: int) -> CopyLook:
+    """`copier`: the producer by which the other cluster copies here."""
+    rate_in, bytes_rate_in, *_ = copier.rates(now_ms) if copier is not None else (0.0, 0.0)
+    return CopyLook(sender, now_ms, rate_in, bytes_rate_in, *sender.figures.rates(now_ms))
 
 
 def with_replication(sums: Sequence[float], more: Sequence[float]) -> tuple[float, ...]:
     """Two rows of the table `REPLICATION` as one."""
     added = [a + b for a, b in zip(sums, more, strict=True)]
     return (*added[:_DELAY], max(sums[_DELAY], more[_DELAY]))
-
-
-def consumer_values(consumer: Consumer, rates: Numbers) -> tuple[float, ...]:
-    """In the order of `CONSUMER`; `rates` in that of `counters_of_consumer`."""
-    return (
-        *rates,
-        consumer.unacked_messages,
-        consumer.is_blocked,
-        max(0, consumer.permits),
-    )

@@ -205,11 +205,6 @@ class KeyBook:
         self.refresh()
         return (key for key in self.keys.values() if key.is_draining)
 
-    def without_owner(self) -> Iterator[Key]:
-        """Keys whose entries wait for a consumer that wants them."""
-        self.refresh()
-        return (key for key in self.keys.values() if key.owner is None and key.waiting)
-
     def check(self, consumers: list[Consumer]) -> None:
         """Compare the books with each other and with what is pending.
 

@@ -25,7 +25,6 @@ from magnetar.broker.cluster.ownership.protocol import Ownership
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics import Topics
-from magnetar.broker.topics.at_rest.disuse import Disuse
 from magnetar.broker.topics.at_rest.due import ObjectUpkeep, StoredTopic, what_is_due
 from magnetar.cursors import CursorError, StoredCursor, list_cursors, read_stored
 from magnetar.ledger.errors import LedgerError, MetadataError, NoNodeError
@@ -243,3 +242,33 @@ class TopicsAtRest:
         """A topic that only the walk has had goes on with its disuse from where it was before."""
         if topic.use.is_asked_for:
             self._disuse.came_to_rest(topic.name, self._clock.monotonic_s())
+
+
+class Disuse:
+    """When topics came to rest here, as far as this broker can know; monotonic seconds.
+
+    A topic that was never loaded here is out of use since the broker began to look. Of those that
+    were, the time at which each came to rest is remembered, up to a bound: where one is forgotten,
+    all that are not remembered count from its time. So a topic is never taken for longer unused
+    than it is.
+    """
+
+    def __init__(self, began_s: float, *, remembered_max: int) -> None:
+        self._floor_s = began_s
+        self._remembered_max = remembered_max
+        self._since_s: dict[TopicName, float] = {}  # the oldest first
+
+    def __len__(self) -> int:
+        return len(self._since_s)
+
+    def came_to_rest(self, name: TopicName, now_s: float) -> None:
+        """Somebody had the topic loaded until now."""
+        self._since_s.pop(name, None)
+        self._since_s[name] = now_s
+        while len(self._since_s) > self._remembered_max:
+            oldest = next(iter(self._since_s))
+            self._floor_s = max(self._floor_s, self._since_s.pop(oldest))
+
+    def since_s(self, name: TopicName) -> float:
+        """Since when nobody has used the topic here, at the latest."""
+        return self._since_s.get(name, self._floor_s)

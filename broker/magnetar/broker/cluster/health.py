@@ -1,6 +1,11 @@
-"""A broker's heartbeat: an entry that is written to a log of its own and read back.
+"""What `/health` answers: `ok`, or in words why the broker is not well.
 
-It takes the way of every message: the metadata store for the log's ledger, an ack quorum of bookies
+Whether it may serve is known at once. Whether it can write and read is found out when somebody
+asks, by one heartbeat for all who ask within a short time, and within a bound: a broker that nobody
+asks does nothing for this.
+
+The heartbeat is an entry that is written to a log of the broker's own and read back. It takes the
+way of every message: the metadata store for the log's ledger, an ack quorum of bookies
 for the entry, one of them for reading it. The log belongs to the broker's name, so that whoever
 starts under that name goes on with it, and is deleted at an orderly end. No topic is involved: it
 needs no lease, and nobody's policies count for it.
@@ -14,15 +19,18 @@ from urllib.parse import quote
 
 import structlog
 
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.log import AppendBatch, ManagedLog
-from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.store import MetadataStore, SessionState
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.ledger.settings import LogConfig
 
 _log = structlog.get_logger()
+
+OK = "ok"
 
 ROOT = "/managed-ledgers/magnetar/heartbeats/persistent"
 """Below it is a log for each broker that was asked how it is, by its name."""
@@ -181,3 +189,74 @@ def open_heartbeat_log(
         return await ManagedLog.open(client, store, path, config, clock=clock, random=random)
 
     return open_log
+
+
+class BrokerHealth:
+    """The health of one broker."""
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        settings: BrokerSettings,
+        *,
+        status: Callable[[], str],
+        session: Callable[[], SessionState],
+        clock: Clock,
+    ) -> None:
+        """`status`: `ok` while clients are served, else what keeps the broker from that."""
+        self._heartbeat = heartbeat
+        self._timeout_s = settings.health_check_timeout_ms / 1000
+        self._interval_s = settings.health_check_interval_ms / 1000
+        self._status = status
+        self._session = session
+        self._clock = clock
+        self._beating: asyncio.Task[str] | None = None
+        self._outcome = OK
+        self._beaten_at_s: float | None = None
+
+    async def look(self) -> str:
+        """`ok`, or why not. Takes no longer than `health_check_timeout_ms`."""
+        status = self._status()
+        if status != OK:
+            return status
+        if self._session() is not SessionState.CONNECTED:
+            return "the metadata store does not answer"
+        if self._beating is None:
+            since_s = self._clock.monotonic_s() - (self._beaten_at_s or 0.0)
+            if self._beaten_at_s is not None and since_s < self._interval_s:
+                return self._outcome
+            self._beating = asyncio.create_task(self._beat(), name="heartbeat")
+        return await asyncio.shield(self._beating)
+
+    async def _beat(self) -> str:
+        outcome = OK
+        heartbeat = self._heartbeat
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await heartbeat.beat()
+        except TimeoutError:
+            milliseconds = round(self._timeout_s * 1000)
+            outcome = f"the heartbeat is not done within {milliseconds} ms: {heartbeat.doing}"
+        except LedgerError as error:
+            outcome = f"the heartbeat failed while {heartbeat.doing}: {error}"
+        if outcome != OK and self._outcome == OK:
+            _log.warning("broker_unwell", reason=outcome)
+        elif outcome == OK and self._outcome != OK:
+            _log.info("broker_well_again", reason=self._outcome)
+        self._outcome, self._beaten_at_s = outcome, self._clock.monotonic_s()
+        self._beating = None
+        return outcome
+
+    async def close(self) -> None:
+        """End, and take the heartbeat's log away, within the bound."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+            self._beating = None
+        if not self._heartbeat.is_open:
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._heartbeat.close()
+        except TimeoutError:
+            _log.info("heartbeat_log_left", error="its deletion took too long")

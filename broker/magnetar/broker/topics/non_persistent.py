@@ -1,0 +1,365 @@
+"""A non-persistent topic: receipts at once, messages to whoever has credit, no place kept.
+
+Producers and consumers join by the rules of stored topics; see the protocol sheet, section 7. An
+entry goes to a consumer that has credit now, or to nobody. Who gets it is chosen as for stored
+topics: the one consumer of Exclusive, the active one of Failover, the next one in turn of Shared,
+the one that has the key's hash of Key_Shared. Nothing is pending, nothing is redelivered, and every
+message has the id 0:0. The topic's log is always empty, and gone with the broker.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from magnetar.broker.base.entry import MARKER
+from magnetar.broker.base.errors import ConsumerBusyError, NotAllowedError
+from magnetar.broker.topic import OpenCursor, PublishBatch, PublishLine, Topic, TopicSubscriptions
+from magnetar.broker.topic.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer
+from magnetar.broker.topic.dispatch.base import DispatchContext, Dispatcher
+from magnetar.broker.topic.dispatch.encoding import CHECKSUM_VERSION_MIN, strip_checksum
+from magnetar.broker.topic.dispatch.failover import ActiveChoice, Notices
+from magnetar.broker.topic.dispatch.reasons import Reason
+from magnetar.broker.topic.dispatch.selectors import HashRanges, selector_of
+from magnetar.broker.topic.run import Run
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.cursors import NonDurableCursor
+from magnetar.ledger.errors import LogClosedError
+from magnetar.ledger.log import AppendBatch
+from magnetar.ledger.managed_log.log_extent import LogShape
+from magnetar.ledger.managed_log.log_metadata import LogLedger
+from magnetar.ledger.managed_log.log_retention import Retention
+from magnetar.ledger.position import LATEST, Position
+from magnetar.sdk.wire import encode_message_prefix, encode_send_receipts
+
+IN_FLIGHT_MAX = 1000
+"""Messages of one producer that are taken at a time; more are dropped, and receipted with -1:-1."""
+
+
+class PassingSubscription(Subscription):
+    """A subscription of a non-persistent topic: membership alone."""
+
+    def _new_dispatcher(self, context: DispatchContext, consumer: Consumer) -> Dispatcher:
+        return PassingDispatcher(context, consumer)
+
+    @property
+    def messages_dropped(self) -> int:
+        dispatcher = self.dispatcher
+        return dispatcher.dropped_messages if isinstance(dispatcher, PassingDispatcher) else 0
+
+    async def seek(
+        self,
+        consumer: Consumer | None,
+        find: Callable[[], Awaitable[tuple[Position, Sequence[int]]]],
+    ) -> None:
+        """Every position is where it is: what comes next. The consumer is closed as after any
+        seek, so that it comes back with all of its credit.
+
+        Raises:
+            NotAllowedError: an operator asks, to whom it would mean nothing.
+        """
+        if consumer is None:
+            raise NotAllowedError(
+                f"{self.topic} is not persistent: there is no position to reset to"
+            )
+        await super().seek(consumer, find)
+
+    def _in_the_way(self, consumer: Consumer) -> Consumer | None:
+        if consumer.sub_type == EXCLUSIVE:
+            return self.consumers[0]
+        dispatcher = self.dispatcher
+        assert isinstance(dispatcher, PassingDispatcher)
+        if dispatcher.mode != consumer.key_shared:
+            raise ConsumerBusyError(
+                f"subscription {self.name} is in use with {dispatcher.mode}, but the consumer "
+                f"requested {consumer.key_shared}"
+            )
+        return dispatcher.conflict_of(consumer)
+
+    def _needs_dispatcher(self, consumer: Consumer) -> bool:
+        dispatcher = self.dispatcher
+        return (
+            not isinstance(dispatcher, PassingDispatcher)
+            or dispatcher.sub_type != consumer.sub_type
+            or dispatcher.mode != consumer.key_shared
+        )
+
+
+class PassingSubscriptions(TopicSubscriptions):
+    """The subscriptions of a non-persistent topic."""
+
+    _subscription_class = PassingSubscription
+
+    async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
+        """Without a place of its own, and without asking for one."""
+        if not subscription.is_open:
+            cursor = NonDurableCursor(self._topic.log, subscription.name, initial=LATEST)
+            subscription.context = self._context_of(subscription, cursor, lambda: None)
+
+
+class PassingLine(PublishLine):
+    """The publish line of a non-persistent topic: it ends here, and not in a log."""
+
+    def append(self, batch: PublishBatch) -> None:
+        """Answer at once, and pass on what is taken."""
+        taken = batch.payloads[:IN_FLIGHT_MAX]
+        highest = batch.highest_ids if batch.has_highest_ids else None
+        cut = len(taken)
+        frames = encode_send_receipts(
+            batch.producer_id,
+            batch.sequence_ids[:cut],
+            ledger_id=0,
+            entry_ids=[0] * cut,
+            highest_sequence_ids=highest[:cut] if highest is not None else None,
+        )
+        left = len(batch.payloads) - cut
+        if left:
+            frames += encode_send_receipts(
+                batch.producer_id,
+                batch.sequence_ids[cut:],
+                ledger_id=-1,
+                entry_ids=[-1] * left,
+                highest_sequence_ids=highest[cut:] if highest is not None else None,
+            )
+        self.entries_in += cut
+        dropped = sum(batch.counts[cut:]) if left else 0
+        self.messages_dropped += dropped
+        self.messages_in += batch.messages
+        self.bytes_in += batch.size_bytes
+        self.chunks_in += len(batch.chunks)
+        self.last_publish_s = batch.arrived_s
+        batch.answered(frames, dropped=dropped)
+        if self.tenure.holds():
+            run = Run(
+                0,
+                0,
+                taken,
+                messages=batch.counts[:cut],
+                is_plain=batch.is_plain,
+                chunk_indexes=[each for each in batch.chunks if each < cut],
+            )
+            for subscription in self._subscriptions.values():
+                if isinstance(subscription.dispatcher, PassingDispatcher):
+                    subscription.dispatcher.offer(run)
+
+
+class NonPersistentTopic(Topic):
+    """Publishing and subscribing without a store; the rest is `Topic`'s."""
+
+    _subscriptions_class = PassingSubscriptions
+    _line_class = PassingLine
+
+
+class PassingDispatcher(Dispatcher):
+    """Dispatch without a store, for one subscription of any type."""
+
+    def __init__(self, context: DispatchContext, consumer: Consumer) -> None:
+        """`consumer`: the first one; its type and mode are the subscription's."""
+        super().__init__(context)
+        self.sub_type = consumer.sub_type
+        self.mode = consumer.key_shared
+        self.selector = selector_of(
+            self.mode, splits_ranges=not context.settings.key_shared_consistent_hashing
+        )
+        self.dropped_messages = 0
+        """Messages that nobody could take; see `Subscription.messages_dropped`."""
+        self._turn = 0
+        self._choice = ActiveChoice(topic=context.topic, partition=context.partition)
+        self._active: Consumer | None = None
+        self._notices = Notices(
+            lambda consumer: consumer is self._active, delay_ms=context.settings.failover_delay_ms
+        )
+
+    # Membership
+
+    def add(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+        if self.sub_type == KEY_SHARED:
+            self.selector.add(consumer)
+        elif self.sub_type in (EXCLUSIVE, FAILOVER):
+            self._choice.add(consumer)
+            if self.sub_type == FAILOVER:
+                self._notices.welcome(consumer)
+            self._activate()
+
+    def remove_all(self, consumers: Collection[Consumer]) -> None:
+        gone = self._without(consumers)
+        if not gone:
+            return
+        if self.sub_type == KEY_SHARED:
+            for consumer in gone:
+                self.selector.remove(consumer)
+        elif self.sub_type in (EXCLUSIVE, FAILOVER):
+            self._choice.remove_all(gone)
+            self._notices.forget(gone)
+            self._activate()
+
+    def begin(self, consumer: Consumer) -> None:
+        self._notices.begin(consumer)
+
+    def _activate(self) -> None:
+        """Choose the active consumer, and tell all of Failover if it is another one."""
+        former, self._active = self._active, self._choice.chosen()
+        if self.sub_type == FAILOVER and self._active is not former:
+            asyncio.get_running_loop().call_soon(self._notices.tell_all, list(self.consumers))
+
+    @property
+    def active(self) -> Consumer | None:
+        """The one consumer that gets everything, of Exclusive and Failover."""
+        return self._active
+
+    def conflict_of(self, consumer: Consumer) -> Consumer | None:
+        """A consumer that has some of the hashes that this one wants."""
+        if isinstance(self.selector, HashRanges):
+            return self.selector.conflict_of(consumer.hash_ranges)
+        return None
+
+    # Sending
+
+    def offer(self, run: Run) -> None:
+        """Send what somebody has credit for; the rest is dropped."""
+        if self._is_paused or not self.consumers:
+            self.dropped_messages += sum(each for each in run.messages if each != MARKER)
+            return
+        hashes = None
+        if self.sub_type == KEY_SHARED:
+            hashes = self.selector.hashes_of(run.key_hashes)
+        outgoing: dict[Consumer, list[bytes]] = {}
+        chunks = run.chunks
+        for index, entry in enumerate(run.entries):
+            messages = run.messages[index]
+            if messages == MARKER:
+                continue
+            consumer = self._choose(hashes[index] if hashes is not None else 0)
+            if consumer is None or consumer.permits <= 0 or not consumer.peer.is_writable:
+                self.dropped_messages += messages
+                continue
+            if consumer.peer.protocol_version < CHECKSUM_VERSION_MIN:
+                entry = strip_checksum(entry)
+            prefix = encode_message_prefix(
+                consumer.consumer_id,
+                ledger_id=0,
+                entry_id=0,
+                payload_bytes=len(entry),
+                partition=self.context.partition,
+                consumer_epoch=consumer.epoch,
+            )
+            outgoing.setdefault(consumer, []).extend((prefix, entry))
+            consumer.permits -= messages
+            consumer.messages_out += messages
+            consumer.bytes_out += len(entry)
+            consumer.entries_out += 1
+            if chunks and index in chunks:
+                consumer.chunks_out += 1
+        now_ms = self.context.wall_ms() if outgoing else 0
+        for consumer, parts in outgoing.items():
+            consumer.was_sent(now_ms)
+            consumer.peer.write(b"".join(parts))
+
+    def _choose(self, key_hash: int) -> Consumer | None:
+        if self.sub_type == KEY_SHARED:
+            return self.selector.select(key_hash)
+        if self.sub_type in (EXCLUSIVE, FAILOVER):
+            return self._active
+        ready = [each for each in self.consumers if each.is_ready]
+        if not ready:
+            return None
+        top = min(each.priority for each in ready)
+        group = [each for each in ready if each.priority == top]
+        self._turn += 1
+        return group[self._turn % len(group)]
+
+    def wake(self) -> None:
+        """Nothing waits for credit."""
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
+        """Nothing is kept that could be sent again."""
+
+    def rewind(self) -> None:
+        """There is nowhere to go back to."""
+
+    def _why_not_sending(self) -> Reason | None:
+        return None
+
+
+class VolatileLog:
+    """What a topic asks of its log, answered for a log without entries."""
+
+    terminated: Position | None = None
+    leftover_ledgers = 0
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.properties: dict[str, str] = {}
+        self._shape = LogShape([(0, 0)])
+        self._on_fenced: list[Callable[[], None]] = []
+
+    def append(self, batch: AppendBatch) -> None:
+        batch.on_failed(LogClosedError(f"{self.path} keeps nothing"))
+
+    async def rotate(self) -> None:
+        """There is nothing to rotate."""
+
+    async def update_properties(self, changes: Mapping[str, str | None]) -> None:
+        """In memory only."""
+        for name, value in changes.items():
+            self.properties.pop(name, None)
+            if value is not None:
+                self.properties[name] = value
+
+    async def terminate(self) -> Position:
+        raise NotAllowedError(f"{self.path} is not persistent: it cannot be terminated")
+
+    @property
+    def ledgers(self) -> Sequence[LogLedger]:
+        return ()
+
+    @property
+    def last_confirmed(self) -> Position:
+        return self._shape.last_confirmed
+
+    def prepare(self) -> None:
+        """There are no ledgers."""
+
+    def first_position(self) -> Position:
+        return self._shape.first_at_or_after(Position(-1, -1))
+
+    def next_position(self, position: Position) -> Position:
+        return self._shape.next_position(position)
+
+    def previous_position(self, position: Position) -> Position:
+        return self._shape.previous_position(position)
+
+    def entries_between(self, lower: Position, upper: Position) -> int:
+        return 0
+
+    def stored_since_ms(self, _position: Position) -> int:
+        return 0
+
+    async def entries_after(self, _ledger_id: int, _publish_ms: int) -> range | None:
+        return None
+
+    async def read_range(
+        self, start: Position, *, entries_max: int, bytes_max: int
+    ) -> tuple[Position, list[bytes]]:
+        return self.first_position(), []
+
+    def trim_point(
+        self, consumed: Position | None, retention: Retention, *, truncates: bool = False
+    ) -> Position | None:
+        return None
+
+    async def unlist(self, before: Position) -> int:
+        return 0
+
+    async def delete_unlisted(self) -> None:
+        """There are no ledgers."""
+
+    def on_fenced(self, callback: Callable[[], None]) -> None:
+        self._on_fenced.append(callback)
+
+    def abandon(self, reason: str) -> None:
+        callbacks, self._on_fenced = self._on_fenced, []
+        for callback in callbacks:
+            callback()
+
+    async def close(self) -> None:
+        """Nothing is left to do."""

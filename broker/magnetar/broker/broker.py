@@ -15,7 +15,9 @@ from magnetar.broker.base import naming
 from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.base.listeners import parse_listeners
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.balance.load_report import LoadReport
 from magnetar.broker.cluster.balance.orders import HttpOrders
+from magnetar.broker.cluster.balance.reporter import LoneLoad
 from magnetar.broker.cluster.balance.sampler import ProcessUsage
 from magnetar.broker.cluster.composition import Cluster
 from magnetar.broker.cluster.health.health import BrokerHealth
@@ -42,6 +44,7 @@ from magnetar.broker.features.replication import (
 from magnetar.broker.features.replication.composition import replication_surroundings
 from magnetar.broker.features.retention.inactivity import InactiveTopics
 from magnetar.broker.features.scalable import (
+    AutoScaling,
     CoordinatedTopics,
     Layouts,
     PartitionLayouts,
@@ -56,6 +59,7 @@ from magnetar.broker.features.transactions.owner_links import OwnerLinks
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.http.server import HttpBounds, HttpServer
 from magnetar.broker.http.view import BrokerView
+from magnetar.broker.policies.model import AutoScale
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.protocol.connection import COMMAND_COST_BYTES, BinaryServer
 from magnetar.broker.protocol.revoking import IsConcerned, Revoking
@@ -155,6 +159,7 @@ class Broker:
             self._attach_to(self.cluster)
         self.upkeep: Upkeep = self._make_upkeep()
         self.at_rest: TopicsAtRest = self._make_at_rest(policies, ownership)
+        self.auto_scaling: AutoScaling = self._make_auto_scaling(policies, ownership)
         self.health = self._make_health(client)
         self._server = BinaryServer(self.services, network)
         self._revoking = self._make_revoking(policies)
@@ -361,6 +366,28 @@ class Broker:
             consumers_max=settings.scalable_consumers_per_subscription_max,
             wait_ms=settings.lookup_wait_ms,
             is_drained=owners.is_drained,
+        )
+
+    def _make_auto_scaling(self, policies: PolicyRegistry, ownership: Ownership) -> AutoScaling:
+        topics, settings = self.services.topics, self._settings
+        alone = LoneLoad(lambda: topics.loaded, settings=settings, clock=self._clock)
+
+        async def reports() -> Sequence[LoadReport | None]:
+            if self.cluster is not None:
+                return self.cluster.load_reports()
+            return [await alone.look()]
+
+        async def override(namespace: str) -> AutoScale | None:
+            return (await policies.check_namespace(namespace)).auto_scale
+
+        return AutoScaling(
+            topics.scalable,
+            ownership,
+            reports=reports,
+            override=override,
+            consumers=self.services.segment_coordinators.stream_consumers,
+            settings=settings,
+            clock=self._clock,
         )
 
     def _make_segment_owners(self, topics: Topics, ownership: Ownership) -> SegmentOwners:
@@ -582,6 +609,8 @@ class Broker:
             await self.stop()  # Topics may be in use already: it listens.
             raise
         self.services.coordinators.start()
+        if self._settings.scalable_topics:
+            self.auto_scaling.start()
         self.is_serving = True
         _log.info(
             "broker_started",
@@ -597,6 +626,7 @@ class Broker:
         Bounded by `shutdown_timeout_ms`; what is not closed by then is recovered by the next owner.
         """
         self._is_stopping = True
+        await self.auto_scaling.stop()
         await self.at_rest.stop()
         await self.sweeping.stop()
         await self.upkeep.stop()

@@ -1,4 +1,4 @@
-"""The commands of `magnetar admin scalable-topics`: make, show, split, merge and delete them."""
+"""The commands of `magnetar admin scalable-topics`: make, show, split, merge, scale and delete."""
 
 import json
 import sys
@@ -100,6 +100,38 @@ def merge(
 ) -> None:
     """Make one segment of two that lie side by side."""
     _ask(url, "POST", f"{_path_of(topic)}/merge/{one}/{other}")
+
+
+@scalable_topics.command("get-auto-scale-policy")
+def get_auto_scale(topic: ScalableArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print how load splits and merges a topic, where it overrides its namespace."""
+    found = _ask(url, "GET", f"{_path_of(topic)}/autoScalePolicy")
+    _say(json.dumps(found or {}, indent=2))
+
+
+@scalable_topics.command("set-auto-scale-policy")
+def set_auto_scale(
+    topic: ScalableArgument,
+    policy: Annotated[
+        str,
+        typer.Argument(
+            metavar="JSON", help='Pulsar\'s names, as {"enabled": true, "maxSegments": 16}.'
+        ),
+    ],
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Set how load splits and merges a topic; what is left out is as in its namespace."""
+    try:
+        body = json.loads(policy)
+    except ValueError as error:
+        raise SettingsError(f"bad policy {policy!r}: give an object as JSON") from error
+    _ask(url, "POST", f"{_path_of(topic)}/autoScalePolicy", body=body)
+
+
+@scalable_topics.command("remove-auto-scale-policy")
+def remove_auto_scale(topic: ScalableArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Have load split and merge a topic as its namespace says."""
+    _ask(url, "DELETE", f"{_path_of(topic)}/autoScalePolicy")
 
 
 @scalable_topics.command("delete")

@@ -358,7 +358,15 @@ def test_scalable_topics_are_created_split_merged_shown_and_deleted(server: Stan
     found = json.loads(done(server, *scalable, "get-metadata", name, "--json"))
     assert (found["epoch"], found["properties"]) == (3, {"team": "a"})
     assert json.loads(done(server, *scalable, "stats", name))["layout"]["epoch"] == 3
-    for wrong in (("create", "non-persistent://public/default/x"), ("create", name, "-p", "x")):
+    done(server, *scalable, "set-auto-scale-policy", name, '{"maxSegments": 8}')
+    assert json.loads(done(server, *scalable, "get-auto-scale-policy", name)) == {"maxSegments": 8}
+    done(server, *scalable, "remove-auto-scale-policy", name)
+    assert json.loads(done(server, *scalable, "get-auto-scale-policy", name)) == {}
+    for wrong in (
+        ("create", "non-persistent://public/default/x"),
+        ("create", name, "-p", "x"),
+        ("set-auto-scale-policy", name, "x"),
+    ):
         ended = admin(server, *scalable, *wrong)
         assert ended.status != 0, wrong
     done(server, *scalable, "delete", name, "--yes")

@@ -28,6 +28,7 @@ from magnetar.broker.http.policy import (
     shape_of,
 )
 from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.http.scalable import check_scaling
 from magnetar.broker.policies.model import DispatchRate, Policies, QuotaType
 from magnetar.broker.policies.table import BY_FIELD, POLICIES, Policy
 from magnetar.sdk.wire import TopicName
@@ -95,6 +96,8 @@ def _add_of_namespace(router: APIRouter, context: HttpContext, policy: Policy) -
         value = shape.parse(await request.body())
         _check_partitions(context, policy, value)
         _check_store(context, policy, value)
+        if policy.field == "auto_scale":
+            check_scaling(context, value)
         await _check_clusters(context, policy, value)
         return await change(_namespace_of(request), value)
 

@@ -1,5 +1,5 @@
-"""Scalable topics over HTTP: make, show, split, merge and delete them; what brokers ask each other
-about segments.
+"""Scalable topics over HTTP: make, show, split, merge and delete them, set how they are scaled;
+what brokers ask each other about segments.
 
 A layout is in the metadata store, so the broker that is asked does the work itself. What only the
 owner of a segment can do, it has that one do: `/admin/v2/segments`, for super users. Names and
@@ -11,21 +11,27 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi.responses import JSONResponse
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, RequestError
 from magnetar.broker.features.retention.backlog import backlog_age
 from magnetar.broker.features.scalable import ScalableTopicRecord, ScalableTopics, SegmentRecord
+from magnetar.broker.features.scalable.scaling import ScalePolicy
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import ask_elsewhere
 from magnetar.broker.http.late_routes import late_router
+from magnetar.broker.http.policy import shape_of
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 from magnetar.broker.http.topic_stats import topic_stats
+from magnetar.broker.policies.model import AutoScale
+from magnetar.broker.policies.table import BY_FIELD
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.segment_owners import OwnSegments, segment_path
 from magnetar.sdk.wire import TopicName
 
+_AUTO_SCALE = shape_of(BY_FIELD["auto_scale"])
 _STATS_AT_ONCE = 16
 _SUMS = ("msgRateIn", "msgRateOut", "storageSize", "backlogSize")
 """Fields of the segments' statistics that are added up as they are."""
@@ -49,6 +55,14 @@ def scalable_router(context: HttpContext) -> APIRouter:
     router.post(
         prefix + "/merge/{segment}/{other}", status_code=204, summary="Make one segment of two"
     )(topics.merge)
+    policy = prefix + "/autoScalePolicy"
+    router.get(policy, summary="How load splits and merges a topic")(topics.auto_scale)
+    router.post(policy, status_code=204, summary="Set how load splits and merges a topic")(
+        topics.set_auto_scale
+    )
+    router.delete(policy, status_code=204, summary="Have a topic scaled as its namespace says")(
+        topics.remove_auto_scale
+    )
     part = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
     router.post(part + "/terminate", summary="Have a segment take no more messages")(segments.seal)
     router.delete(part, status_code=204, summary="Delete what a segment holds")(segments.delete)
@@ -75,6 +89,21 @@ async def delete_scalable(context: HttpContext, name: TopicName) -> None:
     await scalable.delete_segments(name)
     await context.topics.removal.forget(name)
     await scalable.forget(name)
+
+
+def check_scaling(context: HttpContext, *overrides: AutoScale | None) -> None:
+    """Refuse a policy of splits and merges by load that makes no sense on top of the others.
+
+    `overrides`: of the namespace, and of the topic.
+
+    Raises:
+        HttpRefusal: 412.
+    """
+    policy = ScalePolicy.of_broker(context.settings)
+    for each in overrides:
+        policy = policy.over(each)
+    if policy.fault:
+        raise HttpRefusal(412, policy.fault)
 
 
 class _Topics:
@@ -182,6 +211,34 @@ class _Topics:
         name = await self._named(tenant, namespace, topic)
         await self._scalable.merge(name, segment, other)
         return Response(status_code=204)
+
+    async def auto_scale(self, tenant: str, namespace: str, topic: str) -> Response:
+        """What the topic overrides of its namespace's policy. 204: nothing."""
+        record = await self._scalable.get(await self._named(tenant, namespace, topic))
+        if record.auto_scale is None:
+            return Response(status_code=204)
+        return JSONResponse(_AUTO_SCALE.to_json(record.auto_scale))
+
+    async def set_auto_scale(
+        self, tenant: str, namespace: str, topic: str, request: Request
+    ) -> Response:
+        """Override the policy of the namespace, field by field; what is left out is as there. 412:
+        what is merged would be split again, or a number is too small."""
+        name = await self._named(tenant, namespace, topic)
+        own = _AUTO_SCALE.parse(await request.body())
+        if own is None:
+            raise HttpRefusal(412, "the body is empty: give the policy as a JSON object")
+        check_scaling(self._context, await self._of_namespace(name), own)
+        await self._scalable.set_auto_scale(name, own)
+        return Response(status_code=204)
+
+    async def remove_auto_scale(self, tenant: str, namespace: str, topic: str) -> Response:
+        """Override nothing any more."""
+        await self._scalable.set_auto_scale(await self._named(tenant, namespace, topic), None)
+        return Response(status_code=204)
+
+    async def _of_namespace(self, name: TopicName) -> AutoScale | None:
+        return (await self._context.policies.check_namespace(name.namespace_name)).auto_scale
 
     async def stats(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
         """The layout, and what the owners of its segments say, segment by segment and summed. A

@@ -82,6 +82,31 @@ async def test_statistics_are_those_of_all_segments(tmp_path: Path) -> None:
         await client.close()
 
 
+async def test_a_topic_and_its_namespace_have_policies_of_splits_and_merges_by_load(
+    tmp_path: Path,
+) -> None:
+    own, space = f"{PATH}/autoScalePolicy", "/admin/v2/namespaces/public/default"
+    of_namespace = f"{space}/scalableTopicAutoScalePolicy"
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        assert (await ask(port, "PUT", PATH)).status == 204
+        for path in (own, of_namespace):
+            assert (await ask(port, "GET", path)).status == 204
+            wanted = {"enabled": False, "maxSegments": 8, "splitMsgRateInThreshold": 20_000.0}
+            assert (await ask(port, "POST", path, wanted)).status == 204
+            assert (await ask(port, "GET", path)).json == wanted
+            for wrong in ({"maxSegments": 0}, {"mergeMsgRateInThreshold": 30_000.0}):
+                assert (await ask(port, "POST", path, wrong)).status == 412, wrong
+        shown = (await ask(port, "GET", space)).json
+        assert shown["scalableTopicAutoScalePolicy"]["maxSegments"] == 8
+        # It goes with the policy of the namespace, and would not without it.
+        assert (await ask(port, "POST", own, {"mergeMsgRateInThreshold": 10_000.0})).status == 204
+        assert (await ask(port, "DELETE", of_namespace)).status == 204
+        assert (await ask(port, "POST", own, {"mergeMsgRateInThreshold": 10_000.0})).status == 412
+        assert (await ask(port, "DELETE", own)).status == 204
+        assert (await ask(port, "GET", own)).status == 204
+
+
 async def test_a_topic_with_subscriptions_is_deleted_by_force_only_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:

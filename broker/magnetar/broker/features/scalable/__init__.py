@@ -1,6 +1,7 @@
 """Clients of Pulsar 5: scalable topics, layouts, and the division of segments among consumers."""
 
 from magnetar.broker.features.scalable.assignment import Assignment
+from magnetar.broker.features.scalable.auto_scaling import AutoScaling
 from magnetar.broker.features.scalable.coordinators import (
     CoordinatedTopics,
     GroupId,
@@ -16,6 +17,7 @@ from magnetar.broker.features.scalable.sealing import SegmentSealing
 
 __all__ = [
     "Assignment",
+    "AutoScaling",
     "Change",
     "CoordinatedTopics",
     "FollowedLayout",

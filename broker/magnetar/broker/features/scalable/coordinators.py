@@ -114,6 +114,11 @@ class _Coordinator:
         """Nobody needs it."""
         return not self.registering and not self._assignment
 
+    @property
+    def consumers(self) -> int:
+        """That are registered, those that may come back included."""
+        return len(self._assignment) if self._assignment is not None else 0
+
     async def prepare(self) -> None:
         """Know the layout, and which of its segments are drained.
 
@@ -303,6 +308,15 @@ class SegmentCoordinators:
     def __len__(self) -> int:
         """Groups that have a coordinator here."""
         return len(self._coordinators)
+
+    def stream_consumers(self) -> dict[TopicName, int]:
+        """Stream consumers that are registered here, those that may come back included, of each
+        topic's subscription that has the most."""
+        found: dict[TopicName, int] = {}
+        for group, each in self._coordinators.items():
+            if group.kind == STREAM:
+                found[group.topic] = max(each.consumers, found.get(group.topic, 0))
+        return found
 
     async def register(
         self, group: GroupId, member: Member, *, is_wanted: Callable[[], bool]

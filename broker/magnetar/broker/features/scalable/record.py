@@ -24,7 +24,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from magnetar.broker.features.scalable.layout import RING, Layout, Segment
-from magnetar.broker.policies.model import Record
+from magnetar.broker.policies.model import AutoScale, Record
 from magnetar.sdk.wire import TopicName
 
 FIRST_EPOCH = 1
@@ -100,6 +100,8 @@ class ScalableTopicRecord(Record):
     is_deleted: bool = False
     """Whether the topic is being deleted: nothing of it appears any more."""
     change: PendingChange | None = None
+    auto_scale: AutoScale | None = None
+    """The topic's own policy of splits and merges by load."""
 
     @model_validator(mode="after")
     def _holds(self) -> Self:

@@ -30,6 +30,7 @@ import structlog
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
+    ConflictError,
     ServiceNotReadyError,
     TopicConflictError,
     TopicNotFoundError,
@@ -40,6 +41,7 @@ from magnetar.broker.features.scalable.record import (
     ScalableTopicRecord,
     SegmentRecord,
 )
+from magnetar.broker.policies.model import AutoScale
 from magnetar.broker.policies.records import asked, change_record, read_record
 from magnetar.cursors import CursorError, copy_cursor, list_cursors
 from magnetar.ledger.errors import MetadataError, NoNodeError
@@ -261,33 +263,65 @@ class ScalableTopics:
         await self.forget(topic)
         return True
 
-    async def split(self, topic: TopicName, segment_id: int, *, at: int | None = None) -> None:
+    async def split(
+        self,
+        topic: TopicName,
+        segment_id: int,
+        *,
+        at: int | None = None,
+        epoch: int | None = None,
+    ) -> None:
         """Divide a segment in two; returns when the children take messages. `at`: first hash of
-        the second; None: the middle.
+        the second; None: the middle. `epoch`: of the layout that it was decided on; None: any.
 
         Raises:
             As `changes.begin_split`.
+            ConflictError: the layout has another epoch by now.
             RequestError: it has begun; brokers that follow the topic carry it on.
         """
         now_ms = self._clock.wall_ms()
-        await self._begin(
-            topic,
-            lambda record: changes.begin_split(
-                topic, record, segment_id, now_ms=now_ms, segments_max=self._segments_max, at=at
-            ),
-        )
 
-    async def merge(self, topic: TopicName, one: int, other: int) -> None:
-        """Make one segment of two; returns when it takes messages.
+        def begin(record: ScalableTopicRecord | None) -> ScalableTopicRecord:
+            _check_epoch(topic, record, epoch)
+            return changes.begin_split(
+                topic, record, segment_id, now_ms=now_ms, segments_max=self._segments_max, at=at
+            )
+
+        await self._begin(topic, begin)
+
+    async def merge(
+        self, topic: TopicName, one: int, other: int, *, epoch: int | None = None
+    ) -> None:
+        """Make one segment of two; returns when it takes messages. `epoch`: of the layout that it
+        was decided on; None: any.
 
         Raises:
             As `changes.begin_merge`.
+            ConflictError: the layout has another epoch by now.
             RequestError: it has begun; brokers that follow the topic carry it on.
         """
         now_ms = self._clock.wall_ms()
-        await self._begin(
-            topic, lambda record: changes.begin_merge(topic, record, one, other, now_ms=now_ms)
-        )
+
+        def begin(record: ScalableTopicRecord | None) -> ScalableTopicRecord:
+            _check_epoch(topic, record, epoch)
+            return changes.begin_merge(topic, record, one, other, now_ms=now_ms)
+
+        await self._begin(topic, begin)
+
+    async def set_auto_scale(self, topic: TopicName, policy: AutoScale | None) -> None:
+        """Have a topic split and merged by a policy of its own; None: by that of its namespace.
+
+        Raises:
+            TopicNotFoundError: there is no such topic, or it is being deleted.
+            BrokerMetadataError
+        """
+
+        def change(record: ScalableTopicRecord | None) -> ScalableTopicRecord:
+            if record is None or record.is_deleted:
+                raise TopicNotFoundError(f"Scalable topic {topic} not found")
+            return record.model_copy(update={"auto_scale": policy})
+
+        await self._change(topic, change)
 
     async def _begin(self, topic: TopicName, begin: _ChangeRecord) -> None:
         record = await self._change(topic, begin)
@@ -494,6 +528,14 @@ class ScalableTopics:
     async def _change(self, topic: TopicName, change: _ChangeRecord) -> ScalableTopicRecord | None:
         path = naming.scalable_topic_path(topic)
         return await change_record(self._store, ScalableTopicRecord, path, change)
+
+
+def _check_epoch(topic: TopicName, record: ScalableTopicRecord | None, epoch: int | None) -> None:
+    if epoch is not None and record is not None and record.epoch != epoch:
+        raise ConflictError(
+            f"the layout of {topic} has epoch {record.epoch}, not {epoch}: somebody else has "
+            "changed it meanwhile"
+        )
 
 
 async def durable_subscriptions(store: MetadataStore, segment: TopicName) -> list[str]:

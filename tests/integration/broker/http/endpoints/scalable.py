@@ -39,6 +39,23 @@ SCALABLE = (
         (f"{S}/merged/merge/0/77", 404),
         before=(("PUT", f"{S}/merged?numInitialSegments=2", None),),
     ),
+    Row(
+        "POST",
+        f"{S}/made/autoScalePolicy",
+        {"enabled": True, "maxSegments": 4},
+        204,
+        (f"{S}/made/autoScalePolicy", {"minSegments": 65}, 412),
+        (f"{S}/missing/autoScalePolicy", 404),
+    ),
+    Row("GET", f"{S}/made/autoScalePolicy", None, 200, None, (f"{S}/missing/autoScalePolicy", 404)),
+    Row(
+        "DELETE",
+        f"{S}/made/autoScalePolicy",
+        None,
+        204,
+        None,
+        (f"{S}/missing/autoScalePolicy", 404),
+    ),
     Row("DELETE", f"{S}/made", None, 204, None, (f"{S}/missing", 404)),
     Row(
         "GET",

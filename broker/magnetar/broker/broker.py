@@ -735,6 +735,7 @@ class Broker:
             health=self.health,
             upkeep=self.upkeep,
             at_rest=self.at_rest,
+            auto_scaling=self.auto_scaling,
             audit=self.security.audit,
             collectors=self._collectors,
             certificate_roles=self._certificate_roles,

@@ -16,9 +16,10 @@ from fastapi.responses import JSONResponse
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, RequestError
+from magnetar.broker.base.settings.scaling import RATES
 from magnetar.broker.features.retention.backlog import backlog_age
 from magnetar.broker.features.scalable import ScalableTopicRecord, ScalableTopics, SegmentRecord
-from magnetar.broker.features.scalable.scaling import ScalePolicy
+from magnetar.broker.features.scalable.scaling import ScalePolicy, last_change_ms
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import ask_elsewhere
 from magnetar.broker.http.late_routes import late_router
@@ -237,6 +238,11 @@ class _Topics:
         await self._scalable.set_auto_scale(await self._named(tenant, namespace, topic), None)
         return Response(status_code=204)
 
+    async def _policy(self, name: TopicName, record: ScalableTopicRecord) -> ScalePolicy:
+        """What counts for a topic."""
+        policy = ScalePolicy.of_broker(self._context.settings)
+        return policy.over(await self._of_namespace(name)).over(record.auto_scale)
+
     async def _of_namespace(self, name: TopicName) -> AutoScale | None:
         return (await self._context.policies.check_namespace(name.namespace_name)).auto_scale
 
@@ -258,6 +264,7 @@ class _Topics:
         owner = await self._context.admin.owner_of(name, is_authoritative=False, listener="")
         return {
             "controllerBroker": owner.http_url.removeprefix("http://"),
+            "autoScale": _auto_scale(record, await self._policy(name, record)),
             "layout": _layout(name, record, stats),
             **{field: sum(each.get(field, 0) for each in stats) for field in _SUMS},
             "subscriptions": _subscriptions(record, stats),
@@ -381,9 +388,60 @@ def _layout(
             "ownerBroker": shown.get("ownerBroker"),
             **{field: shown[field] for field in _SUMS if field in shown},
         }
+    sealed = sum(each.is_sealed for each in record.segments)
+    return {
+        "epoch": record.epoch,
+        "segments": segments,
+        "states": {"ACTIVE": len(record.segments) - sealed, "SEALED": sealed},
+        "splits": record.splits,
+        "merges": record.merges,
+        "underWay": _under_way(record),
+        "lastOperation": _last_operation(record),
+    }
+
+
+def _under_way(record: ScalableTopicRecord) -> dict[str, Any] | None:
     change = record.change
-    under_way = None if change is None else {"operation": change.kind, "segmentIds": change.parents}
-    return {"epoch": record.epoch, "segments": segments, "underWay": under_way}
+    if change is None:
+        return None
+    return {"operation": change.kind, "segmentIds": change.parents, "begunAt": change.begun_ms}
+
+
+def _last_operation(record: ScalableTopicRecord) -> dict[str, Any] | None:
+    """Pulsar's fields, and in our own how long it took, and held up publishing, in ms."""
+    last = record.last_change
+    if last is None:
+        return None
+    return {
+        "operation": last.kind,
+        "segmentIds": last.parents,
+        "status": "COMPLETED",
+        "at": last.ended_ms,
+        "tookMs": max(0, last.ended_ms - last.begun_ms),
+        "stalledMs": last.stalled_ms,
+    }
+
+
+def _auto_scale(record: ScalableTopicRecord, policy: ScalePolicy) -> dict[str, Any]:
+    """What counts for the topic, by the names of Pulsar's policy, and when it was last scaled."""
+    counts: dict[str, Any] = {
+        "is_on": policy.is_on,
+        "segments_max": policy.segments_max,
+        "segments_min": policy.segments_min,
+        "depth_max": policy.depth_max,
+        "split_cooldown_s": round(policy.split_cooldown_s),
+        "merge_cooldown_s": round(policy.merge_cooldown_s),
+        "merge_window_s": round(policy.merge_window_s),
+        "consumers_split_msg_rate_in": policy.consumers_split_msg_rate_in,
+        **{f"split_{each}": getattr(policy.split, each) for each in RATES},
+        **{f"merge_{each}": getattr(policy.merge, each) for each in RATES},
+    }
+    return {
+        "policy": _AUTO_SCALE.to_json(AutoScale.model_validate(counts)),
+        "blockedReason": policy.fault or None,
+        "lastSplitAt": last_change_ms(record, parents=(1,)) or None,
+        "lastMergeAt": last_change_ms(record, parents=(2,)) or None,
+    }
 
 
 def _subscriptions(

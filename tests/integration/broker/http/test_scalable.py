@@ -74,7 +74,22 @@ async def test_statistics_are_those_of_all_segments(tmp_path: Path) -> None:
             "ACTIVE",
             "ACTIVE",
         ]
+        assert stats["layout"]["states"] == {"ACTIVE": 2, "SEALED": 1}
+        assert (stats["layout"]["splits"], stats["layout"]["merges"]) == (1, 0)
+        last = stats["layout"]["lastOperation"]
+        assert (last["operation"], last["segmentIds"]) == ("SPLIT", [0])
+        assert 0 <= last["stalledMs"] <= last["tookMs"] + 1
+        assert stats["autoScale"]["policy"]["maxSegments"] == 64
+        assert stats["autoScale"]["lastSplitAt"] == last["at"]
         assert stats["storageSize"] > 0
+        page = (await ask(port, "GET", "/metrics")).text
+        for line in (
+            "magnetar_broker_segment_splits_total 1.0",
+            "magnetar_broker_segment_change_age_seconds 0.0",
+            'magnetar_broker_segments{state="active"} 2.0',
+            'magnetar_broker_segments{state="sealed"} 1.0',
+        ):
+            assert line in page
         subscription = stats["subscriptions"]["s"]
         assert subscription["msgBacklog"] == 3
         assert set(subscription["segments"]) == {"0", "1", "2"}

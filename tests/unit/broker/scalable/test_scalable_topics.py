@@ -238,8 +238,49 @@ async def test_a_change_is_finished_by_another_broker_wherever_the_first_one_cra
         assert await scene.subscriptions(child) == ["s"]
 
 
-async def _crash(_topic: TopicName) -> None:
+async def _crash(_topic: TopicName, *, is_first: bool = False) -> None:
     raise _CrashError
+
+
+async def test_a_split_is_counted_with_its_time_and_its_stall_and_the_record_says_so(
+    scene: Scene,
+) -> None:
+    await scene.create()
+    clock = scene.topics._clock
+    assert isinstance(clock, ManualClock)
+
+    async def pause() -> None:
+        clock.advance(700)
+
+    scene.owners.on_sealed = pause
+    await scene.topics.split(TOPIC, 0)
+    await scene.topics.merge(TOPIC, 1, 2)
+    counts = scene.topics.counts
+    assert (counts.splits, counts.merges, counts.failures) == (1, 1, 0)
+    assert (counts.seconds, counts.stall_s_max) == (0.7, 0.7)
+    record = await scene.record()
+    assert (record.splits, record.merges) == (1, 1)
+    assert record.last_change is not None
+    assert (record.last_change.kind, record.last_change.stalled_ms) == ("MERGE", 0)
+
+
+async def test_the_stall_of_a_change_that_was_taken_over_counts_from_its_begin(
+    scene: Scene,
+) -> None:
+    await scene.create()
+    scene.owners.failures = 1
+    with pytest.raises(ServiceNotReadyError):
+        await scene.topics.split(TOPIC, 0)
+    other = scene.broker()
+    clock = other._clock
+    assert isinstance(clock, ManualClock)
+    clock.advance(5_000)
+    await other.finish(TOPIC)
+    assert scene.topics.counts.failures == 1
+    assert (other.counts.stall_s_max, other.counts.seconds) == (5.0, 5.0)
+    record = await scene.record()
+    assert record.last_change is not None
+    assert record.last_change.stalled_ms == 5_000
 
 
 async def test_brokers_that_finish_a_change_side_by_side_commit_it_once(scene: Scene) -> None:
@@ -366,7 +407,7 @@ async def test_a_change_that_goes_on_is_left_to_the_broker_that_began_it(scene: 
         lambda: followed.known is not None and followed.known.epoch == 2, "the layout is heard of"
     )
     assert heard.is_set()
-    assert (scene.topics.changes_finished, other.changes_finished) == (1, 0)
+    assert (scene.topics.counts.finished, other.counts.finished) == (1, 0)
     assert followed._timer is None
     followed.close()
 

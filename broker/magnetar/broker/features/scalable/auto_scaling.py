@@ -39,6 +39,8 @@ from magnetar.sdk.wire import TopicName, TopicNameError
 
 _log = structlog.get_logger()
 
+_LOAD = "load"
+"""The part of the broker that notes changes which it has seen while it looked at the load."""
 _TOPICS_AT_ONCE = 8
 """Topics that are looked at, split or merged side by side."""
 _CHANGE_S_MAX = 60.0
@@ -124,6 +126,8 @@ class AutoScaling:
         self._patience_ms = settings.scalable_change_patience_ms
         self._scaling: dict[TopicName, TopicScaling] = {}
         self._full: set[TopicName] = set()
+        self._known: set[TopicName] = set()
+        """Topics that were looked at last."""
         self._task: asyncio.Task[None] | None = None
         self.failures = 0
         """Topics that could not be looked at, or not be changed; each was logged."""
@@ -159,8 +163,9 @@ class AutoScaling:
         loads = SegmentLoads.of(await self._reports())
         if loads.unreadable:
             _log.warning("segment_loads_unreadable", count=loads.unreadable)
-        for gone in self._scaling.keys() - loads.by_topic.keys():
+        for gone in self._known - loads.by_topic.keys():
             self._forget(gone)
+        self._known = set(loads.by_topic)
         consumers = self._consumers()
         waiting = iter(sorted(loads.by_topic, key=str))
         async with asyncio.TaskGroup() as workers:
@@ -193,8 +198,11 @@ class AutoScaling:
             self._forget(topic)
             return
         wall_ms = self._clock.wall_ms()
+        begun_ms = record.change.begun_ms if record.change is not None else None
+        self._topics.counts.note(_LOAD, topic, begun_ms)
         if record.change is not None and wall_ms - record.change.begun_ms >= self._patience_ms:
             await self._topics.finish(topic)
+            self._topics.counts.note(_LOAD, topic, None)
             return
         policy = self._policy.over(await self._override(topic.namespace_name))
         decision = self._scaling.setdefault(topic, TopicScaling()).decide(
@@ -235,3 +243,4 @@ class AutoScaling:
     def _forget(self, topic: TopicName) -> None:
         self._scaling.pop(topic, None)
         self._full.discard(topic)
+        self._topics.counts.note(_LOAD, topic, None)

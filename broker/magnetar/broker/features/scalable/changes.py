@@ -24,6 +24,7 @@ from magnetar.broker.features.scalable.layout import RING
 from magnetar.broker.features.scalable.record import (
     FIRST_EPOCH,
     ChangeKind,
+    LastChange,
     PendingChange,
     ScalableTopicRecord,
     SegmentRecord,
@@ -129,10 +130,17 @@ def begin_merge(
 
 
 def commit(
-    record: ScalableTopicRecord | None, change: PendingChange, *, now_ms: int
+    record: ScalableTopicRecord | None,
+    change: PendingChange,
+    *,
+    now_ms: int,
+    stalled_ms: int = 0,
 ) -> ScalableTopicRecord | None:
     """Seal the parents, and have the children in their place. A record that does not name this
-    change stays as it is: somebody else has brought it to its end, or the topic goes."""
+    change stays as it is: somebody else has brought it to its end, or the topic goes.
+
+    `stalled_ms`: how long the keys of the parents could not be published.
+    """
     if record is None or record.change != change or record.is_deleted:
         return record
     epoch = record.epoch + 1
@@ -150,7 +158,20 @@ def commit(
         each.model_copy(update=seal) if each.id in change.parents else each
         for each in record.segments
     )
-    update = {"epoch": epoch, "segments": (*before, *children), "change": None}
+    count = "splits" if change.kind is ChangeKind.SPLIT else "merges"
+    update = {
+        "epoch": epoch,
+        "segments": (*before, *children),
+        "change": None,
+        count: getattr(record, count) + 1,
+        "last_change": LastChange(
+            kind=change.kind,
+            parents=change.parents,
+            begun_ms=change.begun_ms,
+            ended_ms=now_ms,
+            stalled_ms=stalled_ms,
+        ),
+    }
     return _checked(record, update)
 
 

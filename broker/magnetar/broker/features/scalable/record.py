@@ -87,6 +87,19 @@ class PendingChange(BaseModel):
     begun_ms: int = Field(ge=0)
 
 
+class LastChange(BaseModel):
+    """The split or merge that has come to its end last; for people."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    kind: ChangeKind
+    parents: tuple[int, ...]
+    begun_ms: int
+    ended_ms: int
+    stalled_ms: int
+    """At most so long the keys of the parents could not be published."""
+
+
 class ScalableTopicRecord(Record):
     """A scalable topic."""
 
@@ -100,6 +113,10 @@ class ScalableTopicRecord(Record):
     is_deleted: bool = False
     """Whether the topic is being deleted: nothing of it appears any more."""
     change: PendingChange | None = None
+    splits: int = Field(default=0, ge=0)
+    """Since the topic was created, as merges."""
+    merges: int = Field(default=0, ge=0)
+    last_change: LastChange | None = None
     auto_scale: AutoScale | None = None
     """The topic's own policy of splits and merges by load."""
 

@@ -31,11 +31,13 @@ from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
     ConflictError,
+    RequestError,
     ServiceNotReadyError,
     TopicConflictError,
     TopicNotFoundError,
 )
 from magnetar.broker.features.scalable import changes
+from magnetar.broker.features.scalable.change_counts import ChangeCounts
 from magnetar.broker.features.scalable.record import (
     PendingChange,
     ScalableTopicRecord,
@@ -52,6 +54,8 @@ from magnetar.sdk.wire import TopicName
 _log = structlog.get_logger()
 
 _COPIES_AT_ONCE = 32
+_WORK = "work"
+"""The part of the broker that notes changes which it works on."""
 
 _ChangeRecord = Callable[[ScalableTopicRecord | None], ScalableTopicRecord | None]
 
@@ -119,8 +123,7 @@ class ScalableTopics:
         self.owners: SegmentOwners | None = None
         """Set once the broker can reach others."""
         self._finishing: dict[TopicName, asyncio.Task[None]] = {}
-        self.changes_finished = 0
-        """Splits and merges that this broker has brought to their end."""
+        self.counts = ChangeCounts()
 
     # Questions
 
@@ -324,16 +327,23 @@ class ScalableTopics:
         await self._change(topic, change)
 
     async def _begin(self, topic: TopicName, begin: _ChangeRecord) -> None:
-        record = await self._change(topic, begin)
+        is_first = False
+
+        def begun(before: ScalableTopicRecord | None) -> ScalableTopicRecord | None:
+            nonlocal is_first
+            is_first = before is None or before.change is None
+            return begin(before)
+
+        record = await self._change(topic, begun)
         assert record is not None
         if record.change is not None:
             kind, parents = record.change.kind.lower(), record.change.parents
             _log.info("segments_change_began", topic=str(topic), kind=kind, segments=parents)
-        await self.finish(topic)
+        await self.finish(topic, is_first=is_first)
 
-    async def finish(self, topic: TopicName) -> None:
+    async def finish(self, topic: TopicName, *, is_first: bool = False) -> None:
         """Bring a change that is under way to its end; without one, nothing is done. It goes on
-        when the caller is cancelled.
+        when the caller is cancelled. `is_first`: nobody has tried to before.
 
         Raises:
             RequestError: not now; it can be tried again.
@@ -341,7 +351,7 @@ class ScalableTopics:
         finishing = self._finishing.get(topic)
         if finishing is None:
             finishing = asyncio.get_running_loop().create_task(
-                self._finish(topic), name=f"finish-{topic}"
+                self._finish(topic, is_first=is_first), name=f"finish-{topic}"
             )
             self._finishing[topic] = finishing
             finishing.add_done_callback(partial(self._finished, topic))
@@ -352,24 +362,65 @@ class ScalableTopics:
         if not finishing.cancelled():
             finishing.exception()  # Retrieved, even if nobody waits any more.
 
-    async def _finish(self, topic: TopicName) -> None:
+    async def _finish(self, topic: TopicName, *, is_first: bool) -> None:
         record = await self.find(topic, is_sure=True)
         if record is None or record.is_deleted or record.change is None:
             return
         change = record.change
         parents = [each.name_in(topic) for each in record.segments if each.id in change.parents]
+        self.counts.note(_WORK, topic, change.begun_ms)
         try:
-            await self._prepare(topic, change, parents)
-            names = await self._seal(parents)
-            await self._carry(topic, change, parents, names)
+            await self._take_steps(topic, change, parents, is_first=is_first)
         except _OvertakenError:
             return  # Somebody else has brought it to its end.
-        after = await self._change(
-            topic, lambda now: changes.commit(now, change, now_ms=self._clock.wall_ms())
-        )
-        if after is not None:
-            self.changes_finished += 1
-            _log.info("segments_changed", topic=str(topic), epoch=after.epoch)
+        except RequestError:
+            self.counts.failures += 1
+            raise
+        finally:
+            self.counts.note(_WORK, topic, None)
+
+    async def _take_steps(
+        self,
+        topic: TopicName,
+        change: PendingChange,
+        parents: Sequence[TopicName],
+        *,
+        is_first: bool,
+    ) -> None:
+        """Steps 2 to 5.
+
+        Raises:
+            _OvertakenError, RequestError
+        """
+        await self._prepare(topic, change, parents)
+        sealing_s = self._clock.monotonic_s()
+
+        def stalled_s() -> float:
+            """Since the parents take nothing; at most, if somebody may have sealed them before."""
+            if is_first:
+                return self._clock.monotonic_s() - sealing_s
+            return max(0.0, (self._clock.wall_ms() - change.begun_ms) / 1000)
+
+        names = await self._seal(parents)
+        await self._carry(topic, change, parents, names)
+        is_ours = False
+
+        def commit(now: ScalableTopicRecord | None) -> ScalableTopicRecord | None:
+            nonlocal is_ours
+            is_ours = now is not None and now.change == change and not now.is_deleted
+            return changes.commit(
+                now,
+                change,
+                now_ms=self._clock.wall_ms(),
+                stalled_ms=round(1000 * stalled_s()),
+            )
+
+        after = await self._change(topic, commit)
+        if after is None or not is_ours:
+            return
+        seconds = max(0.0, (self._clock.wall_ms() - change.begun_ms) / 1000)
+        self.counts.ended(change.kind, seconds=seconds, stall_s=stalled_s())
+        _log.info("segments_changed", topic=str(topic), epoch=after.epoch)
 
     async def _prepare(
         self, topic: TopicName, change: PendingChange, parents: Sequence[TopicName]

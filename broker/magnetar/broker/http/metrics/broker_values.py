@@ -391,8 +391,64 @@ PLAIN: Sequence[tuple[Named, Read]] = (
         ),
         _of_scrubs(lambda scrubber: sum(scrubber.lost.values())),
     ),
+    (
+        counter(
+            "magnetar_broker_segment_splits_total",
+            "Splits of segments of scalable topics that this broker has brought to their end.",
+        ),
+        lambda b: b.services.topics.scalable.counts.splits,
+    ),
+    (
+        counter("magnetar_broker_segment_merges_total", "Merges of segments, in the same way."),
+        lambda b: b.services.topics.scalable.counts.merges,
+    ),
+    (
+        counter(
+            "magnetar_broker_segment_change_failures_total",
+            "Times that a split or merge could not be brought to its end; it is tried again.",
+        ),
+        lambda b: b.services.topics.scalable.counts.failures,
+    ),
+    (
+        counter(
+            "magnetar_broker_segment_change_seconds_total",
+            "Time that these splits and merges took, from begin to commit.",
+        ),
+        lambda b: b.services.topics.scalable.counts.seconds,
+    ),
+    (
+        gauge(
+            "magnetar_broker_segment_stall_seconds_max",
+            "Longest time since the start that a split or merge held up publishing of its keys.",
+        ),
+        lambda b: b.services.topics.scalable.counts.stall_s_max,
+    ),
+    (
+        gauge(
+            "magnetar_broker_segment_change_age_seconds",
+            "Age of the oldest split or merge under way that this broker knows; 0: none.",
+        ),
+        lambda b: b.services.topics.scalable.counts.oldest_s(wall_ms=b.services.clock.wall_ms()),
+    ),
+    (
+        gauge(
+            "magnetar_broker_scalable_topics_full",
+            "Scalable topics that load asks to split, and that may have no more segments.",
+        ),
+        lambda b: b.auto_scaling.full,
+    ),
+    (
+        counter(
+            "magnetar_broker_auto_scaling_failures_total",
+            "Times that a scalable topic could not be looked at, split or merged for its load.",
+        ),
+        lambda b: b.auto_scaling.failures,
+    ),
 )
 """Of the broker alone, without labels."""
+
+SEGMENTS = (gauge("magnetar_broker_segments", "Segments that are loaded, by their state."),)
+"""Labelled with `state`: active, or sealed."""
 
 PUBLISH_LATENCY = Named(
     "magnetar_broker_publish_latency_seconds",
@@ -633,6 +689,7 @@ def broker_tables(broker: BrokerView, sampler: Sampler, ends: EndsHere) -> Itera
     yield Table(WRITE_LATENCY, [(of_cluster, latency_steps(sampler.write_latency))])
     yield Table(ENTRY_SIZE, [(of_cluster, size_steps(sampler.entry_sizes))])
     yield from transaction_tables(broker.services, ends, cluster)
+    yield from _segment_tables(broker.services)
     if broker.cluster is None:
         return
     for of_ownership, ask in OWNERSHIP:
@@ -642,6 +699,19 @@ def broker_tables(broker: BrokerView, sampler: Sampler, ends: EndsHere) -> Itera
         if settings.expose_bundles_metrics:
             load = broker.cluster.balancer.reporter.latest
             yield _bundle_table(load.bundles, of_broker)
+
+
+def _segment_tables(services: Services) -> Iterator[Table]:
+    """Nothing while no segment of a scalable topic is here."""
+    ends = [
+        topic.log.terminated is not None
+        for topic in services.topics.loaded
+        if topic.name.is_segment
+    ]
+    if ends:
+        sealed = sum(ends)
+        states = (("active", len(ends) - sealed), ("sealed", sealed))
+        yield Table(SEGMENTS, [(labels_of({"state": name}), [each]) for name, each in states])
 
 
 def _bundle_table(bundles: Mapping[str, BundleLoad], labels: Mapping[str, str]) -> Table:

@@ -27,6 +27,7 @@ from magnetar.broker.http.metrics.broker_values import (
     OWNERSHIP,
     PLAIN,
     PUBLISH_LATENCY,
+    SEGMENTS,
     SPLITS,
     TOPICS_COUNT,
     UNLOADS,
@@ -300,6 +301,7 @@ class MetricsPage:
 CATALOGUE: Mapping[str, Sequence[Named]] = {
     "broker": (
         *(metric for metric, _ in PLAIN),
+        *SEGMENTS,
         PUBLISH_LATENCY,
         *LEFT_OUT,
     ),

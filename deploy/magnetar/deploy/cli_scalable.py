@@ -102,6 +102,21 @@ def merge(
     _ask(url, "POST", f"{_path_of(topic)}/merge/{one}/{other}")
 
 
+@scalable_topics.command("migrate")
+def migrate(
+    topic: ScalableArgument,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Migrate a topic whose clients may not be of Pulsar 5."),
+    ] = False,
+    yes: YesOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Make a scalable topic of a plain or partitioned one. There is no way back."""
+    confirm(f"Make {topic} scalable? Only clients of Pulsar 5 can publish to it then.", yes=yes)
+    _ask(url, "POST", f"{_path_of(topic)}/migrate", {"force": "true"} if force else {})
+
+
 @scalable_topics.command("get-auto-scale-policy")
 def get_auto_scale(topic: ScalableArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print how load splits and merges a topic, where it overrides its namespace."""

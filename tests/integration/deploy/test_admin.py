@@ -345,6 +345,18 @@ def test_shells_complete_the_commands() -> None:
     assert "_magnetar_completion" in asked.output
 
 
+def test_a_plain_topic_is_made_scalable(server: Standalone) -> None:
+    done(server, "topics", "create", "grown-up")
+    done(server, "scalable-topics", "migrate", "grown-up", "--yes")
+    shown = json.loads(done(server, "scalable-topics", "get-metadata", "grown-up", "--json"))
+    segments = shown["segments"]
+    assert segments["0"]["legacyTopicName"] == "persistent://public/default/grown-up"
+    assert [each["state"] for each in segments.values()] == ["SEALED", "ACTIVE"]
+    again = admin(server, "scalable-topics", "migrate", "grown-up", "--yes")
+    assert again.status != 0
+    done(server, "scalable-topics", "delete", "grown-up", "--yes")
+
+
 def test_scalable_topics_are_created_split_merged_shown_and_deleted(server: Standalone) -> None:
     name = "topic://public/default/grows"
     scalable = ("scalable-topics",)

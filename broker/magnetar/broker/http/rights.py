@@ -79,7 +79,7 @@ def need_of(method: str, path: str, parameters: Mapping[str, str]) -> Need | Non
             return Action.LIST_TOPICS, Namespace(f"{tenant}/{namespace}")
         case ["admin", "v2", "scalable", tenant, namespace, topic] if method != "GET":
             return _of_name("persistent", tenant, namespace, topic, Action.ADMINISTER)
-        case ["admin", "v2", "scalable", tenant, namespace, topic, "autoScalePolicy"]:
+        case ["admin", "v2", "scalable", tenant, namespace, topic, "autoScalePolicy" | "migrate"]:
             return _of_name("persistent", tenant, namespace, topic, Action.ADMINISTER)
         case ["admin", "v2", "scalable", tenant, namespace, topic, *rest] if rest in (
             [],

@@ -1,5 +1,5 @@
-"""Scalable topics over HTTP: make, show, split, merge and delete them, set how they are scaled;
-what brokers ask each other about segments.
+"""Scalable topics over HTTP: make, migrate, show, split, merge and delete them, set how they are
+scaled; what brokers ask each other about segments.
 
 A layout is in the metadata store, so the broker that is asked does the work itself. What only the
 owner of a segment can do, it has that one do: `/admin/v2/segments`, for super users. Names and
@@ -15,7 +15,13 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from magnetar.broker.base import naming
-from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, RequestError
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    ConflictError,
+    NotAllowedError,
+    RequestError,
+    TopicNotFoundError,
+)
 from magnetar.broker.base.settings.scaling import RATES
 from magnetar.broker.features.retention.backlog import backlog_age
 from magnetar.broker.features.scalable import ScalableTopicRecord, ScalableTopics, SegmentRecord
@@ -29,7 +35,7 @@ from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.broker.policies.model import AutoScale
 from magnetar.broker.policies.table import BY_FIELD
 from magnetar.broker.topic import Topic
-from magnetar.broker.topics.segment_owners import OwnSegments, segment_path
+from magnetar.broker.topics.segment_owners import OwnSegments, segment_at, segment_path
 from magnetar.sdk.wire import TopicName
 
 _AUTO_SCALE = shape_of(BY_FIELD["auto_scale"])
@@ -56,6 +62,9 @@ def scalable_router(context: HttpContext) -> APIRouter:
     router.post(
         prefix + "/merge/{segment}/{other}", status_code=204, summary="Make one segment of two"
     )(topics.merge)
+    router.post(
+        prefix + "/migrate", status_code=204, summary="Make a scalable topic of a plain one"
+    )(topics.migrate)
     policy = prefix + "/autoScalePolicy"
     router.get(policy, summary="How load splits and merges a topic")(topics.auto_scale)
     router.post(policy, status_code=204, summary="Set how load splits and merges a topic")(
@@ -68,6 +77,7 @@ def scalable_router(context: HttpContext) -> APIRouter:
     router.post(part + "/terminate", summary="Have a segment take no more messages")(segments.seal)
     router.delete(part, status_code=204, summary="Delete what a segment holds")(segments.delete)
     router.get(part + "/stats", summary="Statistics of a segment")(segments.stats)
+    router.get(part + "/clients", summary="Who cannot follow a migration")(segments.clients)
     router.put(
         part + "/subscription/{subscription}",
         status_code=204,
@@ -86,9 +96,12 @@ async def delete_scalable(context: HttpContext, name: TopicName) -> None:
     Raises:
         TopicNotFoundError, RequestError
     """
-    scalable = context.topics.scalable
+    scalable, partitioned = context.topics.scalable, context.topics.partitioned
+    if await partitioned.find(name, is_sure=True) is not None:  # It was partitioned once.
+        await partitioned.mark_deleted(name, with_scalable=True)
     await scalable.delete_segments(name)
     await context.topics.removal.forget(name)
+    await partitioned.forget(name)
     await scalable.forget(name)
 
 
@@ -169,8 +182,8 @@ class _Topics:
 
     async def show(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
         """The record of a topic: its segments, what became of them, and its properties."""
-        record = await self._scalable.get(await self._named(tenant, namespace, topic))
-        return _shown(record)
+        name = await self._named(tenant, namespace, topic)
+        return _shown(name, await self._scalable.get(name))
 
     async def delete(
         self, tenant: str, namespace: str, topic: str, force: bool = False
@@ -178,6 +191,9 @@ class _Topics:
         """Delete a topic with its segments; producers are disconnected. 412: it has subscriptions.
         With `force` these go, too. One that was interrupted goes on when it is asked for again."""
         name = await self._named(tenant, namespace, topic)
+        record = await self._scalable.find(name, is_sure=True)
+        if record is not None and record.is_migrating and not record.is_deleted:
+            raise ConflictError(f"{name} is being migrated: migrate it again, then delete it")
         used = () if force else await self._scalable.used_by(name)
         if used:
             raise NotAllowedError(
@@ -212,6 +228,59 @@ class _Topics:
         name = await self._named(tenant, namespace, topic)
         await self._scalable.merge(name, segment, other)
         return Response(status_code=204)
+
+    async def migrate(
+        self, tenant: str, namespace: str, topic: str, force: bool = False
+    ) -> Response:
+        """Make a scalable topic of a plain or partitioned one. What it holds is read as before, and
+        its producers are refused from then on, unless they are of Pulsar 5. There is no way back.
+
+        404: there is none. 409: it is scalable, or has clients that are not known to be of Pulsar 5
+        (with `force`, whatever it has). 412: too many partitions, or it is copied to other
+        clusters. One that was interrupted goes on when it is asked for again.
+        """
+        name = await self._named(tenant, namespace, topic)
+        scalable, partitioned = self._scalable, self._context.topics.partitioned
+        record = await partitioned.find(name, is_sure=True)
+        if record is None and not await self._context.topics.exists(name):
+            raise TopicNotFoundError(f"Topic {name} not found")
+        if name.partition_index >= 0:
+            raise HttpRefusal(412, f"{name} is a partition: migrate {name.partitioned}")
+        await self._check_migration(name, record.partitions if record else 0, force=force)
+        await scalable.migrate(name, await partitioned.make_final(name) or 0)
+        return Response(status_code=204)
+
+    async def _check_migration(self, name: TopicName, partitions: int, *, force: bool) -> None:
+        """
+        Raises:
+            HttpRefusal, RequestError: a topic must not be migrated, before anything is changed.
+        """
+        scalable = self._scalable
+        found = await scalable.find(name, is_sure=True)
+        if found is not None and not found.is_migrating:
+            raise HttpRefusal(409, f"{naming.resolved_name(name)} is a scalable topic already")
+        limit = self._context.settings.scalable_segments_max
+        if partitions > limit:
+            raise HttpRefusal(
+                412,
+                f"{name} has {partitions} partitions, and a scalable topic has at most {limit} "
+                "segments (scalable_segments_max of the broker)",
+            )
+        copied = set((await self._context.policies.of(name)).replicated_to)
+        if copied - {self._context.cluster_name}:
+            raise HttpRefusal(
+                412, f"{name} is copied to {', '.join(sorted(copied))}: scalable topics are not"
+            )
+        owners = scalable.owners
+        if force or owners is None:
+            return
+        names = [name.partition(index) for index in range(partitions)] or [name]
+        classic = sum(await asyncio.gather(*map(owners.classic_clients, names)))
+        if classic:
+            raise ConflictError(
+                f"{name} has {classic} producers and consumers that are not known to be of Pulsar "
+                "5: they cannot go on; close them, or migrate it with force"
+            )
 
     async def auto_scale(self, tenant: str, namespace: str, topic: str) -> Response:
         """What the topic overrides of its namespace's policy. 204: nothing."""
@@ -294,7 +363,7 @@ class _Segments:
         self._own = OwnSegments(context.topics, context.store)
 
     async def _here(self, tenant: str, namespace: str, topic: str, descriptor: str) -> TopicName:
-        name = naming.topic_of(f"segment://{tenant}/{namespace}/{topic}/{descriptor}")
+        name = segment_at(f"{tenant}/{namespace}", topic, descriptor)
         await self._context.topics.check_namespace(name.namespace_name)
         await self._context.check_owner(name)
         return name
@@ -312,6 +381,13 @@ class _Segments:
         name = await self._here(tenant, namespace, topic, descriptor)
         await self._own.delete(name)
         return Response(status_code=204)
+
+    async def clients(
+        self, tenant: str, namespace: str, topic: str, descriptor: str
+    ) -> dict[str, int]:
+        """How many producers and consumers of a topic are not known to be of Pulsar 5."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        return {"classic": self._own.classic_clients(name)}
 
     async def subscribe(
         self, tenant: str, namespace: str, topic: str, descriptor: str, subscription: str
@@ -351,17 +427,17 @@ async def _own_stats(context: HttpContext, topic: Topic) -> dict[str, Any]:
     )
 
 
-def _shown(record: ScalableTopicRecord) -> dict[str, Any]:
+def _shown(topic: TopicName, record: ScalableTopicRecord) -> dict[str, Any]:
     """The record in Pulsar's form; -1 for the epoch of a seal that has not been."""
     return {
         "epoch": record.epoch,
         "nextSegmentId": record.next_segment_id,
-        "segments": {str(each.id): _shown_segment(each) for each in record.segments},
+        "segments": {str(each.id): _shown_segment(topic, each) for each in record.segments},
         "properties": record.properties,
     }
 
 
-def _shown_segment(segment: SegmentRecord) -> dict[str, Any]:
+def _shown_segment(topic: TopicName, segment: SegmentRecord) -> dict[str, Any]:
     return {
         "segmentId": segment.id,
         "hashRange": {"start": segment.hash_start, "end": segment.hash_end},
@@ -370,7 +446,7 @@ def _shown_segment(segment: SegmentRecord) -> dict[str, Any]:
         "childIds": segment.children,
         "createdAtEpoch": segment.created_epoch,
         "sealedAtEpoch": -1 if segment.sealed_epoch is None else segment.sealed_epoch,
-    }
+    } | ({} if segment.legacy is None else {"legacyTopicName": str(segment.name_in(topic))})
 
 
 def _layout(

@@ -26,6 +26,7 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.cluster.ownership.protocol import Destination
 from magnetar.broker.features.compaction import Compaction
+from magnetar.broker.features.scalable import SegmentSealing
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.pending_acks import Ack
 from magnetar.broker.features.transactions.topic_transactions import transactions_of
@@ -492,7 +493,9 @@ class Attacher:
                 return NonDurableCursor(
                     topic.log, request.subscription, initial=initial, words=words
                 )
-            if topic.name.is_segment and request.subType == EXCLUSIVE and initial == LATEST:
+            sealing = topic.find(SegmentSealing)
+            is_part = sealing is not None and sealing.is_part
+            if is_part and request.subType == EXCLUSIVE and initial == LATEST:
                 await topics.scalable.subscribe_behind(topic.name, request.subscription)
             properties = {each.key: each.value for each in request.subscription_properties}
             return await topics.open_cursor(

@@ -5,6 +5,7 @@ the one that changes the layout, or divides the segments among consumers. That o
 """
 
 import json
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
@@ -12,15 +13,19 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import JsonValue
 
+from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
     ConflictError,
+    NotAllowedError,
     TopicNotFoundError,
 )
 from magnetar.broker.base.http_client import Answer
 from magnetar.broker.cluster.ownership import Owner, Ownership
 from magnetar.broker.features.scalable.scalable_topics import durable_subscriptions
 from magnetar.broker.features.scalable.sealing import SegmentSealing
+from magnetar.broker.topic.consumer import Consumer
+from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.termination import terminate
 from magnetar.broker.topics.registry import Topics
 from magnetar.ledger.metadata.store import MetadataStore
@@ -30,6 +35,12 @@ from magnetar.sdk.wire import TopicName
 _HOPS_MAX = 4
 """To the leader, to the broker that it chooses, and once more if that has just changed."""
 _REASON_CHARACTERS_MAX = 300
+LEGACY = "legacy"
+"""In the place of a segment's descriptor: the plain topic; with an index behind it, a partition."""
+_MARK = "__pulsar.v5.managed"
+"""Metadata of producers and consumers of Pulsar 5 on plain topics and partitions."""
+_OF_SEGMENT = re.compile(r".+-seg-[0-9]+", re.DOTALL)
+"""How clients of Pulsar 5 name their consumers, the names that users give them included."""
 
 
 class Asks(Protocol):
@@ -61,9 +72,15 @@ class OwnSegments:
             if await scalable.segment(segment) is None:
                 raise TopicNotFoundError(f"{segment} does not exist")
             raise ConflictError(f"{segment} is neither being split nor merged: it is not sealed")
-        topic = await self._topics.get(segment)
+        try:
+            topic = await self._topics.get(segment, may_create=segment.is_segment)
+        except TopicNotFoundError:
+            if segment.is_segment:
+                raise
+            return []  # A topic that was deleted since its migration began has nothing to seal.
         sealing = topic.find(SegmentSealing)
-        assert sealing is not None, f"{segment} is no segment"
+        if sealing is None:
+            raise NotAllowedError(f"{segment} is a topic of the brokers' own: it is not migrated")
         sealing.begin()
         await terminate(topic)
         await sealing.wait_placed()
@@ -79,6 +96,16 @@ class OwnSegments:
             await self._topics.removal.delete(segment, is_forced=True)
         except TopicNotFoundError:
             pass  # Nobody has used it, or it was deleted before.
+
+    def classic_clients(self, segment: TopicName) -> int:
+        """How many producers and consumers of a topic are not known to be of Pulsar 5."""
+        topic = self._topics.served(segment)
+        if topic is None:
+            return 0
+        clients: list[Producer | Consumer] = list(topic.producers.values())
+        for subscription in topic.subscriptions.values():
+            clients += subscription.consumers
+        return sum(not _is_of_version_5(each) for each in clients)
 
     async def subscribe(self, segment: TopicName, subscription: str) -> None:
         """Have a durable subscription at the present end of a segment; one that is there stays.
@@ -146,6 +173,21 @@ class SegmentOwnersAnywhere:
         else:
             await self._ask(owner, "DELETE", segment, "")
 
+    async def classic_clients(self, segment: TopicName) -> int:
+        """Ask the owner how many clients of a topic are not known to be of Pulsar 5.
+
+        Raises:
+            RequestError: that cannot be told now.
+        """
+        owner = await self._ownership.owner_of(segment)
+        if owner.is_self:
+            return self.own.classic_clients(segment)
+        found = await self._ask(owner, "GET", segment, "/clients")
+        count = found.get("classic") if isinstance(found, dict) else None
+        if not isinstance(count, int):
+            raise BrokerMetadataError(f"the owner of {segment} did not say which clients it has")
+        return count
+
     async def subscribe(self, segment: TopicName, subscription: str) -> None:
         """Have the owner of a segment make a durable subscription at its present end.
 
@@ -187,9 +229,34 @@ class SegmentOwnersAnywhere:
 
 
 def segment_path(segment: TopicName) -> str:
-    """Path of a segment over HTTP."""
+    """Path of a segment over HTTP; of a plain topic or partition, too, that is migrated."""
     topic, _, descriptor = segment.local_name.rpartition("/")
+    if not segment.is_segment:
+        topic = segment.partitioned.local_name
+        descriptor = f"{LEGACY}{max(segment.partition_index, 0)}"
+        if segment.partition_index < 0:
+            descriptor = LEGACY
     return f"/admin/v2/segments/{segment.namespace_name}/{quote(topic, safe='')}/{descriptor}"
+
+
+def segment_at(namespace: str, topic: str, descriptor: str) -> TopicName:
+    """The name that `segment_path` has made a path of.
+
+    Raises:
+        InvalidTopicNameError: it has not.
+    """
+    index = descriptor.removeprefix(LEGACY)
+    if descriptor == LEGACY:
+        return naming.topic_of(f"persistent://{namespace}/{topic}")
+    if index != descriptor and index.isascii() and index.isdigit():
+        return naming.topic_of(f"persistent://{namespace}/{topic}").partition(int(index))
+    return naming.topic_of(f"segment://{namespace}/{topic}/{descriptor}")
+
+
+def _is_of_version_5(client: Producer | Consumer) -> bool:
+    """Stream and checkpoint consumers do not say so by metadata, but stream consumers by names."""
+    is_marked = client.metadata.get(_MARK) == "true"
+    return is_marked or _OF_SEGMENT.fullmatch(client.name) is not None
 
 
 def _value_of(answer: Answer, base: str, path: str) -> JsonValue:

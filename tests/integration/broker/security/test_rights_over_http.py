@@ -126,6 +126,7 @@ TABLE: dict[tuple[str, str, Any], set[str]] = {
     ("PUT", "/admin/v2/scalable/acme/ns/made", None): {"admin"},
     ("POST", "/admin/v2/scalable/acme/ns/made/split/0", None): set(),
     ("POST", "/admin/v2/scalable/acme/ns/made/autoScalePolicy", None): {"admin"},
+    ("POST", "/admin/v2/scalable/acme/ns/table/migrate", None): {"admin"},
     ("GET", "/admin/v2/tenants", None): set(),
     ("DELETE", "/admin/v2/tenants/acme", None): set(),
     ("GET", "/admin/v2/brokers", None): set(),

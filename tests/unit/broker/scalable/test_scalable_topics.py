@@ -64,6 +64,9 @@ class Owners:
     async def is_drained(self, segment: TopicName, subscription: str) -> bool:
         return False
 
+    async def classic_clients(self, segment: TopicName) -> int:
+        return 0
+
     def _fail(self) -> None:
         if self.failures:
             self.failures -= 1

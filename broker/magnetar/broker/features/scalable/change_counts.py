@@ -15,8 +15,9 @@ class ChangeCounts:
     def __init__(self) -> None:
         self._under_way: dict[tuple[str, TopicName], int] = {}
         self.splits = 0
-        """That this broker has committed, as are merges."""
+        """That this broker has committed, as are merges and migrations."""
         self.merges = 0
+        self.migrations = 0
         self.failures = 0
         """Times that this broker could not bring one to its end; it is tried again."""
         self.seconds = 0.0
@@ -26,8 +27,8 @@ class ChangeCounts:
 
     @property
     def finished(self) -> int:
-        """Splits and merges."""
-        return self.splits + self.merges
+        """Splits, merges and migrations."""
+        return self.splits + self.merges + self.migrations
 
     def note(self, part: str, topic: TopicName, begun_ms: int | None) -> None:
         """A part of the broker knows of a change that began then; None: of none any more."""
@@ -43,9 +44,12 @@ class ChangeCounts:
 
     def ended(self, kind: ChangeKind, *, seconds: float, stall_s: float) -> None:
         """Count a change that this broker has committed."""
-        if kind is ChangeKind.SPLIT:
-            self.splits += 1
-        else:
-            self.merges += 1
+        match kind:
+            case ChangeKind.SPLIT:
+                self.splits += 1
+            case ChangeKind.MERGE:
+                self.merges += 1
+            case ChangeKind.MIGRATION:
+                self.migrations += 1
         self.seconds += seconds
         self.stall_s_max = max(self.stall_s_max, stall_s)

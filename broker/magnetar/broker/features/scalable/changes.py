@@ -1,4 +1,4 @@
-"""Changes of a scalable topic's layout: creation, split, merge, deletion. Pure.
+"""Changes of a scalable topic's layout: creation, split, merge, migration, deletion. Pure.
 
 A split or merge has two writes, each of which is one compare-and-set of the record:
 
@@ -18,11 +18,13 @@ from magnetar.broker.base.errors import (
     ConflictError,
     NotAllowedError,
     NotThereError,
+    TopicConflictError,
     TopicNotFoundError,
 )
 from magnetar.broker.features.scalable.layout import RING
 from magnetar.broker.features.scalable.record import (
     FIRST_EPOCH,
+    LEGACY_PLAIN,
     ChangeKind,
     LastChange,
     PendingChange,
@@ -35,7 +37,7 @@ from magnetar.sdk.wire import TopicName
 
 RECORD_BYTES_MAX = 900_000
 """Of a record after a change. Below the limit of the metadata store, which must not refuse the
-commit when the parents are sealed already. Some thousands of splits."""
+commit when the parents are sealed already. Some thousands of segments."""
 
 
 def new_topic(
@@ -105,6 +107,63 @@ def begin_split(
     return _begun(topic, record, ChangeKind.SPLIT, (segment_id,), ranges, now_ms)
 
 
+def begin_migration(
+    topic: TopicName,
+    record: ScalableTopicRecord | None,
+    partitions: int,
+    *,
+    now_ms: int,
+    segments_max: int,
+) -> ScalableTopicRecord:
+    """Begin to make a scalable topic of one with so many partitions; 0: a plain one. A migration
+    that has begun stays as it is.
+
+    The epoch is above that of the synthetic layout, which clients have been told.
+
+    Raises:
+        TopicConflictError: the topic is scalable.
+        NotAllowedError: it has more partitions than a topic may have segments.
+    """
+    if record is not None and record.is_migrating and not record.is_deleted:
+        return record
+    if record is not None:
+        what = "is being deleted" if record.is_deleted else "is a scalable topic already"
+        raise TopicConflictError(f"{topic} {what}: it cannot be migrated")
+    new = new_topic(max(1, partitions), now_ms=now_ms, segments_max=segments_max)
+    count = len(new.segments)
+    epoch = partitions + FIRST_EPOCH
+    legacy = tuple(
+        SegmentRecord(
+            id=number,
+            hash_start=0,
+            hash_end=RING - 1,
+            created_epoch=FIRST_EPOCH,
+            created_ms=now_ms,
+            legacy=number if partitions else LEGACY_PLAIN,
+        )
+        for number in range(count)
+    )
+    parents = tuple(each.id for each in legacy)
+    children = tuple(
+        each.model_copy(
+            update={"id": count + each.id, "parents": parents, "created_epoch": epoch + 1}
+        )
+        for each in new.segments
+    )
+    change = PendingChange(
+        kind=ChangeKind.MIGRATION, parents=parents, children=children, begun_ms=now_ms
+    )
+    begun = ScalableTopicRecord(
+        epoch=epoch,
+        next_segment_id=2 * count,
+        segments=legacy,
+        created_ms=now_ms,
+        change=change,
+    )
+    _check_size(topic, begun, change)
+    return begun
+
+
 def begin_merge(
     topic: TopicName, record: ScalableTopicRecord | None, one: int, other: int, *, now_ms: int
 ) -> ScalableTopicRecord:
@@ -158,12 +217,12 @@ def commit(
         each.model_copy(update=seal) if each.id in change.parents else each
         for each in record.segments
     )
-    count = "splits" if change.kind is ChangeKind.SPLIT else "merges"
     update = {
         "epoch": epoch,
         "segments": (*before, *children),
         "change": None,
-        count: getattr(record, count) + 1,
+        "splits": record.splits + (change.kind is ChangeKind.SPLIT),
+        "merges": record.merges + (change.kind is ChangeKind.MERGE),
         "last_change": LastChange(
             kind=change.kind,
             parents=change.parents,
@@ -240,16 +299,25 @@ def _begun(
     )
     change = PendingChange(kind=kind, parents=parents, children=children, begun_ms=now_ms)
     begun = _checked(record, {"change": change, "next_segment_id": first_id + len(ranges)})
-    done = commit(begun, change, now_ms=now_ms)
+    _check_size(topic, begun, change)
+    return begun
+
+
+def _check_size(topic: TopicName, begun: ScalableTopicRecord, change: PendingChange) -> None:
+    """Refuse a change that could not be committed.
+
+    Raises:
+        NotAllowedError
+    """
+    done = commit(begun, change, now_ms=change.begun_ms)
     assert done is not None
     size_bytes = len(done.encode())
     if size_bytes > RECORD_BYTES_MAX:
         raise NotAllowedError(
             f"the record of {topic} would have {size_bytes} bytes, and the limit is "
-            f"{RECORD_BYTES_MAX}: it has had {len(record.segments)} segments; move its messages to "
-            "a new topic"
+            f"{RECORD_BYTES_MAX}: it has {len(begun.segments)} segments; sealed ones leave it when "
+            "all subscriptions are done with them and retention is over"
         )
-    return begun
 
 
 def _checked(record: ScalableTopicRecord, update: Mapping[str, object]) -> ScalableTopicRecord:

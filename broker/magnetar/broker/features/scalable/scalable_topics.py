@@ -1,4 +1,4 @@
-"""The scalable topics of the cluster: create, read, split, merge and delete them.
+"""The scalable topics of the cluster: create, read, split, merge, migrate and delete them.
 
 Everything is in the metadata store, so any broker may do it, and several may do one thing at once.
 A split or merge takes five steps. Any broker that finds the change in the record carries it on:
@@ -17,7 +17,11 @@ by waiting; a parent that is sealed while the record still has it active is what
 
 That subscriptions are there before the first append of a child follows from the order: nobody is
 told of the children, or may publish to them, before step 5. No key is open in two segments, for the
-parents are sealed before that. Source: sheet of Pulsar 5, sections 3.2 and 8.3.
+parents are sealed before that.
+
+A migration takes the same steps: the parents are the logs of a plain or partitioned topic, which
+stays one until step 5. From step 3 on, its producers are refused as those of any topic that has
+ended. Source: sheet of Pulsar 5, sections 3.2, 3.8 and 8.3.
 """
 
 import asyncio
@@ -77,6 +81,14 @@ class SegmentOwners(Protocol):
 
         Raises:
             RequestError: it is not deleted, or nobody knows.
+        """
+        ...
+
+    async def classic_clients(self, segment: TopicName) -> int:
+        """How many producers and consumers of a topic are not known to be of Pulsar 5.
+
+        Raises:
+            RequestError: that cannot be told now.
         """
         ...
 
@@ -152,7 +164,7 @@ class ScalableTopics:
 
     async def segment(self, name: TopicName) -> SegmentRecord | None:
         """Return the part of its topic's record that describes a segment; None: the topic has no
-        segment of that name.
+        segment of that name. One that was a partition goes by its name.
 
         Raises:
             BrokerMetadataError
@@ -160,10 +172,10 @@ class ScalableTopics:
         topic = name.partitioned
         for is_behind in (True, False):
             record = await self.find(topic)
-            found = record.find(name.segment_id) if record is not None else None
             if record is not None and record.is_deleted:
                 return None
-            if found is not None and found.name_in(topic) == name:
+            found = record.find_named(topic, name) if record is not None else None
+            if found is not None:
                 return found
             if is_behind:
                 await asked(self._store.catch_up(), f"read segments of {topic}")
@@ -179,13 +191,25 @@ class ScalableTopics:
         for is_behind in (True, False):
             record = await self.find(topic)
             change = record.change if record is not None else None
-            found = record.find(name.segment_id) if record is not None else None
-            is_named = change is not None and name.segment_id in change.parents
-            if found is not None and found.name_in(topic) == name and (found.is_sealed or is_named):
+            found = record.find_named(topic, name) if record is not None else None
+            is_named = change is not None and found is not None and found.id in change.parents
+            if found is not None and (found.is_sealed or is_named):
                 return True
             if is_behind:
                 await asked(self._store.catch_up(), f"read segments of {topic}")
         return False
+
+    async def is_settled(self, name: TopicName) -> bool:
+        """Whether no change that is under way seals a topic: the record has it sealed, or it is
+        none of a scalable topic.
+
+        Raises:
+            BrokerMetadataError
+        """
+        if name.is_segment:
+            return await self.is_sealed(name)
+        found = await self.segment(name)
+        return found is None or found.is_sealed
 
     async def is_sealed(self, name: TopicName) -> bool:
         """Whether the record of its topic says that a segment is sealed; a broker that is behind
@@ -325,6 +349,23 @@ class ScalableTopics:
             return record.model_copy(update={"auto_scale": policy})
 
         await self._change(topic, change)
+
+    async def migrate(self, topic: TopicName, partitions: int) -> None:
+        """Make a scalable topic of one with so many partitions, 0: a plain one; returns when its
+        segments take messages. One that has begun goes on. The number of partitions must not
+        change from here on.
+
+        Raises:
+            As `changes.begin_migration`.
+            RequestError: it has begun; call again, or brokers that follow the topic carry it on.
+        """
+        now_ms = self._clock.wall_ms()
+        await self._begin(
+            topic,
+            lambda record: changes.begin_migration(
+                topic, record, partitions, now_ms=now_ms, segments_max=self._segments_max
+            ),
+        )
 
     async def _begin(self, topic: TopicName, begin: _ChangeRecord) -> None:
         is_first = False
@@ -516,7 +557,7 @@ class ScalableTopics:
             RequestError: not everywhere; it can be tried again.
         """
         record = await self.find(segment.partitioned)
-        first = record.find(segment.segment_id) if record is not None else None
+        first = record.find_named(segment.partitioned, segment) if record is not None else None
         if record is None or first is None or not first.is_sealed or self.owners is None:
             return
         behind = [

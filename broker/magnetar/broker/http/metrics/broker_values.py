@@ -404,8 +404,15 @@ PLAIN: Sequence[tuple[Named, Read]] = (
     ),
     (
         counter(
+            "magnetar_broker_topic_migrations_total",
+            "Plain and partitioned topics that this broker has made scalable.",
+        ),
+        lambda b: b.services.topics.scalable.counts.migrations,
+    ),
+    (
+        counter(
             "magnetar_broker_segment_change_failures_total",
-            "Times that a split or merge could not be brought to its end; it is tried again.",
+            "Times that a split, merge or migration was not brought to its end; it is tried again.",
         ),
         lambda b: b.services.topics.scalable.counts.failures,
     ),

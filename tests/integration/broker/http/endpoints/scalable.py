@@ -1,6 +1,6 @@
 """Endpoints of scalable topics, and those by which brokers ask each other about segments."""
 
-from tests.integration.broker.http.endpoints.rows import NAMESPACE, Row
+from tests.integration.broker.http.endpoints.rows import NAMESPACE, Row, T
 
 S = f"/admin/v2/scalable/{NAMESPACE}"
 NOWHERE = S.replace("shop", "nowhere")
@@ -56,6 +56,15 @@ SCALABLE = (
         None,
         (f"{S}/missing/autoScalePolicy", 404),
     ),
+    Row(
+        "POST",
+        f"{S}/migrated/migrate",
+        None,
+        204,
+        (f"{S}/migrated-partition-0/migrate", None, 412),
+        (f"{S}/missing/migrate", 404),
+        before=(("PUT", f"{T}/migrated/partitions", 2),),
+    ),
     Row("DELETE", f"{S}/made", None, 204, None, (f"{S}/missing", 404)),
     Row(
         "GET",
@@ -64,6 +73,14 @@ SCALABLE = (
         200,
         (f"{_WRONG}/stats", None, 412),
         (f"{_OTHER}/stats", 404),
+        before=_SEGMENTED,
+    ),
+    Row(
+        "GET",
+        f"{P}/clients",
+        None,
+        200,
+        (f"{_WRONG}/clients", None, 412),
         before=_SEGMENTED,
     ),
     Row(

@@ -77,6 +77,7 @@ def scalable_router(context: HttpContext) -> APIRouter:
     router.post(part + "/terminate", summary="Have a segment take no more messages")(segments.seal)
     router.delete(part, status_code=204, summary="Delete what a segment holds")(segments.delete)
     router.get(part + "/stats", summary="Statistics of a segment")(segments.stats)
+    router.get(part + "/used-up", summary="Whether a segment may be pruned")(segments.used_up)
     router.get(part + "/clients", summary="Who cannot follow a migration")(segments.clients)
     router.put(
         part + "/subscription/{subscription}",
@@ -381,6 +382,13 @@ class _Segments:
         name = await self._here(tenant, namespace, topic, descriptor)
         await self._own.delete(name)
         return Response(status_code=204)
+
+    async def used_up(
+        self, tenant: str, namespace: str, topic: str, descriptor: str
+    ) -> dict[str, bool]:
+        """Whether nothing in a sealed segment is wanted any more."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        return {"usedUp": await self._own.is_used_up(name)}
 
     async def clients(
         self, tenant: str, namespace: str, topic: str, descriptor: str

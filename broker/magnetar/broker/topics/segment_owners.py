@@ -22,6 +22,7 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.base.http_client import Answer
 from magnetar.broker.cluster.ownership import Owner, Ownership
+from magnetar.broker.features.retention.trimming import is_used_up
 from magnetar.broker.features.scalable.scalable_topics import durable_subscriptions
 from magnetar.broker.features.scalable.sealing import SegmentSealing
 from magnetar.broker.topic.consumer import Consumer
@@ -96,6 +97,18 @@ class OwnSegments:
             await self._topics.removal.delete(segment, is_forced=True)
         except TopicNotFoundError:
             pass  # Nobody has used it, or it was deleted before.
+
+    async def is_used_up(self, segment: TopicName) -> bool:
+        """Whether nothing in a sealed segment is wanted any more.
+
+        Raises:
+            RequestError: that cannot be told now.
+        """
+        try:
+            topic = await self._topics.get(segment, may_create=False)
+        except TopicNotFoundError:
+            return True  # It is gone with all it had.
+        return is_used_up(topic, now_ms=topic.clock.wall_ms())
 
     def classic_clients(self, segment: TopicName) -> int:
         """How many producers and consumers of a topic are not known to be of Pulsar 5."""
@@ -172,6 +185,18 @@ class SegmentOwnersAnywhere:
             await self.own.delete(segment)
         else:
             await self._ask(owner, "DELETE", segment, "")
+
+    async def is_used_up(self, segment: TopicName) -> bool:
+        """Ask the owner whether nothing in a sealed segment is wanted any more.
+
+        Raises:
+            RequestError: that cannot be told now.
+        """
+        owner = await self._ownership.owner_of(segment)
+        if owner.is_self:
+            return await self.own.is_used_up(segment)
+        found = await self._ask(owner, "GET", segment, "/used-up")
+        return isinstance(found, dict) and found.get("usedUp") is True
 
     async def classic_clients(self, segment: TopicName) -> int:
         """Ask the owner how many clients of a topic are not known to be of Pulsar 5.

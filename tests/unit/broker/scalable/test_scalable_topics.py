@@ -38,6 +38,8 @@ class Owners:
         self.deleted: list[TopicName] = []
         self.subscribed: list[tuple[int, str]] = []
         self.failures = 0
+        self.used_up: set[TopicName] = set()
+        """Sealed segments that nobody needs any more."""
         self.gained: dict[TopicName, list[str]] = {}
         """Subscriptions that are made on a segment right before it is sealed."""
         self.on_sealed: Callable[[], Awaitable[None]] | None = None
@@ -66,6 +68,10 @@ class Owners:
 
     async def classic_clients(self, segment: TopicName) -> int:
         return 0
+
+    async def is_used_up(self, segment: TopicName) -> bool:
+        self._fail()
+        return segment in self.used_up
 
     def _fail(self) -> None:
         if self.failures:

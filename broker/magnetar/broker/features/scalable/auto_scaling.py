@@ -1,4 +1,5 @@
-"""Splits and merges scalable topics by their load: the shell around `scaling.py`.
+"""Splits and merges scalable topics by their load, and prunes sealed segments that nobody needs:
+the shell around `scaling.py`.
 
 The brokers report the rates of the segments that they have loaded (`cluster/balance`), so a look
 asks nobody. Each broker looks at the topics whose names it owns and of which a segment is loaded
@@ -22,6 +23,7 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.settings.scaling import RATES
 from magnetar.broker.cluster.balance.load_report import LoadReport
 from magnetar.broker.cluster.ownership.protocol import Ownership
+from magnetar.broker.features.scalable import changes
 from magnetar.broker.features.scalable.record import ScalableTopicRecord
 from magnetar.broker.features.scalable.scalable_topics import ScalableTopics
 from magnetar.broker.features.scalable.scaling import (
@@ -204,6 +206,11 @@ class AutoScaling:
             await self._topics.finish(topic)
             self._topics.counts.note(_LOAD, topic, None)
             return
+        if record.pruned or changes.prunable(record):
+            await self._prune(topic, record)
+            record = await self._topics.find(topic)
+            if record is None or record.is_deleted:
+                return
         policy = self._policy.over(await self._override(topic.namespace_name))
         decision = self._scaling.setdefault(topic, TopicScaling()).decide(
             record,
@@ -215,6 +222,13 @@ class AutoScaling:
             gap_s_max=_GAP_INTERVALS * self._interval_s,
         )
         await self._carry_out(topic, record, decision)
+
+    async def _prune(self, topic: TopicName, record: ScalableTopicRecord) -> None:
+        try:
+            await self._topics.prune(topic, record)
+        except RequestError as error:
+            self.failures += 1  # What is left is pruned by a later look; load goes first.
+            _log.warning("segments_not_pruned", topic=str(topic), error=str(error))
 
     async def _carry_out(
         self, topic: TopicName, record: ScalableTopicRecord, decision: Decision

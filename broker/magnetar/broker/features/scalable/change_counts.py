@@ -18,6 +18,8 @@ class ChangeCounts:
         """That this broker has committed, as are merges and migrations."""
         self.merges = 0
         self.migrations = 0
+        self.pruned = 0
+        """Segments that nobody needed any more, whose logs this broker had deleted."""
         self.failures = 0
         """Times that this broker could not bring one to its end; it is tried again."""
         self.seconds = 0.0

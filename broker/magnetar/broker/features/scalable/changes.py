@@ -12,7 +12,7 @@ is not valid; each function returns another valid one, or refuses. Source: sheet
 sections 2.3 and 8.3.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from magnetar.broker.base.errors import (
     ConflictError,
@@ -232,6 +232,43 @@ def commit(
         ),
     }
     return _checked(record, update)
+
+
+def prune(
+    record: ScalableTopicRecord | None, segment_ids: Collection[int]
+) -> ScalableTopicRecord | None:
+    """Take sealed segments out of the layout, whose logs are then to be deleted. What is not sealed
+    or has a parent there stays, and all while a change is under way: its parents may be among them.
+    """
+    if record is None or record.is_deleted or record.change is not None:
+        return record
+    gone = tuple(each for each in prunable(record) if each.id in segment_ids)
+    if not gone:
+        return record
+    left = tuple(each for each in record.segments if each not in gone)
+    update = {
+        "epoch": record.epoch + 1,
+        "segments": left,
+        "pruned": (*record.pruned, *gone),
+    }
+    return _checked(record, update)
+
+
+def prunable(record: ScalableTopicRecord) -> list[SegmentRecord]:
+    """The sealed segments without parents in the layout, oldest first: younger ones wait for them,
+    so that no client finds a gap in what came of a segment."""
+    known = {each.id for each in record.segments}
+    return [each for each in record.segments if each.is_sealed and known.isdisjoint(each.parents)]
+
+
+def forget_pruned(
+    record: ScalableTopicRecord | None, segment_ids: Collection[int]
+) -> ScalableTopicRecord | None:
+    """The logs of these segments are deleted."""
+    if record is None:
+        return None
+    left = tuple(each for each in record.pruned if each.id not in segment_ids)
+    return record if left == record.pruned else _checked(record, {"pruned": left})
 
 
 def mark_deleted(

@@ -125,6 +125,8 @@ class ScalableTopicRecord(Record):
     is_deleted: bool = False
     """Whether the topic is being deleted: nothing of it appears any more."""
     change: PendingChange | None = None
+    pruned: tuple[SegmentRecord, ...] = ()
+    """Segments that are gone from the layout, and whose logs are still to be deleted."""
     splits: int = Field(default=0, ge=0)
     """Since the topic was created, as merges."""
     merges: int = Field(default=0, ge=0)
@@ -220,6 +222,9 @@ def _fault_of_segments(record: ScalableTopicRecord) -> str:
     if record.is_migrating:
         is_before = all(each.legacy is not None and not each.is_sealed for each in record.segments)
         return "" if is_before else "a topic that is being migrated has segments already"
+    known = set(ids)
+    if any(not each.is_sealed or each.id in known for each in record.pruned):
+        return "what is pruned is not sealed, or is there as well"
     if not _tiles(record.active, range(RING)):
         return "the ranges of the active segments do not tile the ring"
     if any(each.legacy is not None for each in record.active):

@@ -58,6 +58,8 @@ from magnetar.sdk.wire import TopicName
 _log = structlog.get_logger()
 
 _COPIES_AT_ONCE = 32
+_PRUNED_AT_ONCE = 16
+"""Sealed segments of a topic whose owners are asked at one time: that loads them."""
 _WORK = "work"
 """The part of the broker that notes changes which it works on."""
 
@@ -81,6 +83,15 @@ class SegmentOwners(Protocol):
 
         Raises:
             RequestError: it is not deleted, or nobody knows.
+        """
+        ...
+
+    async def is_used_up(self, segment: TopicName) -> bool:
+        """Whether nothing in a sealed segment is wanted any more: all its durable subscriptions are
+        durably done with it, and retention is over.
+
+        Raises:
+            RequestError: that cannot be told now.
         """
         ...
 
@@ -573,6 +584,56 @@ class ScalableTopics:
             if isinstance(result, BaseException):
                 raise result  # All have been tried.
 
+    # Pruning
+
+    async def prune(self, topic: TopicName, record: ScalableTopicRecord) -> None:
+        """Take segments that nobody needs out of a topic, some at a time, and delete their logs.
+
+        One compare-and-set takes them out, and names them as pruned; then their owners delete the
+        logs; then the names go. Each step can be taken again, also by several brokers at once: ids
+        are used once, so a name never means another segment. `record`: as it was read last.
+
+        Raises:
+            RequestError: not all; call again.
+        """
+        owners = self.owners
+        if owners is None or record.is_deleted:
+            return
+        candidates = changes.prunable(record)[:_PRUNED_AT_ONCE] if record.change is None else []
+        used_up = await asyncio.gather(
+            *(owners.is_used_up(each.name_in(topic)) for each in candidates), return_exceptions=True
+        )
+        gone = {each.id for each, is_it in zip(candidates, used_up, strict=True) if is_it is True}
+        if gone:
+            after = await self._change(topic, lambda now: changes.prune(now, gone))
+            if after is None:
+                return
+            record = after
+            _log.info("segments_pruned", topic=str(topic), segments=sorted(gone))
+        await self._delete_pruned(topic, record, owners)
+        for result in used_up:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _delete_pruned(
+        self, topic: TopicName, record: ScalableTopicRecord, owners: SegmentOwners
+    ) -> None:
+        if not record.pruned:
+            return
+        names = [each.name_in(topic) for each in record.pruned]
+        results = await asyncio.gather(*map(owners.delete, names), return_exceptions=True)
+        gone = {
+            each.id
+            for each, result in zip(record.pruned, results, strict=True)
+            if not isinstance(result, BaseException)
+        }
+        self.counts.pruned += len(gone)
+        if gone:
+            await self._change(topic, lambda now: changes.forget_pruned(now, gone))
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result  # All have been tried.
+
     # Deletion
 
     async def delete_segments(self, topic: TopicName) -> None:
@@ -589,7 +650,7 @@ class ScalableTopics:
         record = await self._change(topic, lambda before: changes.mark_deleted(topic, before))
         assert record is not None
         made = record.change.children if record.change is not None else ()
-        names = [each.name_in(topic) for each in (*record.segments, *made)]
+        names = [each.name_in(topic) for each in (*record.segments, *made, *record.pruned)]
         for result in await asyncio.gather(*map(owners.delete, names), return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result  # All have been tried.

@@ -404,6 +404,13 @@ PLAIN: Sequence[tuple[Named, Read]] = (
     ),
     (
         counter(
+            "magnetar_broker_segments_pruned_total",
+            "Sealed segments that nobody needed any more, and that this broker had deleted.",
+        ),
+        lambda b: b.services.topics.scalable.counts.pruned,
+    ),
+    (
+        counter(
             "magnetar_broker_topic_migrations_total",
             "Plain and partitioned topics that this broker has made scalable.",
         ),

@@ -77,6 +77,14 @@ SCALABLE = (
     ),
     Row(
         "GET",
+        f"{P}/used-up",
+        None,
+        200,
+        (f"{_WRONG}/used-up", None, 412),
+        before=_SEGMENTED,
+    ),
+    Row(
+        "GET",
         f"{P}/clients",
         None,
         200,

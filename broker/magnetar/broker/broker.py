@@ -292,6 +292,8 @@ class Broker:
         coordinators = self._make_coordinators(topics, policies)
         topics.scalable.owners = owners = self._make_segment_owners(topics, ownership)
         layouts = self._make_layouts(topics)
+        segment_coordinators = self._make_segment_coordinators(layouts, ownership, owners)
+        owners.coordinators = segment_coordinators
         return Services(
             settings=settings,
             topics=topics,
@@ -310,7 +312,7 @@ class Broker:
                 coordinators, ownership, interval_ms=settings.coordinator_watch_interval_ms
             ),
             layouts=layouts,
-            segment_coordinators=self._make_segment_coordinators(layouts, ownership, owners),
+            segment_coordinators=segment_coordinators,
             authenticator=self.security.authenticator,
             authorizer=self.security.authorizer,
             clock=clock,
@@ -390,7 +392,7 @@ class Broker:
             clock=self._clock,
         )
 
-    def _make_segment_owners(self, topics: Topics, ownership: Ownership) -> SegmentOwners:
+    def _make_segment_owners(self, topics: Topics, ownership: Ownership) -> SegmentOwnersAnywhere:
         orders = HttpOrders(
             self.network,
             timeout_s=self._settings.unload_order_timeout_ms / 1000,

@@ -3,6 +3,7 @@
 import json
 import sys
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -115,6 +116,56 @@ def migrate(
     """Make a scalable topic of a plain or partitioned one. There is no way back."""
     confirm(f"Make {topic} scalable? Only clients of Pulsar 5 can publish to it then.", yes=yes)
     _ask(url, "POST", f"{_path_of(topic)}/migrate", {"force": "true"} if force else {})
+
+
+SubscriptionOption = Annotated[
+    str, typer.Option("--subscription", "-s", help="Name of the subscription.")
+]
+
+
+@scalable_topics.command("seek")
+def seek(
+    topic: ScalableArgument,
+    subscription: SubscriptionOption,
+    time_ms: Annotated[
+        int, typer.Option("--time", min=0, help="Time of publishing, ms since 1970.")
+    ],
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Have a subscription go on, in all segments, at what was published from a time on."""
+    path = f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}/seek"
+    _ask(url, "POST", path, {"timestamp": str(time_ms)})
+
+
+@scalable_topics.command("clear-backlog")
+def clear_backlog(
+    topic: ScalableArgument, subscription: SubscriptionOption, url: UrlOption = DEFAULT_ADMIN_URL
+) -> None:
+    """Forget the backlog of a subscription in all segments."""
+    path = f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}/skip-all"
+    _ask(url, "POST", path)
+
+
+@scalable_topics.command("create-subscription")
+def create_subscription(
+    topic: ScalableArgument, subscription: SubscriptionOption, url: UrlOption = DEFAULT_ADMIN_URL
+) -> None:
+    """Make a subscription at the present end of all segments."""
+    _ask(url, "PUT", f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}")
+
+
+@scalable_topics.command("delete-subscription")
+def delete_subscription(
+    topic: ScalableArgument,
+    subscription: SubscriptionOption,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete a subscription that has consumers.")
+    ] = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Delete a subscription in all segments."""
+    path = f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}"
+    _ask(url, "DELETE", path, {"force": "true"} if force else {})
 
 
 @scalable_topics.command("get-auto-scale-policy")

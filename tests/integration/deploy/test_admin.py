@@ -370,6 +370,11 @@ def test_scalable_topics_are_created_split_merged_shown_and_deleted(server: Stan
     found = json.loads(done(server, *scalable, "get-metadata", name, "--json"))
     assert (found["epoch"], found["properties"]) == (3, {"team": "a"})
     assert json.loads(done(server, *scalable, "stats", name))["layout"]["epoch"] == 3
+    subscription = ("--subscription", "s")
+    done(server, *scalable, "create-subscription", name, *subscription)
+    done(server, *scalable, "seek", name, *subscription, "--time", "0")
+    done(server, *scalable, "clear-backlog", name, *subscription)
+    done(server, *scalable, "delete-subscription", name, *subscription)
     done(server, *scalable, "set-auto-scale-policy", name, '{"maxSegments": 8}')
     assert json.loads(done(server, *scalable, "get-auto-scale-policy", name)) == {"maxSegments": 8}
     done(server, *scalable, "remove-auto-scale-policy", name)

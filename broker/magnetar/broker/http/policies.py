@@ -267,7 +267,7 @@ class _Topics:
         self._prefix = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}/{{topic}}"
 
     async def _topic(self, request: Request) -> TopicName:
-        """A topic that exists, or is partitioned.
+        """A topic that exists, or is partitioned, or is scalable: that one has its policies here.
 
         Raises:
             HttpRefusal: 405, a partition.
@@ -280,7 +280,9 @@ class _Topics:
             raise HttpRefusal(
                 405, f"{name} is a partition: use the partitioned topic, which has the policies"
             )
-        await self._context.topics.creation.partitions_of(name, may_create=False)
+        creation = self._context.topics.creation
+        if not await creation.is_scalable(name):
+            await creation.partitions_of(name, may_create=False)
         return name
 
     async def _change(

@@ -24,7 +24,12 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.base.settings.scaling import RATES
 from magnetar.broker.features.retention.backlog import backlog_age
-from magnetar.broker.features.scalable import ScalableTopicRecord, ScalableTopics, SegmentRecord
+from magnetar.broker.features.scalable import (
+    ScalableTopicRecord,
+    ScalableTopics,
+    SegmentRecord,
+    WholeSubscriptions,
+)
 from magnetar.broker.features.scalable.scaling import ScalePolicy, last_change_ms
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import ask_elsewhere
@@ -48,7 +53,12 @@ _SUBSCRIPTION_SUMS = ("msgBacklog", "backlogSize", "unackedMessages", "msgRateOu
 def scalable_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/scalable and /admin/v2/segments."""
     router = late_router(tags=["scalable topics"])
-    topics, segments = _Topics(context), _Segments(context)
+    _add_topics(router, _Topics(context))
+    _add_segments(router, _Segments(context))
+    return router
+
+
+def _add_topics(router: APIRouter, topics: "_Topics") -> None:
     space = "/admin/v2/scalable/{tenant}/{namespace}"
     prefix = space + "/{topic}"
     router.get(space, summary="The scalable topics of a namespace")(topics.names)
@@ -65,6 +75,19 @@ def scalable_router(context: HttpContext) -> APIRouter:
     router.post(
         prefix + "/migrate", status_code=204, summary="Make a scalable topic of a plain one"
     )(topics.migrate)
+    subscription = prefix + "/subscriptions/{subscription}"
+    router.put(subscription, status_code=204, summary="Make a subscription of all segments")(
+        topics.subscribe
+    )
+    router.delete(subscription, status_code=204, summary="Delete a subscription of all segments")(
+        topics.unsubscribe
+    )
+    router.post(
+        subscription + "/seek", status_code=204, summary="Move a subscription of all segments"
+    )(topics.seek)
+    router.post(
+        subscription + "/skip-all", status_code=204, summary="Clear the backlog of all segments"
+    )(topics.skip_all)
     policy = prefix + "/autoScalePolicy"
     router.get(policy, summary="How load splits and merges a topic")(topics.auto_scale)
     router.post(policy, status_code=204, summary="Set how load splits and merges a topic")(
@@ -73,10 +96,24 @@ def scalable_router(context: HttpContext) -> APIRouter:
     router.delete(policy, status_code=204, summary="Have a topic scaled as its namespace says")(
         topics.remove_auto_scale
     )
+
+
+def _add_segments(router: APIRouter, segments: "_Segments") -> None:
+    whole = "/admin/v2/segments/{tenant}/{namespace}/{topic}/held"
+    router.put(whole, status_code=204, summary="Give out nothing behind sealed segments")(
+        segments.hold_back
+    )
+    router.delete(whole, status_code=204, summary="Look anew at what is drained")(segments.release)
     part = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
     router.post(part + "/terminate", summary="Have a segment take no more messages")(segments.seal)
     router.delete(part, status_code=204, summary="Delete what a segment holds")(segments.delete)
     router.get(part + "/stats", summary="Statistics of a segment")(segments.stats)
+    router.delete(part + "/subscription/{subscription}", summary="Delete a subscription")(
+        segments.unsubscribe
+    )
+    router.post(part + "/subscription/{subscription}/seek", summary="Move a subscription")(
+        segments.seek
+    )
     router.get(part + "/used-up", summary="Whether a segment may be pruned")(segments.used_up)
     router.get(part + "/clients", summary="Who cannot follow a migration")(segments.clients)
     router.put(
@@ -88,7 +125,6 @@ def scalable_router(context: HttpContext) -> APIRouter:
         part + "/subscription/{subscription}/backlog",
         summary="Whether a subscription is done with a segment",
     )(segments.backlog)
-    return router
 
 
 async def delete_scalable(context: HttpContext, name: TopicName) -> None:
@@ -131,13 +167,29 @@ class _Topics:
     def _scalable(self) -> ScalableTopics:
         """
         Raises:
-            HttpRefusal: 503, it is switched off.
+            HttpRefusal: 503, scalable topics are switched off.
+        """
+        self._check_on()
+        return self._context.topics.scalable
+
+    def _check_on(self) -> None:
+        """
+        Raises:
+            HttpRefusal: 503, scalable topics are switched off.
         """
         if not self._context.settings.scalable_topics:
             raise HttpRefusal(
                 503, "Scalable topics are disabled on this broker (setting scalable_topics)"
             )
-        return self._context.topics.scalable
+
+    @property
+    def _subscriptions(self) -> WholeSubscriptions:
+        """
+        Raises:
+            HttpRefusal: 503, scalable topics are switched off.
+        """
+        self._check_on()
+        return self._context.topics.whole_subscriptions
 
     async def _named(self, tenant: str, namespace: str, topic: str) -> TopicName:
         return await self._context.topic("persistent", tenant, namespace, topic)
@@ -283,6 +335,41 @@ class _Topics:
                 "5: they cannot go on; close them, or migrate it with force"
             )
 
+    async def subscribe(
+        self, tenant: str, namespace: str, topic: str, subscription: str
+    ) -> Response:
+        """Make a subscription at the end of all active segments; where it is, it stays. Pulsar's
+        `type` says nothing here: each consumer says what it is."""
+        name = await self._named(tenant, namespace, topic)
+        naming.check_subscription(subscription)
+        await self._subscriptions.subscribe(name, subscription)
+        return Response(status_code=204)
+
+    async def unsubscribe(
+        self, tenant: str, namespace: str, topic: str, subscription: str, force: bool = False
+    ) -> Response:
+        """Delete a subscription of all segments. 404: there is none. 412: it has consumers."""
+        name = await self._named(tenant, namespace, topic)
+        await self._subscriptions.unsubscribe(name, subscription, is_forced=force)
+        return Response(status_code=204)
+
+    async def seek(
+        self, tenant: str, namespace: str, topic: str, subscription: str, timestamp: int
+    ) -> Response:
+        """Go on, in all segments, at what was published at or after a time, ms since 1970. Stream
+        consumers get the segments anew, parents before children."""
+        name = await self._named(tenant, namespace, topic)
+        await self._subscriptions.seek(name, subscription, timestamp)
+        return Response(status_code=204)
+
+    async def skip_all(
+        self, tenant: str, namespace: str, topic: str, subscription: str
+    ) -> Response:
+        """Forget the whole backlog of a subscription, in all segments."""
+        name = await self._named(tenant, namespace, topic)
+        await self._subscriptions.seek(name, subscription, None)
+        return Response(status_code=204)
+
     async def auto_scale(self, tenant: str, namespace: str, topic: str) -> Response:
         """What the topic overrides of its namespace's policy. 204: nothing."""
         record = await self._scalable.get(await self._named(tenant, namespace, topic))
@@ -382,6 +469,60 @@ class _Segments:
         name = await self._here(tenant, namespace, topic, descriptor)
         await self._own.delete(name)
         return Response(status_code=204)
+
+    async def unsubscribe(
+        self,
+        tenant: str,
+        namespace: str,
+        topic: str,
+        descriptor: str,
+        subscription: str,
+        force: bool = False,
+    ) -> dict[str, bool]:
+        """Delete a subscription of a segment, and tell whether there was one."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        found = await self._own.unsubscribe(name, subscription, is_forced=force)
+        return {"found": found}
+
+    async def seek(
+        self,
+        tenant: str,
+        namespace: str,
+        topic: str,
+        descriptor: str,
+        subscription: str,
+        timestamp: int | None = None,
+    ) -> dict[str, bool]:
+        """Move a subscription of a segment to a time of publishing, or its end, and tell whether
+        there was one."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        return {"found": await self._own.seek(name, subscription, timestamp)}
+
+    async def hold_back(
+        self, tenant: str, namespace: str, topic: str, subscription: str, segments: str
+    ) -> Response:
+        """Have stream consumers of a subscription get nothing behind these segments, by their ids
+        with commas between: it goes back on them."""
+        name, ids = await self._held(tenant, namespace, topic, segments)
+        self._context.segment_coordinators.hold_back(name, subscription, ids)
+        return Response(status_code=204)
+
+    async def release(
+        self, tenant: str, namespace: str, topic: str, subscription: str, segments: str
+    ) -> Response:
+        """The subscription has gone back on these segments: look anew at what is drained."""
+        name, ids = await self._held(tenant, namespace, topic, segments)
+        self._context.segment_coordinators.release(name, subscription, ids)
+        return Response(status_code=204)
+
+    async def _held(
+        self, tenant: str, namespace: str, topic: str, segments: str
+    ) -> tuple[TopicName, list[int]]:
+        name = await self._context.topic("persistent", tenant, namespace, topic)
+        await self._context.check_owner(name)
+        if not all(each.isascii() and each.isdigit() for each in segments.split(",")):
+            raise HttpRefusal(412, f"segments must be ids with commas between, got {segments!r}")
+        return name, [int(each) for each in segments.split(",")]
 
     async def used_up(
         self, tenant: str, namespace: str, topic: str, descriptor: str

@@ -122,6 +122,19 @@ async def test_a_topic_and_its_namespace_have_policies_of_splits_and_merges_by_l
         assert (await ask(port, "GET", own)).status == 204
 
 
+async def test_policies_and_permissions_of_a_topic_hold_for_its_segments(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        assert (await ask(port, "PUT", PATH)).status == 204
+        assert (await ask(port, "POST", f"{PLAIN}/messageTTL?messageTTL=7")).status == 204
+        segment = await broker.services.topics.get(parse_topic_name(ROOT))
+        assert segment.policies.message_ttl_s == 7
+        assert (await ask(port, "POST", f"{PATH}/permissions/role", ["consume"])).status == 204
+        for path in (PATH, PLAIN):
+            assert (await ask(port, "GET", f"{path}/permissions")).json["role"] == ["consume"]
+        assert (await ask(port, "DELETE", f"{PATH}/permissions/role")).status == 204
+
+
 async def test_a_topic_with_subscriptions_is_deleted_by_force_only_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:

@@ -152,6 +152,7 @@ ALL_ROUTES = {
         rf"|GET {_NAME}/(subscriptions|lastMessageId|getMessageIdByIndex|examinemessage|backlog)"
         rf"|GET {_NAME}/(messageid/1|ledger/1/entry/1)|PUT {_NAME}/backlogSize"
         rf"|(GET|PUT|POST|DELETE) {_NAME}/subscription/s(/.*)?"
+        r"|(PUT|POST|DELETE) /admin/v2/scalable/acme/ns/secret/subscriptions/[^/]+(/.*)?"
     ),
     "one-topic": rf"{_WHO_USES_IT}|POST {_SCHEMA}/schema",
 }

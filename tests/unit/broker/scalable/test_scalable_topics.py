@@ -1,7 +1,7 @@
 """Scalable topics on a real embedded metadata store: changes, crashes between their steps, ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from magnetar.broker.cluster.partitions import PartitionedTopics
 from magnetar.broker.features.scalable import RecordLayouts, ScalableTopicRecord, ScalableTopics
 from magnetar.broker.features.scalable.scalable_topics import durable_subscriptions
 from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_node
+from magnetar.ledger.errors import NoNodeError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.position import EARLIEST
@@ -42,6 +43,10 @@ class Owners:
         """Sealed segments that nobody needs any more."""
         self.gained: dict[TopicName, list[str]] = {}
         """Subscriptions that are made on a segment right before it is sealed."""
+        self.steps: list[str] = []
+        """Of seeks, in their order."""
+        self.on_unsubscribe: Callable[[], Awaitable[None]] | None = None
+        """Called once, before a subscription is deleted."""
         self.on_sealed: Callable[[], Awaitable[None]] | None = None
         """Called once, between a seal and its answer."""
 
@@ -68,6 +73,29 @@ class Owners:
 
     async def classic_clients(self, segment: TopicName) -> int:
         return 0
+
+    async def unsubscribe(self, segment: TopicName, subscription: str, *, is_forced: bool) -> bool:
+        self._fail()
+        path = cursor_path(naming.log_path(segment), subscription)
+        on_unsubscribe, self.on_unsubscribe = self.on_unsubscribe, None
+        if on_unsubscribe is not None:
+            await on_unsubscribe()
+        try:
+            await self._store.delete(path)
+        except NoNodeError:
+            return False
+        return True
+
+    async def seek(self, segment: TopicName, subscription: str, publish_ms: int | None) -> bool:
+        self.steps.append(f"seek {segment.segment_id}")
+        self._fail()
+        return subscription in await durable_subscriptions(self._store, segment)
+
+    async def hold_back(
+        self, topic: TopicName, subscription: str, segment_ids: Collection[int], *, ends: bool
+    ) -> None:
+        assert (topic, subscription) == (TOPIC, "s")
+        self.steps.append(f"{'release' if ends else 'hold back'} {list(segment_ids)}")
 
     async def is_used_up(self, segment: TopicName) -> bool:
         self._fail()

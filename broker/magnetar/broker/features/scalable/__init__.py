@@ -14,6 +14,7 @@ from magnetar.broker.features.scalable.record import ScalableTopicRecord, Segmen
 from magnetar.broker.features.scalable.record_layouts import RecordLayouts
 from magnetar.broker.features.scalable.scalable_topics import ScalableTopics, SegmentOwners
 from magnetar.broker.features.scalable.sealing import SegmentSealing
+from magnetar.broker.features.scalable.whole_subscriptions import WholeSubscriptions
 
 __all__ = [
     "Assignment",
@@ -33,5 +34,6 @@ __all__ = [
     "SegmentOwners",
     "SegmentRecord",
     "SegmentSealing",
+    "WholeSubscriptions",
     "change",
 ]

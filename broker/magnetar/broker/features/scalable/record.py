@@ -167,6 +167,11 @@ class ScalableTopicRecord(Record):
         found = (each for each in self.segments if not each.is_sealed)
         return sorted(found, key=lambda each: each.hash_start)
 
+    @property
+    def sealed(self) -> Sequence[SegmentRecord]:
+        """The segments that take no messages any more, in the order of their ids."""
+        return [each for each in self.segments if each.is_sealed]
+
     def descendants(self, segment: SegmentRecord) -> Sequence[SegmentRecord]:
         """The segments that have come of one, over all generations, in the order of their ids."""
         found: set[int] = set()

@@ -25,7 +25,7 @@ ended. Source: sheet of Pulsar 5, sections 3.2, 3.8 and 8.3.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -83,6 +83,35 @@ class SegmentOwners(Protocol):
 
         Raises:
             RequestError: it is not deleted, or nobody knows.
+        """
+        ...
+
+    async def unsubscribe(self, segment: TopicName, subscription: str, *, is_forced: bool) -> bool:
+        """Delete a subscription of a segment; False: it has none of that name. `is_forced`: though
+        it has consumers.
+
+        Raises:
+            RequestError: it is not deleted, or nobody knows.
+        """
+        ...
+
+    async def seek(self, segment: TopicName, subscription: str, publish_ms: int | None) -> bool:
+        """Have a subscription of a segment go on at what was published at or after a time; None: at
+        its end. False: it has none of that name.
+
+        Raises:
+            RequestError: it has not moved, or nobody knows.
+        """
+        ...
+
+    async def hold_back(
+        self, topic: TopicName, subscription: str, segment_ids: Collection[int], *, ends: bool
+    ) -> None:
+        """Have the coordinator of a subscription give out nothing behind these sealed segments,
+        because it goes back on them. `ends`: it has gone back; what is drained is looked at anew.
+
+        Raises:
+            RequestError: nobody knows whether it does.
         """
         ...
 
@@ -147,6 +176,17 @@ class ScalableTopics:
         """Set once the broker can reach others."""
         self._finishing: dict[TopicName, asyncio.Task[None]] = {}
         self.counts = ChangeCounts()
+
+    @property
+    def reached_owners(self) -> SegmentOwners:
+        """The owners of segments.
+
+        Raises:
+            ServiceNotReadyError: this broker cannot reach others yet.
+        """
+        if self.owners is None:
+            raise ServiceNotReadyError("this broker is starting: try again")
+        return self.owners
 
     # Questions
 
@@ -491,9 +531,7 @@ class ScalableTopics:
         Raises:
             RequestError: all were tried; this is the first that failed.
         """
-        owners = self.owners
-        if owners is None:
-            raise ServiceNotReadyError("this broker is starting: try again")
+        owners = self.reached_owners
         names = await asyncio.gather(*map(owners.seal, parents), return_exceptions=True)
         sealed: dict[TopicName, Sequence[str]] = {}
         for parent, result in zip(parents, names, strict=True):
@@ -644,9 +682,7 @@ class ScalableTopics:
             TopicNotFoundError: there is no such topic.
             RequestError: it is marked, and not wholly deleted; call again.
         """
-        owners = self.owners
-        if owners is None:
-            raise ServiceNotReadyError("this broker is starting: try again")
+        owners = self.reached_owners
         record = await self._change(topic, lambda before: changes.mark_deleted(topic, before))
         assert record is not None
         made = record.change.children if record.change is not None else ()

@@ -15,7 +15,9 @@ from magnetar.broker.base import naming
 from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.base.listeners import parse_listeners
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.cluster.balance.load_report import LoadReport
 from magnetar.broker.cluster.balance.orders import HttpOrders
+from magnetar.broker.cluster.balance.reporter import LoneLoad
 from magnetar.broker.cluster.balance.sampler import ProcessUsage
 from magnetar.broker.cluster.composition import Cluster
 from magnetar.broker.cluster.health import BrokerHealth, Heartbeat, open_heartbeat_log
@@ -41,6 +43,7 @@ from magnetar.broker.features.replication import (
 from magnetar.broker.features.replication.composition import replication_surroundings
 from magnetar.broker.features.retention.inactivity import InactiveTopics
 from magnetar.broker.features.scalable import (
+    AutoScaling,
     CoordinatedTopics,
     Layouts,
     PartitionLayouts,
@@ -55,6 +58,7 @@ from magnetar.broker.features.transactions.owner_links import OwnerLinks
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.http.server import HttpBounds, HttpServer
 from magnetar.broker.http.view import BrokerView
+from magnetar.broker.policies.model import AutoScale
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.protocol.connection import COMMAND_COST_BYTES, BinaryServer
 from magnetar.broker.protocol.revoking import IsConcerned, Revoking
@@ -153,6 +157,7 @@ class Broker:
             self._attach_to(self.cluster)
         self.upkeep: Upkeep = self._make_upkeep()
         self.at_rest: TopicsAtRest = self._make_at_rest(policies, ownership)
+        self.auto_scaling: AutoScaling = self._make_auto_scaling(policies, ownership)
         self.health = self._make_health(client)
         self._server = BinaryServer(self.services, network)
         self._revoking = self._make_revoking(policies)
@@ -285,6 +290,8 @@ class Broker:
         coordinators = self._make_coordinators(topics, policies)
         topics.scalable.owners = owners = self._make_segment_owners(topics, ownership)
         layouts = self._make_layouts(topics)
+        segment_coordinators = self._make_segment_coordinators(layouts, ownership, owners)
+        owners.coordinators = segment_coordinators
         return Services(
             settings=settings,
             topics=topics,
@@ -303,7 +310,7 @@ class Broker:
                 coordinators, ownership, interval_ms=settings.coordinator_watch_interval_ms
             ),
             layouts=layouts,
-            segment_coordinators=self._make_segment_coordinators(layouts, ownership, owners),
+            segment_coordinators=segment_coordinators,
             authenticator=self.security.authenticator,
             authorizer=self.security.authorizer,
             clock=clock,
@@ -361,7 +368,29 @@ class Broker:
             is_drained=owners.is_drained,
         )
 
-    def _make_segment_owners(self, topics: Topics, ownership: Ownership) -> SegmentOwners:
+    def _make_auto_scaling(self, policies: PolicyRegistry, ownership: Ownership) -> AutoScaling:
+        topics, settings = self.services.topics, self._settings
+        alone = LoneLoad(lambda: topics.loaded, settings=settings, clock=self._clock)
+
+        async def reports() -> Sequence[LoadReport | None]:
+            if self.cluster is not None:
+                return self.cluster.load_reports()
+            return [await alone.look()]
+
+        async def override(namespace: str) -> AutoScale | None:
+            return (await policies.check_namespace(namespace)).auto_scale
+
+        return AutoScaling(
+            topics.scalable,
+            ownership,
+            reports=reports,
+            override=override,
+            consumers=self.services.segment_coordinators.stream_consumers,
+            settings=settings,
+            clock=self._clock,
+        )
+
+    def _make_segment_owners(self, topics: Topics, ownership: Ownership) -> SegmentOwnersAnywhere:
         orders = HttpOrders(
             self.network,
             timeout_s=self._settings.unload_order_timeout_ms / 1000,
@@ -580,6 +609,8 @@ class Broker:
             await self.stop()  # Topics may be in use already: it listens.
             raise
         self.services.coordinators.start()
+        if self._settings.scalable_topics:
+            self.auto_scaling.start()
         self.is_serving = True
         _log.info(
             "broker_started",
@@ -595,6 +626,7 @@ class Broker:
         Bounded by `shutdown_timeout_ms`; what is not closed by then is recovered by the next owner.
         """
         self._is_stopping = True
+        await self.auto_scaling.stop()
         await self.at_rest.stop()
         await self.sweeping.stop()
         await self.upkeep.stop()
@@ -703,6 +735,7 @@ class Broker:
             health=self.health,
             upkeep=self.upkeep,
             at_rest=self.at_rest,
+            auto_scaling=self.auto_scaling,
             audit=self.security.audit,
             collectors=self._collectors,
             certificate_roles=self._certificate_roles,

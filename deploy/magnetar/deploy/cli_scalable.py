@@ -1,8 +1,9 @@
-"""The commands of `magnetar admin scalable-topics`: make, show, split, merge and delete them."""
+"""The commands of `magnetar admin scalable-topics`: make, show, split, merge, scale and delete."""
 
 import json
 import sys
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -100,6 +101,103 @@ def merge(
 ) -> None:
     """Merge two neighbouring segments."""
     _ask(url, "POST", f"{_path_of(topic)}/merge/{one}/{other}")
+
+
+@scalable_topics.command("migrate")
+def migrate(
+    topic: ScalableArgument,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Migrate a topic whose clients may not be of Pulsar 5."),
+    ] = False,
+    yes: YesOption = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Make a scalable topic of a plain or partitioned one. There is no way back."""
+    confirm(f"Make {topic} scalable? Only clients of Pulsar 5 can publish to it then.", yes=yes)
+    _ask(url, "POST", f"{_path_of(topic)}/migrate", {"force": "true"} if force else {})
+
+
+SubscriptionOption = Annotated[
+    str, typer.Option("--subscription", "-s", help="Name of the subscription.")
+]
+
+
+@scalable_topics.command("seek")
+def seek(
+    topic: ScalableArgument,
+    subscription: SubscriptionOption,
+    time_ms: Annotated[
+        int, typer.Option("--time", min=0, help="Time of publishing, ms since 1970.")
+    ],
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Have a subscription go on, in all segments, at what was published from a time on."""
+    path = f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}/seek"
+    _ask(url, "POST", path, {"timestamp": str(time_ms)})
+
+
+@scalable_topics.command("clear-backlog")
+def clear_backlog(
+    topic: ScalableArgument, subscription: SubscriptionOption, url: UrlOption = DEFAULT_ADMIN_URL
+) -> None:
+    """Forget the backlog of a subscription in all segments."""
+    path = f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}/skip-all"
+    _ask(url, "POST", path)
+
+
+@scalable_topics.command("create-subscription")
+def create_subscription(
+    topic: ScalableArgument, subscription: SubscriptionOption, url: UrlOption = DEFAULT_ADMIN_URL
+) -> None:
+    """Make a subscription at the present end of all segments."""
+    _ask(url, "PUT", f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}")
+
+
+@scalable_topics.command("delete-subscription")
+def delete_subscription(
+    topic: ScalableArgument,
+    subscription: SubscriptionOption,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete a subscription that has consumers.")
+    ] = False,
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Delete a subscription in all segments."""
+    path = f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}"
+    _ask(url, "DELETE", path, {"force": "true"} if force else {})
+
+
+@scalable_topics.command("get-auto-scale-policy")
+def get_auto_scale(topic: ScalableArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Print how load splits and merges a topic, where it overrides its namespace."""
+    found = _ask(url, "GET", f"{_path_of(topic)}/autoScalePolicy")
+    _say(json.dumps(found or {}, indent=2))
+
+
+@scalable_topics.command("set-auto-scale-policy")
+def set_auto_scale(
+    topic: ScalableArgument,
+    policy: Annotated[
+        str,
+        typer.Argument(
+            metavar="JSON", help='Pulsar\'s names, as {"enabled": true, "maxSegments": 16}.'
+        ),
+    ],
+    url: UrlOption = DEFAULT_ADMIN_URL,
+) -> None:
+    """Set how load splits and merges a topic; what is left out is as in its namespace."""
+    try:
+        body = json.loads(policy)
+    except ValueError as error:
+        raise SettingsError(f"bad policy {policy!r}: give an object as JSON") from error
+    _ask(url, "POST", f"{_path_of(topic)}/autoScalePolicy", body=body)
+
+
+@scalable_topics.command("remove-auto-scale-policy")
+def remove_auto_scale(topic: ScalableArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
+    """Have load split and merge a topic as its namespace says."""
+    _ask(url, "DELETE", f"{_path_of(topic)}/autoScalePolicy")
 
 
 @scalable_topics.command("delete")

@@ -12,6 +12,7 @@ from magnetar.broker.features.scalable import ScalableTopics
 from magnetar.broker.features.scalable.changes import begin_split
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import broker_on
 from tests.integration.broker.test_scalable_commands import (
     look_up,
@@ -218,6 +219,61 @@ async def test_a_stream_consumer_gets_children_once_it_is_done_with_the_parent(
         )
         assert topics_of(await _assigned(scene.third)) == [_CHILDREN[1]]
         assert topics_of(await _assigned(consumer)) == [_CHILDREN[0]]
+
+
+async def test_a_subscription_that_goes_back_gets_its_parents_anew_before_the_children(
+    tmp_path: Path,
+) -> None:
+    async with _served(tmp_path) as scene:
+        producer, consumer = scene.one, scene.other
+        await look_up(producer, _NAME)
+        await producer.produce(_ROOT)
+        await producer.publish_ok(0, b"parent")
+        await register(consumer, _NAME, "a")
+        await consumer.subscribe(_ROOT, 100)
+        message = (await _skip_to(consumer, BaseCommand.MESSAGE)).message
+        consumer.ack(message.message_id)
+        await scene.scalable.split(_TOPIC, 0)
+        while topics_of(await _assigned(consumer)) != _CHILDREN:
+            pass
+        path = "/admin/v2/scalable/public/default/t/subscriptions/s"
+        port = scene.broker.http_port
+        assert (await ask(port, "POST", f"{path}/seek?timestamp=0")).status == 204
+        assert topics_of(await _assigned(consumer)) == [_ROOT], "the children wait again"
+        await _skip_to(consumer, BaseCommand.CLOSE_CONSUMER)
+        await consumer.subscribe(_ROOT, 100, consumer_id=1)
+        message = (await _skip_to(consumer, BaseCommand.MESSAGE)).message
+        consumer.ack(message.message_id, consumer_id=1)
+        assert topics_of(await _assigned(consumer)) == _CHILDREN
+        assert (await ask(port, "DELETE", path)).status == 412
+        assert (await ask(port, "DELETE", f"{path}?force=true")).status == 204
+        for name in (_ROOT, *_CHILDREN):
+            topic = await scene.broker.services.topics.get(parse_topic_name(name))
+            assert "s" not in topic.subscriptions
+        assert (await ask(port, "DELETE", path)).status == 404
+
+
+async def test_a_seek_of_a_client_on_a_sealed_segment_holds_its_children_back(
+    tmp_path: Path,
+) -> None:
+    async with _served(tmp_path) as scene:
+        await look_up(scene.one, _NAME)
+        await scene.one.produce(_ROOT)
+        sent = await scene.one.publish_ok(0, b"parent")
+        await scene.other.subscribe(_ROOT, 100)
+        message = (await _skip_to(scene.other, BaseCommand.MESSAGE)).message
+        scene.other.ack(message.message_id)
+        await scene.scalable.split(_TOPIC, 0)
+        registered = await register(scene.third, _NAME, "a")
+        if topics_of(registered.assignment) != _CHILDREN:
+            assert topics_of(await _assigned(scene.third)) == _CHILDREN
+        scene.other.send(
+            BaseCommand.SEEK,
+            seek=pb.CommandSeek(
+                consumer_id=0, request_id=scene.other.request_id(), message_id=sent.message_id
+            ),
+        )
+        assert topics_of(await _assigned(scene.third)) == [_ROOT]
 
 
 async def test_the_next_coordinator_gives_children_to_those_who_are_done_with_the_parent(

@@ -345,6 +345,18 @@ def test_shells_complete_the_commands() -> None:
     assert "_magnetar_completion" in asked.output
 
 
+def test_a_plain_topic_is_made_scalable(server: Standalone) -> None:
+    done(server, "topics", "create", "grown-up")
+    done(server, "scalable-topics", "migrate", "grown-up", "--yes")
+    shown = json.loads(done(server, "scalable-topics", "get-metadata", "grown-up", "--json"))
+    segments = shown["segments"]
+    assert segments["0"]["legacyTopicName"] == "persistent://public/default/grown-up"
+    assert [each["state"] for each in segments.values()] == ["SEALED", "ACTIVE"]
+    again = admin(server, "scalable-topics", "migrate", "grown-up", "--yes")
+    assert again.status != 0
+    done(server, "scalable-topics", "delete", "grown-up", "--yes")
+
+
 def test_scalable_topics_are_created_split_merged_shown_and_deleted(server: Standalone) -> None:
     name = "topic://public/default/grows"
     scalable = ("scalable-topics",)
@@ -358,7 +370,20 @@ def test_scalable_topics_are_created_split_merged_shown_and_deleted(server: Stan
     found = json.loads(done(server, *scalable, "get-metadata", name, "--json"))
     assert (found["epoch"], found["properties"]) == (3, {"team": "a"})
     assert json.loads(done(server, *scalable, "stats", name))["layout"]["epoch"] == 3
-    for wrong in (("create", "non-persistent://public/default/x"), ("create", name, "-p", "x")):
+    subscription = ("--subscription", "s")
+    done(server, *scalable, "create-subscription", name, *subscription)
+    done(server, *scalable, "seek", name, *subscription, "--time", "0")
+    done(server, *scalable, "clear-backlog", name, *subscription)
+    done(server, *scalable, "delete-subscription", name, *subscription)
+    done(server, *scalable, "set-auto-scale-policy", name, '{"maxSegments": 8}')
+    assert json.loads(done(server, *scalable, "get-auto-scale-policy", name)) == {"maxSegments": 8}
+    done(server, *scalable, "remove-auto-scale-policy", name)
+    assert json.loads(done(server, *scalable, "get-auto-scale-policy", name)) == {}
+    for wrong in (
+        ("create", "non-persistent://public/default/x"),
+        ("create", name, "-p", "x"),
+        ("set-auto-scale-policy", name, "x"),
+    ):
         ended = admin(server, *scalable, *wrong)
         assert ended.status != 0, wrong
     done(server, *scalable, "delete", name, "--yes")

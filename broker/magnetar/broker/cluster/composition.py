@@ -18,6 +18,7 @@ from magnetar.broker.cluster.balance.brokers import Brokers
 from magnetar.broker.cluster.balance.bundles import BundleId
 from magnetar.broker.cluster.balance.layouts import Layouts
 from magnetar.broker.cluster.balance.leader import LeaderBroker
+from magnetar.broker.cluster.balance.load_report import LoadReport
 from magnetar.broker.cluster.balance.sampler import ProcessUsage
 from magnetar.broker.cluster.ownership.cluster_ownership import ClusterOwnership
 from magnetar.broker.cluster.ownership.protocol import TopicHolder
@@ -197,6 +198,14 @@ class Cluster:
     def balancer(self) -> Balancer | None:
         """The balancer of this broker; None before the start."""
         return self._balancer
+
+    def load_reports(self) -> Sequence[LoadReport | None]:
+        """What each broker has last told about its load, this one's last sample first; None: of a
+        broker that has told nothing, or nothing readable."""
+        own = self.registration.name
+        others = [self.brokers.report_of(name) for name in self.brokers.all() if name != own]
+        sampled = self._balancer.reporter.latest if self._balancer is not None else None
+        return [sampled, *others]
 
     # The placement that ownership asks
 

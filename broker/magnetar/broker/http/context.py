@@ -38,6 +38,7 @@ class HttpContext:
         self.clock = services.clock
         self.store = store
         self.coordinators = services.coordinators
+        self.segment_coordinators = services.segment_coordinators
         self.authorizer = services.authorizer
         self.wall_ms = services.clock.wall_ms
         self.tenants = Tenants(store)

@@ -29,6 +29,7 @@ def permissions_router(context: HttpContext) -> APIRouter:
     _add_of_namespaces(router, context)
     for domain in _DOMAINS:
         _add_of_topics(router, context, domain)
+    _add_of_topics(router, context, "persistent", below="scalable")
     return router
 
 
@@ -130,8 +131,11 @@ def _with_subscriptions(
     return record.model_copy(update={"subscription_permissions": permissions})
 
 
-def _add_of_topics(router: APIRouter, context: HttpContext, domain: str) -> None:
-    path = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions"
+def _add_of_topics(
+    router: APIRouter, context: HttpContext, domain: str, *, below: str = ""
+) -> None:
+    """`below`: the part of the paths that says which topics; empty: the domain."""
+    path = f"/admin/v2/{below or domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions"
 
     async def name_of(tenant: str, namespace: str, topic: str) -> str:
         """The whole topic, which need not exist: rights may be there before it."""

@@ -28,6 +28,7 @@ from magnetar.broker.http.policy import (
     shape_of,
 )
 from magnetar.broker.http.refusals import HttpRefusal
+from magnetar.broker.http.scalable import check_scaling
 from magnetar.broker.policies.model import DispatchRate, Policies, QuotaType
 from magnetar.broker.policies.table import BY_FIELD, POLICIES, Policy
 from magnetar.sdk.wire import TopicName
@@ -95,6 +96,8 @@ def _add_of_namespace(router: APIRouter, context: HttpContext, policy: Policy) -
         value = shape.parse(await request.body())
         _check_partitions(context, policy, value)
         _check_store(context, policy, value)
+        if policy.field == "auto_scale":
+            check_scaling(context, value)
         await _check_clusters(context, policy, value)
         return await change(_namespace_of(request), value)
 
@@ -264,7 +267,7 @@ class _Topics:
         self._prefix = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}/{{topic}}"
 
     async def _topic(self, request: Request) -> TopicName:
-        """A topic that exists, or is partitioned.
+        """A topic that exists, or is partitioned, or is scalable: that one has its policies here.
 
         Raises:
             HttpRefusal: 405, a partition.
@@ -277,7 +280,9 @@ class _Topics:
             raise HttpRefusal(
                 405, f"{name} is a partition: use the partitioned topic, which has the policies"
             )
-        await self._context.topics.creation.partitions_of(name, may_create=False)
+        creation = self._context.topics.creation
+        if not await creation.is_scalable(name):
+            await creation.partitions_of(name, may_create=False)
         return name
 
     async def _change(

@@ -46,6 +46,9 @@ _CONSUMED = frozenset(
 )
 """Below a topic: for whoever may consume."""
 
+_MANAGED = frozenset({"autoScalePolicy", "migrate", "permissions"})
+"""Below a scalable topic: for whoever administers it."""
+
 _EVERYTHING: Need = (Action.ADMINISTER, Cluster())
 
 
@@ -78,6 +81,12 @@ def need_of(method: str, path: str, parameters: Mapping[str, str]) -> Need | Non
         case ["admin", "v2", "scalable", tenant, namespace] if method == "GET":
             return Action.LIST_TOPICS, Namespace(f"{tenant}/{namespace}")
         case ["admin", "v2", "scalable", tenant, namespace, topic] if method != "GET":
+            return _of_name("persistent", tenant, namespace, topic, Action.ADMINISTER)
+        case ["admin", "v2", "scalable", tenant, namespace, topic, "subscriptions", *_]:
+            whole = _named("persistent", tenant, namespace, topic)
+            if whole is not None and "subscription" in parameters:
+                return Action.CONSUME, Subscription(whole, parameters["subscription"])
+        case ["admin", "v2", "scalable", tenant, namespace, topic, what, *_] if what in _MANAGED:
             return _of_name("persistent", tenant, namespace, topic, Action.ADMINISTER)
         case ["admin", "v2", "scalable", tenant, namespace, topic, *rest] if rest in (
             [],

@@ -1,5 +1,5 @@
-"""Scalable topics over HTTP: make, show, split, merge and delete them; what brokers ask each other
-about segments.
+"""Scalable topics over HTTP: make, migrate, show, split, merge and delete them, set how they are
+scaled; what brokers ask each other about segments.
 
 A layout is in the metadata store, so the broker that is asked does the work itself. What only the
 owner of a segment can do, it has that one do: `/admin/v2/segments`, for super users. Names and
@@ -11,21 +11,39 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi.responses import JSONResponse
 
 from magnetar.broker.base import naming
-from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError, RequestError
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    ConflictError,
+    NotAllowedError,
+    RequestError,
+    TopicNotFoundError,
+)
+from magnetar.broker.base.settings.scaling import RATES
 from magnetar.broker.features.retention.backlog import backlog_age
-from magnetar.broker.features.scalable import ScalableTopicRecord, ScalableTopics, SegmentRecord
+from magnetar.broker.features.scalable import (
+    ScalableTopicRecord,
+    ScalableTopics,
+    SegmentRecord,
+    WholeSubscriptions,
+)
+from magnetar.broker.features.scalable.scaling import ScalePolicy, last_change_ms
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import ask_elsewhere
 from magnetar.broker.http.late_routes import late_router
+from magnetar.broker.http.policy import shape_of
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
 from magnetar.broker.http.topic_stats import topic_stats
+from magnetar.broker.policies.model import AutoScale
+from magnetar.broker.policies.table import BY_FIELD
 from magnetar.broker.topic import Topic
-from magnetar.broker.topics.segment_owners import OwnSegments, segment_path
+from magnetar.broker.topics.segment_owners import OwnSegments, segment_at, segment_path
 from magnetar.sdk.wire import TopicName
 
+_AUTO_SCALE = shape_of(BY_FIELD["auto_scale"])
 _STATS_AT_ONCE = 16
 _SUMS = ("msgRateIn", "msgRateOut", "storageSize", "backlogSize")
 """Fields of the segments' statistics that are added up as they are."""
@@ -35,7 +53,12 @@ _SUBSCRIPTION_SUMS = ("msgBacklog", "backlogSize", "unackedMessages", "msgRateOu
 def scalable_router(context: HttpContext) -> APIRouter:
     """The routes below /admin/v2/scalable and /admin/v2/segments."""
     router = late_router(tags=["scalable topics"])
-    topics, segments = _Topics(context), _Segments(context)
+    _add_topics(router, _Topics(context))
+    _add_segments(router, _Segments(context))
+    return router
+
+
+def _add_topics(router: APIRouter, topics: "_Topics") -> None:
     space = "/admin/v2/scalable/{tenant}/{namespace}"
     prefix = space + "/{topic}"
     router.get(space, summary="The scalable topics of a namespace")(topics.names)
@@ -49,10 +72,50 @@ def scalable_router(context: HttpContext) -> APIRouter:
     router.post(
         prefix + "/merge/{segment}/{other}", status_code=204, summary="Make one segment of two"
     )(topics.merge)
+    router.post(
+        prefix + "/migrate", status_code=204, summary="Make a scalable topic of a plain one"
+    )(topics.migrate)
+    subscription = prefix + "/subscriptions/{subscription}"
+    router.put(subscription, status_code=204, summary="Make a subscription of all segments")(
+        topics.subscribe
+    )
+    router.delete(subscription, status_code=204, summary="Delete a subscription of all segments")(
+        topics.unsubscribe
+    )
+    router.post(
+        subscription + "/seek", status_code=204, summary="Move a subscription of all segments"
+    )(topics.seek)
+    router.post(
+        subscription + "/skip-all", status_code=204, summary="Clear the backlog of all segments"
+    )(topics.skip_all)
+    policy = prefix + "/autoScalePolicy"
+    router.get(policy, summary="How load splits and merges a topic")(topics.auto_scale)
+    router.post(policy, status_code=204, summary="Set how load splits and merges a topic")(
+        topics.set_auto_scale
+    )
+    router.delete(policy, status_code=204, summary="Have a topic scaled as its namespace says")(
+        topics.remove_auto_scale
+    )
+
+
+def _add_segments(router: APIRouter, segments: "_Segments") -> None:
+    whole = "/admin/v2/segments/{tenant}/{namespace}/{topic}/held"
+    router.put(whole, status_code=204, summary="Give out nothing behind sealed segments")(
+        segments.hold_back
+    )
+    router.delete(whole, status_code=204, summary="Look anew at what is drained")(segments.release)
     part = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
     router.post(part + "/terminate", summary="Have a segment take no more messages")(segments.seal)
     router.delete(part, status_code=204, summary="Delete what a segment holds")(segments.delete)
     router.get(part + "/stats", summary="Statistics of a segment")(segments.stats)
+    router.delete(part + "/subscription/{subscription}", summary="Delete a subscription")(
+        segments.unsubscribe
+    )
+    router.post(part + "/subscription/{subscription}/seek", summary="Move a subscription")(
+        segments.seek
+    )
+    router.get(part + "/used-up", summary="Whether a segment may be pruned")(segments.used_up)
+    router.get(part + "/clients", summary="Who cannot follow a migration")(segments.clients)
     router.put(
         part + "/subscription/{subscription}",
         status_code=204,
@@ -62,7 +125,6 @@ def scalable_router(context: HttpContext) -> APIRouter:
         part + "/subscription/{subscription}/backlog",
         summary="Whether a subscription is done with a segment",
     )(segments.backlog)
-    return router
 
 
 async def delete_scalable(context: HttpContext, name: TopicName) -> None:
@@ -71,10 +133,28 @@ async def delete_scalable(context: HttpContext, name: TopicName) -> None:
     Raises:
         TopicNotFoundError, RequestError
     """
-    scalable = context.topics.scalable
+    scalable, partitioned = context.topics.scalable, context.topics.partitioned
+    if await partitioned.find(name, is_sure=True) is not None:  # It was partitioned once.
+        await partitioned.mark_deleted(name, with_scalable=True)
     await scalable.delete_segments(name)
     await context.topics.removal.forget(name)
+    await partitioned.forget(name)
     await scalable.forget(name)
+
+
+def check_scaling(context: HttpContext, *overrides: AutoScale | None) -> None:
+    """Refuse a policy of splits and merges by load that makes no sense on top of the others.
+
+    `overrides`: of the namespace, and of the topic.
+
+    Raises:
+        HttpRefusal: 412.
+    """
+    policy = ScalePolicy.of_broker(context.settings)
+    for each in overrides:
+        policy = policy.over(each)
+    if policy.fault:
+        raise HttpRefusal(412, policy.fault)
 
 
 class _Topics:
@@ -87,13 +167,29 @@ class _Topics:
     def _scalable(self) -> ScalableTopics:
         """
         Raises:
-            HttpRefusal: 503, it is switched off.
+            HttpRefusal: 503, scalable topics are switched off.
+        """
+        self._check_on()
+        return self._context.topics.scalable
+
+    def _check_on(self) -> None:
+        """
+        Raises:
+            HttpRefusal: 503, scalable topics are switched off.
         """
         if not self._context.settings.scalable_topics:
             raise HttpRefusal(
                 503, "Scalable topics are disabled on this broker (setting scalable_topics)"
             )
-        return self._context.topics.scalable
+
+    @property
+    def _subscriptions(self) -> WholeSubscriptions:
+        """
+        Raises:
+            HttpRefusal: 503, scalable topics are switched off.
+        """
+        self._check_on()
+        return self._context.topics.whole_subscriptions
 
     async def _named(self, tenant: str, namespace: str, topic: str) -> TopicName:
         return await self._context.topic("persistent", tenant, namespace, topic)
@@ -139,8 +235,8 @@ class _Topics:
 
     async def show(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
         """The record of a topic: its segments, what became of them, and its properties."""
-        record = await self._scalable.get(await self._named(tenant, namespace, topic))
-        return _shown(record)
+        name = await self._named(tenant, namespace, topic)
+        return _shown(name, await self._scalable.get(name))
 
     async def delete(
         self, tenant: str, namespace: str, topic: str, force: bool = False
@@ -148,6 +244,9 @@ class _Topics:
         """Delete a topic with its segments; producers are disconnected. 412: it has subscriptions.
         With `force` these go, too. One that was interrupted goes on when it is asked for again."""
         name = await self._named(tenant, namespace, topic)
+        record = await self._scalable.find(name, is_sure=True)
+        if record is not None and record.is_migrating and not record.is_deleted:
+            raise ConflictError(f"{name} is being migrated: migrate it again, then delete it")
         used = () if force else await self._scalable.used_by(name)
         if used:
             raise NotAllowedError(
@@ -183,6 +282,127 @@ class _Topics:
         await self._scalable.merge(name, segment, other)
         return Response(status_code=204)
 
+    async def migrate(
+        self, tenant: str, namespace: str, topic: str, force: bool = False
+    ) -> Response:
+        """Make a scalable topic of a plain or partitioned one. What it holds is read as before, and
+        its producers are refused from then on, unless they are of Pulsar 5. There is no way back.
+
+        404: there is none. 409: it is scalable, or has clients that are not known to be of Pulsar 5
+        (with `force`, whatever it has). 412: too many partitions, or it is copied to other
+        clusters. One that was interrupted goes on when it is asked for again.
+        """
+        name = await self._named(tenant, namespace, topic)
+        scalable, partitioned = self._scalable, self._context.topics.partitioned
+        record = await partitioned.find(name, is_sure=True)
+        if record is None and not await self._context.topics.exists(name):
+            raise TopicNotFoundError(f"Topic {name} not found")
+        if name.partition_index >= 0:
+            raise HttpRefusal(412, f"{name} is a partition: migrate {name.partitioned}")
+        await self._check_migration(name, record.partitions if record else 0, force=force)
+        await scalable.migrate(name, await partitioned.make_final(name) or 0)
+        return Response(status_code=204)
+
+    async def _check_migration(self, name: TopicName, partitions: int, *, force: bool) -> None:
+        """
+        Raises:
+            HttpRefusal, RequestError: a topic must not be migrated, before anything is changed.
+        """
+        scalable = self._scalable
+        found = await scalable.find(name, is_sure=True)
+        if found is not None and not found.is_migrating:
+            raise HttpRefusal(409, f"{naming.resolved_name(name)} is a scalable topic already")
+        limit = self._context.settings.scalable_segments_max
+        if partitions > limit:
+            raise HttpRefusal(
+                412,
+                f"{name} has {partitions} partitions, and a scalable topic has at most {limit} "
+                "segments (scalable_segments_max of the broker)",
+            )
+        copied = set((await self._context.policies.of(name)).replicated_to)
+        if copied - {self._context.cluster_name}:
+            raise HttpRefusal(
+                412, f"{name} is copied to {', '.join(sorted(copied))}: scalable topics are not"
+            )
+        owners = scalable.owners
+        if force or owners is None:
+            return
+        names = [name.partition(index) for index in range(partitions)] or [name]
+        classic = sum(await asyncio.gather(*map(owners.classic_clients, names)))
+        if classic:
+            raise ConflictError(
+                f"{name} has {classic} producers and consumers that are not known to be of Pulsar "
+                "5: they cannot go on; close them, or migrate it with force"
+            )
+
+    async def subscribe(
+        self, tenant: str, namespace: str, topic: str, subscription: str
+    ) -> Response:
+        """Make a subscription at the end of all active segments; where it is, it stays. Pulsar's
+        `type` says nothing here: each consumer says what it is."""
+        name = await self._named(tenant, namespace, topic)
+        naming.check_subscription(subscription)
+        await self._subscriptions.subscribe(name, subscription)
+        return Response(status_code=204)
+
+    async def unsubscribe(
+        self, tenant: str, namespace: str, topic: str, subscription: str, force: bool = False
+    ) -> Response:
+        """Delete a subscription of all segments. 404: there is none. 412: it has consumers."""
+        name = await self._named(tenant, namespace, topic)
+        await self._subscriptions.unsubscribe(name, subscription, is_forced=force)
+        return Response(status_code=204)
+
+    async def seek(
+        self, tenant: str, namespace: str, topic: str, subscription: str, timestamp: int
+    ) -> Response:
+        """Go on, in all segments, at what was published at or after a time, ms since 1970. Stream
+        consumers get the segments anew, parents before children."""
+        name = await self._named(tenant, namespace, topic)
+        await self._subscriptions.seek(name, subscription, timestamp)
+        return Response(status_code=204)
+
+    async def skip_all(
+        self, tenant: str, namespace: str, topic: str, subscription: str
+    ) -> Response:
+        """Forget the whole backlog of a subscription, in all segments."""
+        name = await self._named(tenant, namespace, topic)
+        await self._subscriptions.seek(name, subscription, None)
+        return Response(status_code=204)
+
+    async def auto_scale(self, tenant: str, namespace: str, topic: str) -> Response:
+        """What the topic overrides of its namespace's policy. 204: nothing."""
+        record = await self._scalable.get(await self._named(tenant, namespace, topic))
+        if record.auto_scale is None:
+            return Response(status_code=204)
+        return JSONResponse(_AUTO_SCALE.to_json(record.auto_scale))
+
+    async def set_auto_scale(
+        self, tenant: str, namespace: str, topic: str, request: Request
+    ) -> Response:
+        """Override the policy of the namespace, field by field; what is left out is as there. 412:
+        what is merged would be split again, or a number is too small."""
+        name = await self._named(tenant, namespace, topic)
+        own = _AUTO_SCALE.parse(await request.body())
+        if own is None:
+            raise HttpRefusal(412, "the body is empty: give the policy as a JSON object")
+        check_scaling(self._context, await self._of_namespace(name), own)
+        await self._scalable.set_auto_scale(name, own)
+        return Response(status_code=204)
+
+    async def remove_auto_scale(self, tenant: str, namespace: str, topic: str) -> Response:
+        """Override nothing any more."""
+        await self._scalable.set_auto_scale(await self._named(tenant, namespace, topic), None)
+        return Response(status_code=204)
+
+    async def _policy(self, name: TopicName, record: ScalableTopicRecord) -> ScalePolicy:
+        """What counts for a topic."""
+        policy = ScalePolicy.of_broker(self._context.settings)
+        return policy.over(await self._of_namespace(name)).over(record.auto_scale)
+
+    async def _of_namespace(self, name: TopicName) -> AutoScale | None:
+        return (await self._context.policies.check_namespace(name.namespace_name)).auto_scale
+
     async def stats(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
         """The layout, and what the owners of its segments say, segment by segment and summed. A
         segment whose owner does not answer has no numbers."""
@@ -201,6 +421,7 @@ class _Topics:
         owner = await self._context.admin.owner_of(name, is_authoritative=False, listener="")
         return {
             "controllerBroker": owner.http_url.removeprefix("http://"),
+            "autoScale": _auto_scale(record, await self._policy(name, record)),
             "layout": _layout(name, record, stats),
             **{field: sum(each.get(field, 0) for each in stats) for field in _SUMS},
             "subscriptions": _subscriptions(record, stats),
@@ -230,7 +451,7 @@ class _Segments:
         self._own = OwnSegments(context.topics, context.store)
 
     async def _here(self, tenant: str, namespace: str, topic: str, descriptor: str) -> TopicName:
-        name = naming.topic_of(f"segment://{tenant}/{namespace}/{topic}/{descriptor}")
+        name = segment_at(f"{tenant}/{namespace}", topic, descriptor)
         await self._context.topics.check_namespace(name.namespace_name)
         await self._context.check_owner(name)
         return name
@@ -248,6 +469,74 @@ class _Segments:
         name = await self._here(tenant, namespace, topic, descriptor)
         await self._own.delete(name)
         return Response(status_code=204)
+
+    async def unsubscribe(
+        self,
+        tenant: str,
+        namespace: str,
+        topic: str,
+        descriptor: str,
+        subscription: str,
+        force: bool = False,
+    ) -> dict[str, bool]:
+        """Delete a subscription of a segment, and tell whether there was one."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        found = await self._own.unsubscribe(name, subscription, is_forced=force)
+        return {"found": found}
+
+    async def seek(
+        self,
+        tenant: str,
+        namespace: str,
+        topic: str,
+        descriptor: str,
+        subscription: str,
+        timestamp: int | None = None,
+    ) -> dict[str, bool]:
+        """Move a subscription of a segment to a time of publishing, or its end, and tell whether
+        there was one."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        return {"found": await self._own.seek(name, subscription, timestamp)}
+
+    async def hold_back(
+        self, tenant: str, namespace: str, topic: str, subscription: str, segments: str
+    ) -> Response:
+        """Have stream consumers of a subscription get nothing behind these segments, by their ids
+        with commas between: it goes back on them."""
+        name, ids = await self._held(tenant, namespace, topic, segments)
+        self._context.segment_coordinators.hold_back(name, subscription, ids)
+        return Response(status_code=204)
+
+    async def release(
+        self, tenant: str, namespace: str, topic: str, subscription: str, segments: str
+    ) -> Response:
+        """The subscription has gone back on these segments: look anew at what is drained."""
+        name, ids = await self._held(tenant, namespace, topic, segments)
+        self._context.segment_coordinators.release(name, subscription, ids)
+        return Response(status_code=204)
+
+    async def _held(
+        self, tenant: str, namespace: str, topic: str, segments: str
+    ) -> tuple[TopicName, list[int]]:
+        name = await self._context.topic("persistent", tenant, namespace, topic)
+        await self._context.check_owner(name)
+        if not all(each.isascii() and each.isdigit() for each in segments.split(",")):
+            raise HttpRefusal(412, f"segments must be ids with commas between, got {segments!r}")
+        return name, [int(each) for each in segments.split(",")]
+
+    async def used_up(
+        self, tenant: str, namespace: str, topic: str, descriptor: str
+    ) -> dict[str, bool]:
+        """Whether nothing in a sealed segment is wanted any more."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        return {"usedUp": await self._own.is_used_up(name)}
+
+    async def clients(
+        self, tenant: str, namespace: str, topic: str, descriptor: str
+    ) -> dict[str, int]:
+        """How many producers and consumers of a topic are not known to be of Pulsar 5."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        return {"classic": self._own.classic_clients(name)}
 
     async def subscribe(
         self, tenant: str, namespace: str, topic: str, descriptor: str, subscription: str
@@ -287,17 +576,17 @@ async def _own_stats(context: HttpContext, topic: Topic) -> dict[str, Any]:
     )
 
 
-def _shown(record: ScalableTopicRecord) -> dict[str, Any]:
+def _shown(topic: TopicName, record: ScalableTopicRecord) -> dict[str, Any]:
     """The record in Pulsar's form; -1 for the epoch of a seal that has not been."""
     return {
         "epoch": record.epoch,
         "nextSegmentId": record.next_segment_id,
-        "segments": {str(each.id): _shown_segment(each) for each in record.segments},
+        "segments": {str(each.id): _shown_segment(topic, each) for each in record.segments},
         "properties": record.properties,
     }
 
 
-def _shown_segment(segment: SegmentRecord) -> dict[str, Any]:
+def _shown_segment(topic: TopicName, segment: SegmentRecord) -> dict[str, Any]:
     return {
         "segmentId": segment.id,
         "hashRange": {"start": segment.hash_start, "end": segment.hash_end},
@@ -306,7 +595,7 @@ def _shown_segment(segment: SegmentRecord) -> dict[str, Any]:
         "childIds": segment.children,
         "createdAtEpoch": segment.created_epoch,
         "sealedAtEpoch": -1 if segment.sealed_epoch is None else segment.sealed_epoch,
-    }
+    } | ({} if segment.legacy is None else {"legacyTopicName": str(segment.name_in(topic))})
 
 
 def _layout(
@@ -324,9 +613,60 @@ def _layout(
             "ownerBroker": shown.get("ownerBroker"),
             **{field: shown[field] for field in _SUMS if field in shown},
         }
+    sealed = sum(each.is_sealed for each in record.segments)
+    return {
+        "epoch": record.epoch,
+        "segments": segments,
+        "states": {"ACTIVE": len(record.segments) - sealed, "SEALED": sealed},
+        "splits": record.splits,
+        "merges": record.merges,
+        "underWay": _under_way(record),
+        "lastOperation": _last_operation(record),
+    }
+
+
+def _under_way(record: ScalableTopicRecord) -> dict[str, Any] | None:
     change = record.change
-    under_way = None if change is None else {"operation": change.kind, "segmentIds": change.parents}
-    return {"epoch": record.epoch, "segments": segments, "underWay": under_way}
+    if change is None:
+        return None
+    return {"operation": change.kind, "segmentIds": change.parents, "begunAt": change.begun_ms}
+
+
+def _last_operation(record: ScalableTopicRecord) -> dict[str, Any] | None:
+    """Pulsar's fields, and in our own how long it took, and held up publishing, in ms."""
+    last = record.last_change
+    if last is None:
+        return None
+    return {
+        "operation": last.kind,
+        "segmentIds": last.parents,
+        "status": "COMPLETED",
+        "at": last.ended_ms,
+        "tookMs": max(0, last.ended_ms - last.begun_ms),
+        "stalledMs": last.stalled_ms,
+    }
+
+
+def _auto_scale(record: ScalableTopicRecord, policy: ScalePolicy) -> dict[str, Any]:
+    """What counts for the topic, by the names of Pulsar's policy, and when it was last scaled."""
+    counts: dict[str, Any] = {
+        "is_on": policy.is_on,
+        "segments_max": policy.segments_max,
+        "segments_min": policy.segments_min,
+        "depth_max": policy.depth_max,
+        "split_cooldown_s": round(policy.split_cooldown_s),
+        "merge_cooldown_s": round(policy.merge_cooldown_s),
+        "merge_window_s": round(policy.merge_window_s),
+        "consumers_split_msg_rate_in": policy.consumers_split_msg_rate_in,
+        **{f"split_{each}": getattr(policy.split, each) for each in RATES},
+        **{f"merge_{each}": getattr(policy.merge, each) for each in RATES},
+    }
+    return {
+        "policy": _AUTO_SCALE.to_json(AutoScale.model_validate(counts)),
+        "blockedReason": policy.fault or None,
+        "lastSplitAt": last_change_ms(record, parents=(1,)) or None,
+        "lastMergeAt": last_change_ms(record, parents=(2,)) or None,
+    }
 
 
 def _subscriptions(

@@ -173,7 +173,7 @@ async def _delete_topics(context: HttpContext, namespace: str) -> None:
         for whole in await topics.partitioned.names(namespace, domain)
     ]
     for whole in wholes:
-        await topics.partitioned.mark_deleted(whole)
+        await topics.partitioned.mark_deleted(whole, with_scalable=True)
 
     async def delete(topic: TopicName) -> None:
         await context.admin.here(topic)

@@ -21,6 +21,7 @@ from magnetar.broker.base.errors import (
     NotAllowedError,
     PartitionCountError,
     RequestError,
+    TopicConflictError,
     TopicNotFoundError,
 )
 from magnetar.broker.base.json_values import Flag, WholeNumber
@@ -268,6 +269,11 @@ class _Life:
         """Delete a topic. 412: somebody uses it. 409: it is a partitioned one."""
         name = await self._named(tenant, namespace, topic)
         await self._check_plain(name, 409)
+        if await self._topics.scalable.segment(name) is not None:
+            raise TopicConflictError(
+                f"{name} is a part of the scalable topic {naming.resolved_name(name.partitioned)}: "
+                "delete that one"
+            )
         await self._context.admin.here(name)
         await self._topics.removal.delete(name, is_forced=force)
         return Response(status_code=204)

@@ -13,6 +13,7 @@ from magnetar.broker.cluster.balance.sampler import ProcessUsage
 from magnetar.broker.cluster.composition import Cluster
 from magnetar.broker.cluster.health import BrokerHealth
 from magnetar.broker.cluster.ownership.records import BrokerRecord
+from magnetar.broker.features.scalable import AutoScaling
 from magnetar.broker.security.audit import Audit
 from magnetar.broker.topics.at_rest.walk import TopicsAtRest
 from magnetar.broker.topics.services import Services
@@ -46,6 +47,7 @@ class BrokerView:
     health: BrokerHealth
     upkeep: Upkeep
     at_rest: TopicsAtRest
+    auto_scaling: AutoScaling
     audit: Audit
     collectors: "Sequence[Collector]"
     """What else in this process `/metrics` shows."""

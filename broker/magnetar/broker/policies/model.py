@@ -12,6 +12,7 @@ refused. Units and meanings of numbers are those of Pulsar's HTTP interface (a l
 or 0 is none), so that every value can be given back as it was set.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Literal, Self, TypeVar
 
@@ -271,6 +272,56 @@ class InactiveTopic(PolicyValue):
             raise InvalidPolicyError("maxInactiveDurationSeconds must be positive")
 
 
+class AutoScale(PolicyValue):
+    """Splits and merges of scalable topics by load; what is not set is as one level below.
+
+    Units are those of the settings: messages, bytes and seconds, rates per second.
+    """
+
+    is_on: Flag | None = _pulsars("enabled", None)
+    segments_max: WholeNumber | None = _pulsars("maxSegments", None)
+    segments_min: WholeNumber | None = _pulsars("minSegments", None)
+    depth_max: WholeNumber | None = _pulsars("maxDagDepth", None)
+    split_cooldown_s: WholeNumber | None = _pulsars("splitCooldownSeconds", None)
+    merge_cooldown_s: WholeNumber | None = _pulsars("mergeCooldownSeconds", None)
+    merge_window_s: WholeNumber | None = _pulsars("mergeWindowSeconds", None)
+    rebucket_cooldown_s: WholeNumber | None = _pulsars("rebucketCooldownSeconds", None)
+    """Kept, without effect: there are no entry buckets."""
+    consumers_split_msg_rate_in: Number | None = _pulsars(
+        "splitVsRebucketMinMsgRateInThreshold", None
+    )
+    split_msg_rate_in: Number | None = _pulsars("splitMsgRateInThreshold", None)
+    split_msg_rate_out: Number | None = _pulsars("splitMsgRateOutThreshold", None)
+    split_bytes_rate_in: Number | None = _pulsars("splitBytesRateInThreshold", None)
+    split_bytes_rate_out: Number | None = _pulsars("splitBytesRateOutThreshold", None)
+    merge_msg_rate_in: Number | None = _pulsars("mergeMsgRateInThreshold", None)
+    merge_msg_rate_out: Number | None = _pulsars("mergeMsgRateOutThreshold", None)
+    merge_bytes_rate_in: Number | None = _pulsars("mergeBytesRateInThreshold", None)
+    merge_bytes_rate_out: Number | None = _pulsars("mergeBytesRateOutThreshold", None)
+
+    def check(self) -> None:
+        for name, field in type(self).model_fields.items():
+            value, least = getattr(self, name), _AUTO_SCALE_LEAST.get(name, 0)
+            if value is not None and value < least:
+                raise InvalidPolicyError(
+                    f"{field.serialization_alias} must be at least {least}, got {value}"
+                )
+            if value == 0 and name in _AUTO_SCALE_POSITIVE:
+                raise InvalidPolicyError(f"{field.serialization_alias} must be positive")
+
+
+_AUTO_SCALE_LEAST: Mapping[str, int] = {"segments_max": 1, "segments_min": 1, "depth_max": 1}
+_AUTO_SCALE_POSITIVE = frozenset(
+    {
+        "split_msg_rate_in",
+        "split_msg_rate_out",
+        "split_bytes_rate_in",
+        "split_bytes_rate_out",
+        "consumers_split_msg_rate_in",
+    }
+)
+
+
 class Policies(PolicyValue):
     """The policies of a topic, a namespace or a broker: as they are stored, and as they are used.
 
@@ -465,6 +516,8 @@ class NamespaceRecord(Record):
     """By subscription, of any topic in it: the roles that alone may use it."""
     properties: dict[str, str] = Field(default_factory=dict)
     allowed_clusters: tuple[str, ...] | None = None
+    auto_scale: AutoScale | None = None
+    """Of its scalable topics; those that have one of their own override it field by field."""
     subscription_auth_mode: AuthMode | None = None
     schema_auto_update: str | None = None
     """A former name of strategies; see `SchemaCompatibility`."""

@@ -476,6 +476,12 @@ POLICIES: Final[tuple[Policy, ...]] = (
         unset="None",
     ),
     Policy(
+        field="auto_scale",
+        acts="features/scalable/auto_scaling.py",
+        namespace="scalableTopicAutoScalePolicy",
+        key="scalableTopicAutoScalePolicy",
+    ),
+    Policy(
         field="replication_clusters",
         acts="features/replication/replication.py",
         namespace="replication",

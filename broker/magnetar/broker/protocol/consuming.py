@@ -11,6 +11,7 @@ are taken as ranges (`acknowledge`).
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 
@@ -26,6 +27,7 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.cluster.ownership.protocol import Destination
 from magnetar.broker.features.compaction import Compaction
+from magnetar.broker.features.scalable import SegmentSealing
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.pending_acks import Ack
 from magnetar.broker.features.transactions.topic_transactions import transactions_of
@@ -325,8 +327,18 @@ class Consuming:
                 return await position_at_time(attached.topic.log, request.message_publish_time), ()
             return position_of(request.message_id), request.message_id.ack_set
 
+        topic, subscription = attached.topic, attached.subscription
+        sealing = topic.find(SegmentSealing)
+        is_sealed_part = (
+            sealing is not None and sealing.is_part and topic.log.terminated is not None
+        )
+        around: AbstractAsyncContextManager[None] = nullcontext()
+        if is_sealed_part and subscription.is_durable:
+            whole = self._services.topics.whole_subscriptions
+            around = whole.rewinding(topic.name, subscription.name)
         try:
-            await attached.subscription.seek(attached.consumer, find)
+            async with around:
+                await subscription.seek(attached.consumer, find)
         except LedgerError as error:
             raise UnknownFailureError(f"the position was not found: {error}") from error
         self._link.write(replies.success(request.request_id))
@@ -492,7 +504,9 @@ class Attacher:
                 return NonDurableCursor(
                     topic.log, request.subscription, initial=initial, words=words
                 )
-            if topic.name.is_segment and request.subType == EXCLUSIVE and initial == LATEST:
+            sealing = topic.find(SegmentSealing)
+            is_part = sealing is not None and sealing.is_part
+            if is_part and request.subType == EXCLUSIVE and initial == LATEST:
                 await topics.scalable.subscribe_behind(topic.name, request.subscription)
             properties = {each.key: each.value for each in request.subscription_properties}
             return await topics.open_cursor(

@@ -60,6 +60,8 @@ class Scalable(Protocol):
 
     async def segment(self, name: TopicName) -> SegmentRecord | None: ...
 
+    async def finish(self, topic: TopicName) -> None: ...
+
     async def create(
         self,
         topic: TopicName,
@@ -223,10 +225,13 @@ class TopicCreation:
         Raises:
             TopicNotFoundError: it does not exist, and must not appear; or one of another kind does.
             NotAllowedError: the namespace has as many topics as it may have.
-            BrokerMetadataError
+            RequestError: a migration that is under way cannot be finished now.
         """
         scalable, called = self._scalable, naming.resolved_name(name)
         record = await scalable.find(name, is_sure=True) if scalable is not None else None
+        if scalable is not None and record is not None and record.is_migrating:
+            await scalable.finish(name)  # It is announced already, and there in a moment.
+            record = await scalable.find(name, is_sure=True)
         if record is not None:
             if record.is_deleted:
                 raise TopicNotFoundError(f"{called} is being deleted")

@@ -214,8 +214,8 @@ class TopicOpener:
         features += [offload, manifests, Scrubbing(topic, log, around, offload.steps)]
         coordinator = self.make_coordinator(topic) if self.make_coordinator is not None else None
         features.extend(each for each in (copying, replicated, coordinator) if each is not None)
-        if topic.name.is_segment:
-            features.append(SegmentSealing(topic, partial(self._scalable.is_sealed, topic.name)))
+        if not naming.is_system_topic(str(topic.name)):
+            features.append(await self._sealing_of(topic))
         if self._spans is not None:
             messages_max = self._settings.tracing_messages_max
             features.append(TopicTrace(str(topic.name), self._spans, messages_max=messages_max))
@@ -231,6 +231,16 @@ class TopicOpener:
             await copying.restore()
         if coordinator is not None:
             await coordinator.restore()
+
+    async def _sealing_of(self, topic: Topic) -> SegmentSealing:
+        """
+        Raises:
+            BrokerMetadataError: whether a topic that has ended was migrated cannot be told now.
+        """
+        name, is_part = topic.name, topic.name.is_segment
+        if topic.log.terminated is not None and not is_part:
+            is_part = await self._scalable.segment(name) is not None
+        return SegmentSealing(topic, partial(self._scalable.is_settled, name), is_part=is_part)
 
     async def _restore_subscriptions(
         self, topic: Topic, log: ManagedLog, names: Sequence[str]

@@ -15,7 +15,7 @@ from magnetar.broker.cluster.partitions import PartitionedTopics
 from magnetar.broker.features.offloading import OffloadSurroundings
 from magnetar.broker.features.replication import ReplicationSurroundings, SubscriptionCounts
 from magnetar.broker.features.replication.sending import Sending
-from magnetar.broker.features.scalable import ScalableTopics
+from magnetar.broker.features.scalable import ScalableTopics, WholeSubscriptions
 from magnetar.broker.features.tracing import Spans
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
@@ -63,6 +63,7 @@ class Topics:
         self.scalable = ScalableTopics(
             store, self.partitioned, clock, segments_max=settings.scalable_segments_max
         )
+        self.whole_subscriptions = WholeSubscriptions(self.scalable)
         self.creation = self._make_creation(settings, random)
         self.ends = TopicEnds(settings, self._table)
         deletion = TopicDeletion(client, store)

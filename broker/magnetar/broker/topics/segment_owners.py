@@ -5,23 +5,33 @@ the one that changes the layout, or divides the segments among consumers. That o
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from pydantic import JsonValue
 
+from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
     ConflictError,
+    NotAllowedError,
+    SubscriptionNotFoundError,
     TopicNotFoundError,
 )
 from magnetar.broker.base.http_client import Answer
 from magnetar.broker.cluster.ownership import Owner, Ownership
+from magnetar.broker.features.retention.trimming import is_used_up
 from magnetar.broker.features.scalable.scalable_topics import durable_subscriptions
 from magnetar.broker.features.scalable.sealing import SegmentSealing
+from magnetar.broker.topic import Topic
+from magnetar.broker.topic.consumer import Consumer
+from magnetar.broker.topic.producer import Producer
+from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topic.termination import terminate
+from magnetar.broker.topics import operating
 from magnetar.broker.topics.registry import Topics
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.position import LATEST
@@ -30,6 +40,12 @@ from magnetar.sdk.wire import TopicName
 _HOPS_MAX = 4
 """To the leader, to the broker that it chooses, and once more if that has just changed."""
 _REASON_CHARACTERS_MAX = 300
+LEGACY = "legacy"
+"""In the place of a segment's descriptor: the plain topic; with an index behind it, a partition."""
+_MARK = "__pulsar.v5.managed"
+"""Metadata of producers and consumers of Pulsar 5 on plain topics and partitions."""
+_OF_SEGMENT = re.compile(r".+-seg-[0-9]+", re.DOTALL)
+"""How clients of Pulsar 5 name their consumers, the names that users give them included."""
 
 
 class Asks(Protocol):
@@ -41,6 +57,18 @@ class Asks(Protocol):
             BrokerMetadataError: nothing usable came back.
         """
         ...
+
+
+class Holds(Protocol):
+    """Holds segments back; `SegmentCoordinators` does."""
+
+    def hold_back(
+        self, topic: TopicName, subscription: str, segment_ids: Collection[int]
+    ) -> None: ...
+
+    def release(
+        self, topic: TopicName, subscription: str, segment_ids: Collection[int]
+    ) -> None: ...
 
 
 class OwnSegments:
@@ -61,9 +89,15 @@ class OwnSegments:
             if await scalable.segment(segment) is None:
                 raise TopicNotFoundError(f"{segment} does not exist")
             raise ConflictError(f"{segment} is neither being split nor merged: it is not sealed")
-        topic = await self._topics.get(segment)
+        try:
+            topic = await self._topics.get(segment, may_create=segment.is_segment)
+        except TopicNotFoundError:
+            if segment.is_segment:
+                raise
+            return []  # A topic that was deleted since its migration began has nothing to seal.
         sealing = topic.find(SegmentSealing)
-        assert sealing is not None, f"{segment} is no segment"
+        if sealing is None:
+            raise NotAllowedError(f"{segment} is a topic of the brokers' own: it is not migrated")
         sealing.begin()
         await terminate(topic)
         await sealing.wait_placed()
@@ -79,6 +113,64 @@ class OwnSegments:
             await self._topics.removal.delete(segment, is_forced=True)
         except TopicNotFoundError:
             pass  # Nobody has used it, or it was deleted before.
+
+    async def unsubscribe(self, segment: TopicName, subscription: str, *, is_forced: bool) -> bool:
+        """Delete a subscription of a segment; False: it has none of that name.
+
+        Raises:
+            RequestError: it is not deleted, or nobody knows.
+        """
+        topic, found = await self._subscription(segment, subscription)
+        if topic is None or found is None:
+            return False
+        await topic.subscriptions.delete(found, is_forced=is_forced)
+        return True
+
+    async def seek(self, segment: TopicName, subscription: str, publish_ms: int | None) -> bool:
+        """Have a subscription of a segment go on at a time of publishing; None: at the end.
+
+        Raises:
+            RequestError: it has not moved, or nobody knows.
+        """
+        topic, found = await self._subscription(segment, subscription)
+        if topic is None or found is None:
+            return False
+        if publish_ms is None:
+            await operating.reset(found, LATEST)
+        else:
+            await operating.reset_to_time(topic, found, publish_ms)
+        return True
+
+    async def _subscription(
+        self, segment: TopicName, name: str
+    ) -> tuple[Topic | None, Subscription | None]:
+        try:
+            topic = await self._topics.get(segment, may_create=False)
+            return topic, operating.subscription_of(topic, name)
+        except (TopicNotFoundError, SubscriptionNotFoundError):
+            return None, None
+
+    async def is_used_up(self, segment: TopicName) -> bool:
+        """Whether nothing in a sealed segment is wanted any more.
+
+        Raises:
+            RequestError: that cannot be told now.
+        """
+        try:
+            topic = await self._topics.get(segment, may_create=False)
+        except TopicNotFoundError:
+            return True  # It is gone with all it had.
+        return is_used_up(topic, now_ms=topic.clock.wall_ms())
+
+    def classic_clients(self, segment: TopicName) -> int:
+        """How many producers and consumers of a topic are not known to be of Pulsar 5."""
+        topic = self._topics.served(segment)
+        if topic is None:
+            return 0
+        clients: list[Producer | Consumer] = list(topic.producers.values())
+        for subscription in topic.subscriptions.values():
+            clients += subscription.consumers
+        return sum(not _is_of_version_5(each) for each in clients)
 
     async def subscribe(self, segment: TopicName, subscription: str) -> None:
         """Have a durable subscription at the present end of a segment; one that is there stays.
@@ -116,6 +208,8 @@ class SegmentOwnersAnywhere:
         self.own = own
         self._ownership = ownership
         self._others = others
+        self.coordinators: Holds | None = None
+        """The coordinators of this broker."""
 
     async def seal(self, segment: TopicName) -> Sequence[str]:
         """Have the owner seal a segment; returns its durable subscriptions.
@@ -146,6 +240,81 @@ class SegmentOwnersAnywhere:
         else:
             await self._ask(owner, "DELETE", segment, "")
 
+    async def unsubscribe(self, segment: TopicName, subscription: str, *, is_forced: bool) -> bool:
+        """Have the owner of a segment delete a subscription; False: it has none of that name.
+
+        Raises:
+            RequestError: it is not deleted, or nobody knows.
+        """
+        owner = await self._ownership.owner_of(segment)
+        if owner.is_self:
+            return await self.own.unsubscribe(segment, subscription, is_forced=is_forced)
+        action = f"/subscription/{quote(subscription, safe='')}"
+        query = "&force=true" if is_forced else ""
+        found = await self._ask(owner, "DELETE", segment, action, query)
+        return isinstance(found, dict) and found.get("found") is True
+
+    async def seek(self, segment: TopicName, subscription: str, publish_ms: int | None) -> bool:
+        """Have the owner of a segment move a subscription to a time of publishing, or the end.
+
+        Raises:
+            RequestError: it has not moved, or nobody knows.
+        """
+        owner = await self._ownership.owner_of(segment)
+        if owner.is_self:
+            return await self.own.seek(segment, subscription, publish_ms)
+        action = f"/subscription/{quote(subscription, safe='')}/seek"
+        query = f"&timestamp={publish_ms}" if publish_ms is not None else ""
+        found = await self._ask(owner, "POST", segment, action, query)
+        return isinstance(found, dict) and found.get("found") is True
+
+    async def hold_back(
+        self, topic: TopicName, subscription: str, segment_ids: Collection[int], *, ends: bool
+    ) -> None:
+        """Have the owner of a topic's name give out nothing behind these segments, or again.
+
+        Raises:
+            RequestError: nobody knows whether it does.
+        """
+        owner = await self._ownership.owner_of(topic)
+        if owner.is_self:
+            assert self.coordinators is not None, "set when the broker is composed"
+            change = self.coordinators.release if ends else self.coordinators.hold_back
+            change(topic, subscription, segment_ids)
+            return
+        local = quote(topic.local_name, safe="")
+        path = f"/admin/v2/segments/{topic.namespace_name}/{local}/held"
+        ids = ",".join(map(str, segment_ids))
+        query = f"&subscription={quote(subscription, safe='')}&segments={ids}"
+        await self._ask_at(owner, "DELETE" if ends else "PUT", topic, path, query)
+
+    async def is_used_up(self, segment: TopicName) -> bool:
+        """Ask the owner whether nothing in a sealed segment is wanted any more.
+
+        Raises:
+            RequestError: that cannot be told now.
+        """
+        owner = await self._ownership.owner_of(segment)
+        if owner.is_self:
+            return await self.own.is_used_up(segment)
+        found = await self._ask(owner, "GET", segment, "/used-up")
+        return isinstance(found, dict) and found.get("usedUp") is True
+
+    async def classic_clients(self, segment: TopicName) -> int:
+        """Ask the owner how many clients of a topic are not known to be of Pulsar 5.
+
+        Raises:
+            RequestError: that cannot be told now.
+        """
+        owner = await self._ownership.owner_of(segment)
+        if owner.is_self:
+            return self.own.classic_clients(segment)
+        found = await self._ask(owner, "GET", segment, "/clients")
+        count = found.get("classic") if isinstance(found, dict) else None
+        if not isinstance(count, int):
+            raise BrokerMetadataError(f"the owner of {segment} did not say which clients it has")
+        return count
+
     async def subscribe(self, segment: TopicName, subscription: str) -> None:
         """Have the owner of a segment make a durable subscription at its present end.
 
@@ -171,25 +340,57 @@ class SegmentOwnersAnywhere:
         found = await self._ask(owner, "GET", segment, action)
         return isinstance(found, dict) and found.get("drained") is True
 
-    async def _ask(self, owner: Owner, method: str, segment: TopicName, action: str) -> JsonValue:
+    async def _ask(
+        self, owner: Owner, method: str, segment: TopicName, action: str, query: str = ""
+    ) -> JsonValue:
+        return await self._ask_at(owner, method, segment, segment_path(segment) + action, query)
+
+    async def _ask_at(
+        self, owner: Owner, method: str, name: TopicName, path: str, query: str
+    ) -> JsonValue:
         base = owner.http_url
         if not base:
-            raise BrokerMetadataError(f"the owner of {segment} has registered no HTTP address")
+            raise BrokerMetadataError(f"the owner of {name} has registered no HTTP address")
         flag = str(owner.is_authoritative).lower()
-        path = f"{segment_path(segment)}{action}?authoritative={flag}"
+        path = f"{path}?authoritative={flag}{query}"
         for _ in range(_HOPS_MAX):
             answer = await self._others.ask(base, method, path)
             if answer.status != 307:
                 return _value_of(answer, base, path)
             parts = urlsplit(answer.headers.get("location", ""))
             base, path = f"{parts.scheme}://{parts.netloc}", f"{parts.path}?{parts.query}"
-        raise BrokerMetadataError(f"the brokers redirect each other for {segment}: try again")
+        raise BrokerMetadataError(f"the brokers redirect each other for {name}: try again")
 
 
 def segment_path(segment: TopicName) -> str:
-    """Path of a segment over HTTP."""
+    """Path of a segment over HTTP; of a plain topic or partition, too, that is migrated."""
     topic, _, descriptor = segment.local_name.rpartition("/")
+    if not segment.is_segment:
+        topic = segment.partitioned.local_name
+        descriptor = f"{LEGACY}{max(segment.partition_index, 0)}"
+        if segment.partition_index < 0:
+            descriptor = LEGACY
     return f"/admin/v2/segments/{segment.namespace_name}/{quote(topic, safe='')}/{descriptor}"
+
+
+def segment_at(namespace: str, topic: str, descriptor: str) -> TopicName:
+    """The name that `segment_path` has made a path of.
+
+    Raises:
+        InvalidTopicNameError: it has not.
+    """
+    index = descriptor.removeprefix(LEGACY)
+    if descriptor == LEGACY:
+        return naming.topic_of(f"persistent://{namespace}/{topic}")
+    if index != descriptor and index.isascii() and index.isdigit():
+        return naming.topic_of(f"persistent://{namespace}/{topic}").partition(int(index))
+    return naming.topic_of(f"segment://{namespace}/{topic}/{descriptor}")
+
+
+def _is_of_version_5(client: Producer | Consumer) -> bool:
+    """Stream and checkpoint consumers do not say so by metadata, but stream consumers by names."""
+    is_marked = client.metadata.get(_MARK) == "true"
+    return is_marked or _OF_SEGMENT.fullmatch(client.name) is not None
 
 
 def _value_of(answer: Answer, base: str, path: str) -> JsonValue:

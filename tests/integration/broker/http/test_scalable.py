@@ -74,12 +74,65 @@ async def test_statistics_are_those_of_all_segments(tmp_path: Path) -> None:
             "ACTIVE",
             "ACTIVE",
         ]
+        assert stats["layout"]["states"] == {"ACTIVE": 2, "SEALED": 1}
+        assert (stats["layout"]["splits"], stats["layout"]["merges"]) == (1, 0)
+        last = stats["layout"]["lastOperation"]
+        assert (last["operation"], last["segmentIds"]) == ("SPLIT", [0])
+        assert 0 <= last["stalledMs"] <= last["tookMs"] + 1
+        assert stats["autoScale"]["policy"]["maxSegments"] == 64
+        assert stats["autoScale"]["lastSplitAt"] == last["at"]
         assert stats["storageSize"] > 0
+        page = (await ask(port, "GET", "/metrics")).text
+        for line in (
+            "magnetar_broker_segment_splits_total 1.0",
+            "magnetar_broker_segment_change_age_seconds 0.0",
+            'magnetar_broker_segments{state="active"} 2.0',
+            'magnetar_broker_segments{state="sealed"} 1.0',
+        ):
+            assert line in page
         subscription = stats["subscriptions"]["s"]
         assert subscription["msgBacklog"] == 3
         assert set(subscription["segments"]) == {"0", "1", "2"}
         assert subscription["segments"]["0"]["consumerCount"] == 1
         await client.close()
+
+
+async def test_a_topic_and_its_namespace_have_policies_of_splits_and_merges_by_load(
+    tmp_path: Path,
+) -> None:
+    own, space = f"{PATH}/autoScalePolicy", "/admin/v2/namespaces/public/default"
+    of_namespace = f"{space}/scalableTopicAutoScalePolicy"
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        assert (await ask(port, "PUT", PATH)).status == 204
+        for path in (own, of_namespace):
+            assert (await ask(port, "GET", path)).status == 204
+            wanted = {"enabled": False, "maxSegments": 8, "splitMsgRateInThreshold": 20_000.0}
+            assert (await ask(port, "POST", path, wanted)).status == 204
+            assert (await ask(port, "GET", path)).json == wanted
+            for wrong in ({"maxSegments": 0}, {"mergeMsgRateInThreshold": 30_000.0}):
+                assert (await ask(port, "POST", path, wrong)).status == 412, wrong
+        shown = (await ask(port, "GET", space)).json
+        assert shown["scalableTopicAutoScalePolicy"]["maxSegments"] == 8
+        # It goes with the policy of the namespace, and would not without it.
+        assert (await ask(port, "POST", own, {"mergeMsgRateInThreshold": 10_000.0})).status == 204
+        assert (await ask(port, "DELETE", of_namespace)).status == 204
+        assert (await ask(port, "POST", own, {"mergeMsgRateInThreshold": 10_000.0})).status == 412
+        assert (await ask(port, "DELETE", own)).status == 204
+        assert (await ask(port, "GET", own)).status == 204
+
+
+async def test_policies_and_permissions_of_a_topic_hold_for_its_segments(tmp_path: Path) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port = broker.http_port
+        assert (await ask(port, "PUT", PATH)).status == 204
+        assert (await ask(port, "POST", f"{PLAIN}/messageTTL?messageTTL=7")).status == 204
+        segment = await broker.services.topics.get(parse_topic_name(ROOT))
+        assert segment.policies.message_ttl_s == 7
+        assert (await ask(port, "POST", f"{PATH}/permissions/role", ["consume"])).status == 204
+        for path in (PATH, PLAIN):
+            assert (await ask(port, "GET", f"{path}/permissions")).json["role"] == ["consume"]
+        assert (await ask(port, "DELETE", f"{PATH}/permissions/role")).status == 204
 
 
 async def test_a_topic_with_subscriptions_is_deleted_by_force_only_and_leaves_nothing(

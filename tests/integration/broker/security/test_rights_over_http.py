@@ -125,6 +125,8 @@ TABLE: dict[tuple[str, str, Any], set[str]] = {
     ("GET", "/admin/v2/scalable/acme/ns/table", None): {"admin", "writer", "reader"},
     ("PUT", "/admin/v2/scalable/acme/ns/made", None): {"admin"},
     ("POST", "/admin/v2/scalable/acme/ns/made/split/0", None): set(),
+    ("POST", "/admin/v2/scalable/acme/ns/made/autoScalePolicy", None): {"admin"},
+    ("POST", "/admin/v2/scalable/acme/ns/table/migrate", None): {"admin"},
     ("GET", "/admin/v2/tenants", None): set(),
     ("DELETE", "/admin/v2/tenants/acme", None): set(),
     ("GET", "/admin/v2/brokers", None): set(),
@@ -150,6 +152,7 @@ ALL_ROUTES = {
         rf"|GET {_NAME}/(subscriptions|lastMessageId|getMessageIdByIndex|examinemessage|backlog)"
         rf"|GET {_NAME}/(messageid/1|ledger/1/entry/1)|PUT {_NAME}/backlogSize"
         rf"|(GET|PUT|POST|DELETE) {_NAME}/subscription/s(/.*)?"
+        r"|(PUT|POST|DELETE) /admin/v2/scalable/acme/ns/secret/subscriptions/[^/]+(/.*)?"
     ),
     "one-topic": rf"{_WHO_USES_IT}|POST {_SCHEMA}/schema",
 }

@@ -5,13 +5,18 @@ import json
 import pytest
 
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.base.settings.scaling import RATES
 from magnetar.broker.cluster.balance.load_report import (
+    SEGMENTS_REPORTED_MAX,
     BundleCosts,
     BundleLoad,
     LoadReport,
+    SegmentLoad,
     heaviest,
+    heaviest_segments,
     is_worth_sending,
 )
+from magnetar.ledger.metadata.store import VALUE_BYTES_MAX
 
 COSTS = BundleCosts(BrokerSettings(bundle_bytes_rate_max=100e6))
 
@@ -48,6 +53,33 @@ def test_five_points_of_use_are_sent_and_less_is_not() -> None:
 
 def test_another_set_of_bundles_is_sent() -> None:
     assert is_sent(report(1), report(1, bundle="a/b/0x00000000_0x80000000"))
+
+
+def of_segment(name: str = "segment://a/b/t/0000-ffff-0", **rates: float) -> LoadReport:
+    return LoadReport(segments={name: SegmentLoad(**rates)})
+
+
+def test_a_segments_rate_is_sent_when_it_has_changed_by_a_quarter() -> None:
+    before = of_segment(msg_rate_in=1_000.0)
+    assert is_sent(before, of_segment(msg_rate_in=750.0))
+    assert not is_sent(before, of_segment(msg_rate_in=751.0))
+    assert is_sent(of_segment(bytes_rate_out=7e6), of_segment(bytes_rate_out=1e7))
+
+
+def test_a_change_that_no_split_or_merge_can_hang_on_is_not_sent() -> None:
+    """The threshold of merges is 1,000 messages/s."""
+    assert not is_sent(of_segment(), of_segment(msg_rate_in=100.0))
+    assert is_sent(of_segment(), of_segment(msg_rate_in=101.0))
+
+
+def test_another_set_of_segments_is_sent() -> None:
+    assert is_sent(of_segment(), of_segment("segment://a/b/t/0000-7fff-1"))
+
+
+def test_of_too_many_segments_those_with_the_most_traffic_are_reported() -> None:
+    segments = {str(each): SegmentLoad(msg_rate_in=float(each)) for each in range(10)}
+    assert set(heaviest_segments(segments, COSTS, count=2)) == {"8", "9"}
+    assert heaviest_segments(segments, COSTS, count=10) == segments
 
 
 def test_an_unchanged_report_is_sent_after_a_long_time() -> None:
@@ -89,3 +121,8 @@ def test_a_report_of_a_thousand_bundles_fits_a_node() -> None:
     text = LoadReport(bundles=bundles).model_dump_json(exclude_defaults=True)
     assert len(text) < 500_000
     assert LoadReport.model_validate(json.loads(text)).bundles == bundles
+    rates = dict.fromkeys(RATES, 99999999.9)
+    name = "segment://tenant/namespace/" + "t" * 240 + "/0000-ffff-"
+    segments = {f"{name}{n}": SegmentLoad(**rates) for n in range(SEGMENTS_REPORTED_MAX)}
+    text = LoadReport(bundles=bundles, segments=segments).model_dump_json(exclude_defaults=True)
+    assert len(text) < VALUE_BYTES_MAX

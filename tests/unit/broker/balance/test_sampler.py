@@ -81,6 +81,21 @@ def test_rates_are_growth_over_time() -> None:
     assert report.network_in_percent == pytest.approx(0.1)
 
 
+def test_segments_are_reported_one_by_one_whoever_owns_their_bundle() -> None:
+    def segment(*counters: int) -> TopicCounts:
+        name = TopicName.parse("segment://acme/other/t/0000-7fff-1")
+        return TopicCounts(name, 0, 0, *counters)
+
+    sampler = LoadSampler(CAPACITY, COSTS)
+    first = sample(sampler, [segment(0, 0, 0, 0), topic(1)], now_s=10.0)
+    assert list(first.segments) == ["segment://acme/other/t/0000-7fff-1"]
+    report = sample(sampler, [segment(50, 5000, 25, 2500)], now_s=15.0)
+    (load,) = report.segments.values()
+    assert (load.msg_rate_in, load.bytes_rate_in) == (10.0, 1000.0)
+    assert (load.msg_rate_out, load.bytes_rate_out) == (5.0, 500.0)
+    assert report.segments_left_off == 0
+
+
 def test_a_look_in_between_changes_no_rate_of_the_next_sample() -> None:
     sampler = LoadSampler(CAPACITY, COSTS)
     sample(sampler, [], now_s=0.0)

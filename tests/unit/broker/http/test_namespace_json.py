@@ -20,7 +20,8 @@ _FIELDS = """
     deduplicationSnapshotIntervalSeconds subscription_types_enabled properties
     resource_group_name migrated dispatcherPauseOnAckStatePersistentEnabled entryFilters
 """
-FIELDS = frozenset(_FIELDS.split())
+FIELDS = frozenset({*_FIELDS.split(), "scalableTopicAutoScalePolicy"})
+"""The last one is of Pulsar 5."""
 
 _ALWAYS = """
     auth_policies replication_clusters allowed_clusters bundles backlog_quota_map

@@ -187,6 +187,27 @@ def test_where_order_is_the_clients_matter_all_segments_are_given_out() -> None:
     assert assignment.undrained == ()
 
 
+def test_a_parent_on_which_the_subscription_goes_back_holds_all_that_came_of_it_back() -> None:
+    """Over generations: 1 is drained, and its children wait for 0 all the same."""
+    assignment = _of(_FAMILY)
+    assignment.register("a", "A")
+    assignment.drained([0])
+    assignment.drained([1])
+    assert _news(assignment.hold_back([0])) == {"A": [0]}
+    assert assignment.undrained == [], "nobody is asked about it while it moves"
+    assert _news(assignment.drained([0])) == {}
+    assignment.release([0])
+    assert [each.id for each in assignment.undrained] == [0]
+    assert sorted(_news(assignment.drained([0]))["A"]) == [2, 3, 4]
+
+
+def test_a_segment_that_was_found_drained_while_it_was_left_is_given_again() -> None:
+    assignment = _of(_FAMILY)
+    assignment.register("a", "A")
+    assignment.drained([0])
+    assert _news(assignment.release([0])) == {"A": [0]}
+
+
 def test_what_was_drained_says_nothing_of_a_later_topic_of_the_name() -> None:
     assignment = _of(_FAMILY)
     assignment.register("a", "A")

@@ -115,7 +115,7 @@ def test_no_change_begins_whose_record_the_store_might_refuse_at_the_commit(
         done = split(with_filler(size), 0)
         assert len(done.encode()) == changes.RECORD_BYTES_MAX < VALUE_BYTES_MAX
     else:
-        with pytest.raises(NotAllowedError, match="has had 1 segments"):
+        with pytest.raises(NotAllowedError, match="has 1 segments"):
             split(with_filler(size), 0)
 
 

@@ -1,7 +1,7 @@
 """Scalable topics on a real embedded metadata store: changes, crashes between their steps, ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from magnetar.broker.cluster.partitions import PartitionedTopics
 from magnetar.broker.features.scalable import RecordLayouts, ScalableTopicRecord, ScalableTopics
 from magnetar.broker.features.scalable.scalable_topics import durable_subscriptions
 from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_node
+from magnetar.ledger.errors import NoNodeError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.position import EARLIEST
@@ -38,8 +39,14 @@ class Owners:
         self.deleted: list[TopicName] = []
         self.subscribed: list[tuple[int, str]] = []
         self.failures = 0
+        self.used_up: set[TopicName] = set()
+        """Sealed segments that nobody needs any more."""
         self.gained: dict[TopicName, list[str]] = {}
         """Subscriptions that are made on a segment right before it is sealed."""
+        self.steps: list[str] = []
+        """Of seeks, in their order."""
+        self.on_unsubscribe: Callable[[], Awaitable[None]] | None = None
+        """Called once, before a subscription is deleted."""
         self.on_sealed: Callable[[], Awaitable[None]] | None = None
         """Called once, between a seal and its answer."""
 
@@ -63,6 +70,36 @@ class Owners:
 
     async def is_drained(self, segment: TopicName, subscription: str) -> bool:
         return False
+
+    async def classic_clients(self, segment: TopicName) -> int:
+        return 0
+
+    async def unsubscribe(self, segment: TopicName, subscription: str, *, is_forced: bool) -> bool:
+        self._fail()
+        path = cursor_path(naming.log_path(segment), subscription)
+        on_unsubscribe, self.on_unsubscribe = self.on_unsubscribe, None
+        if on_unsubscribe is not None:
+            await on_unsubscribe()
+        try:
+            await self._store.delete(path)
+        except NoNodeError:
+            return False
+        return True
+
+    async def seek(self, segment: TopicName, subscription: str, publish_ms: int | None) -> bool:
+        self.steps.append(f"seek {segment.segment_id}")
+        self._fail()
+        return subscription in await durable_subscriptions(self._store, segment)
+
+    async def hold_back(
+        self, topic: TopicName, subscription: str, segment_ids: Collection[int], *, ends: bool
+    ) -> None:
+        assert (topic, subscription) == (TOPIC, "s")
+        self.steps.append(f"{'release' if ends else 'hold back'} {list(segment_ids)}")
+
+    async def is_used_up(self, segment: TopicName) -> bool:
+        self._fail()
+        return segment in self.used_up
 
     def _fail(self) -> None:
         if self.failures:
@@ -238,8 +275,49 @@ async def test_a_change_is_finished_by_another_broker_wherever_the_first_one_cra
         assert await scene.subscriptions(child) == ["s"]
 
 
-async def _crash(_topic: TopicName) -> None:
+async def _crash(_topic: TopicName, *, is_first: bool = False) -> None:
     raise _CrashError
+
+
+async def test_a_split_is_counted_with_its_time_and_its_stall_and_the_record_says_so(
+    scene: Scene,
+) -> None:
+    await scene.create()
+    clock = scene.topics._clock
+    assert isinstance(clock, ManualClock)
+
+    async def pause() -> None:
+        clock.advance(700)
+
+    scene.owners.on_sealed = pause
+    await scene.topics.split(TOPIC, 0)
+    await scene.topics.merge(TOPIC, 1, 2)
+    counts = scene.topics.counts
+    assert (counts.splits, counts.merges, counts.failures) == (1, 1, 0)
+    assert (counts.seconds, counts.stall_s_max) == (0.7, 0.7)
+    record = await scene.record()
+    assert (record.splits, record.merges) == (1, 1)
+    assert record.last_change is not None
+    assert (record.last_change.kind, record.last_change.stalled_ms) == ("MERGE", 0)
+
+
+async def test_the_stall_of_a_change_that_was_taken_over_counts_from_its_begin(
+    scene: Scene,
+) -> None:
+    await scene.create()
+    scene.owners.failures = 1
+    with pytest.raises(ServiceNotReadyError):
+        await scene.topics.split(TOPIC, 0)
+    other = scene.broker()
+    clock = other._clock
+    assert isinstance(clock, ManualClock)
+    clock.advance(5_000)
+    await other.finish(TOPIC)
+    assert scene.topics.counts.failures == 1
+    assert (other.counts.stall_s_max, other.counts.seconds) == (5.0, 5.0)
+    record = await scene.record()
+    assert record.last_change is not None
+    assert record.last_change.stalled_ms == 5_000
 
 
 async def test_brokers_that_finish_a_change_side_by_side_commit_it_once(scene: Scene) -> None:
@@ -366,7 +444,7 @@ async def test_a_change_that_goes_on_is_left_to_the_broker_that_began_it(scene: 
         lambda: followed.known is not None and followed.known.epoch == 2, "the layout is heard of"
     )
     assert heard.is_set()
-    assert (scene.topics.changes_finished, other.changes_finished) == (1, 0)
+    assert (scene.topics.counts.finished, other.counts.finished) == (1, 0)
     assert followed._timer is None
     followed.close()
 

@@ -18,7 +18,7 @@ class _Scene:
         self.is_sealed = False
         self.questions = 0
         topic: Any = SimpleNamespace(name="segment", log=SimpleNamespace(terminated=terminated))
-        self.sealing = SegmentSealing(cast(TopicPort, topic), self._ask)
+        self.sealing = SegmentSealing(cast(TopicPort, topic), self._ask, is_part=True)
 
     async def _ask(self) -> bool:
         self.questions += 1

@@ -18,6 +18,7 @@ from pydantic_settings import (
 from magnetar.broker.base.listeners import parse_listeners
 from magnetar.broker.base.settings.objects import ObjectSettings
 from magnetar.broker.base.settings.policies import PolicySettings
+from magnetar.broker.base.settings.scaling import ScalingSettings
 
 _MIB = 1 << 20
 
@@ -25,11 +26,13 @@ _MIB = 1 << 20
 class BrokerSettings(
     ObjectSettings,
     PolicySettings,
+    ScalingSettings,
     BaseSettings,
 ):
     """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.
 
-    What topics and namespaces can have of their own is in `base/settings/policies.py`.
+    What topics and namespaces can have of their own is in `base/settings/policies.py`, splits and
+    merges by load are in `base/settings/scaling.py`.
     """
 
     model_config = SettingsConfigDict(env_prefix="MAGNETAR_BROKER_", frozen=True)
@@ -1330,6 +1333,8 @@ class BrokerSettings(
             )
         if self.bundles_per_namespace_max < self.bundles_per_namespace:
             raise ValueError("bundles_per_namespace_max must not be below bundles_per_namespace")
+        if self.scalable_segments_min > self.scalable_segments_max:
+            raise ValueError("scalable_segments_min must not be above scalable_segments_max")
         if self.lease_proof_share * 2 > self.lease_share:
             raise ValueError("lease_share must be at least twice lease_proof_share")
         listeners = parse_listeners(self.advertised_listeners)

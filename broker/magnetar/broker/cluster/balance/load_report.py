@@ -8,6 +8,9 @@ bytes as shares of what one bundle should have at most (the limits at which it i
 Costs add up over bundles, so the cost of a move is known before it is made; use of the processor,
 which is noisy and belongs to no bundle, only says that a broker is in trouble.
 
+Segments of scalable topics are reported one by one, as well: the owner of such a topic decides by
+them what is split and merged (`features/scalable/auto_scaling.py`).
+
 Source: managed-ledger sheet, section 11.
 """
 
@@ -16,6 +19,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ConfigDict, Field
 
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.base.settings.scaling import RATES
 
 BUNDLES_REPORTED_MAX = 2_000
 """Bundles with numbers of their own, about 100 bytes each: a node holds 1 MB. What a broker has
@@ -26,6 +30,15 @@ CHANGE_SHARE = 0.1
 
 USAGE_CHANGE_POINTS = 5.0
 """So much less or more use of the machine is worth one as well: half of what shedding looks for."""
+
+SEGMENTS_REPORTED_MAX = 1_000
+"""Segments with rates of their own, up to 400 bytes each, beside the bundles in one node."""
+
+SEGMENT_CHANGE_SHARE = 0.25
+"""A change of a segment's rate by this much is worth a report. Pulsar's value."""
+
+_SEGMENT_FLOOR_SHARE = 0.1
+"""Of the threshold of merges: no decision hangs on smaller changes of a rate."""
 
 _COST_OF_A_BUNDLE = 0.001
 """Of its mere existence: empty bundles are spread, and never worth a move."""
@@ -58,6 +71,17 @@ class BundleLoad(BaseModel):
         return self.bytes_rate_in + self.bytes_rate_out
 
 
+class SegmentLoad(BaseModel):
+    """What passes through one segment of a scalable topic, per second, as of a bundle."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    msg_rate_in: float = Field(default=0.0, ge=0)
+    msg_rate_out: float = Field(default=0.0, ge=0)
+    bytes_rate_in: float = Field(default=0.0, ge=0)
+    bytes_rate_out: float = Field(default=0.0, ge=0)
+
+
 class LoadReport(BaseModel):
     """A broker's report."""
 
@@ -74,6 +98,10 @@ class LoadReport(BaseModel):
     bundles: dict[str, BundleLoad] = Field(
         default_factory=dict, description="By tenant/namespace/bundle; the heaviest, if too many."
     )
+    segments: dict[str, SegmentLoad] = Field(
+        default_factory=dict, description="Loaded segments by name; the heaviest, if too many."
+    )
+    segments_left_off: int = Field(default=0, ge=0, description="Loaded ones that are not listed.")
 
     @property
     def usage_percent(self) -> float:
@@ -108,6 +136,24 @@ class BundleCosts:
             + bytes_rate / limits.bundle_bytes_rate_max
         )
 
+    def cost_of_segment(self, load: SegmentLoad) -> float:
+        """The worth of what passes through a segment."""
+        return self.cost_of_topic(
+            sessions=0,
+            msg_rate=load.msg_rate_in + load.msg_rate_out,
+            bytes_rate=load.bytes_rate_in + load.bytes_rate_out,
+        )
+
+    def is_segment_change(self, before: SegmentLoad, now: SegmentLoad) -> bool:
+        """Whether the load of a segment has changed so much that a split may hang on it."""
+        for rate in RATES:
+            was, is_ = getattr(before, rate), getattr(now, rate)
+            floor = _SEGMENT_FLOOR_SHARE * getattr(self._settings, f"scalable_merge_{rate}")
+            change = abs(is_ - was)
+            if change >= SEGMENT_CHANGE_SHARE * max(was, is_) and change > floor:
+                return True
+        return False
+
     def exceeded_by(self, load: BundleLoad) -> str:
         """Return the name of the limit that a bundle exceeds, or "" if it exceeds none."""
         limits = self._settings
@@ -141,12 +187,17 @@ def is_worth_sending(
         return True
     if before.bundles.keys() != now.bundles.keys():
         return True
+    if before.segments.keys() != now.segments.keys():
+        return True
+    segments = ((before.segments[name], each) for name, each in now.segments.items())
+    if any(costs.is_segment_change(was, is_) for was, is_ in segments):
+        return True
     if abs(before.usage_percent - now.usage_percent) >= USAGE_CHANGE_POINTS:
         return True
-    was, is_ = costs.of_report(before), costs.of_report(now)
-    total_was, total_is = sum(was.values()), sum(is_.values())
+    costs_was, costs_is = costs.of_report(before), costs.of_report(now)
+    total_was, total_is = sum(costs_was.values()), sum(costs_is.values())
     # What left one bundle and came to another changes no total, and matters all the same.
-    changes = [abs(is_[name] - was[name]) for name in is_]
+    changes = [abs(costs_is[name] - costs_was[name]) for name in costs_is]
     change = max([abs(total_is - total_was), *changes])
     return change >= CHANGE_SHARE * max(total_was, total_is) and change >= _COST_OF_A_BUNDLE
 
@@ -159,3 +210,13 @@ def heaviest(
         return dict(bundles)
     order = sorted(bundles, key=lambda name: (-costs.cost_of(bundles[name]), name))
     return {name: bundles[name] for name in order[:count]}
+
+
+def heaviest_segments(
+    segments: Mapping[str, SegmentLoad], costs: BundleCosts, *, count: int = SEGMENTS_REPORTED_MAX
+) -> dict[str, SegmentLoad]:
+    """The `count` segments with the most traffic; all of them, as a rule."""
+    if len(segments) <= count:
+        return dict(segments)
+    order = sorted(segments, key=lambda name: (-costs.cost_of_segment(segments[name]), name))
+    return {name: segments[name] for name in order[:count]}

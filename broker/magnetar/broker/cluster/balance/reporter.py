@@ -20,6 +20,7 @@ from magnetar.broker.cluster.balance.sampler import (
     Capacity,
     LoadSampler,
     ProcessUsage,
+    Sampling,
     TopicCounts,
     split_point,
 )
@@ -80,14 +81,7 @@ class LoadReporter:
         self._connections = connections
         self._clock = clock
         self._costs = BundleCosts(settings)
-        self._sampler = LoadSampler(
-            Capacity(
-                cpu_cores=settings.load_cpu_cores,
-                bandwidth_bytes_per_s=settings.load_bandwidth_bytes_per_s,
-                topics_max=settings.topics_max,
-            ),
-            self._costs,
-        )
+        self._sampler = _sampler(settings, self._costs)
         self._splits_itself = settings.bundle_auto_split
         self._bundles_max = settings.bundles_per_namespace_max
         self._interval_s = settings.load_sample_interval_ms / 1000
@@ -140,10 +134,7 @@ class LoadReporter:
         sampling = self._sampler.begin(
             self._holder.owned(), now_s=self._clock.monotonic_s(), is_base=is_base
         )
-        topics = self._topics()
-        for start in range(0, len(topics), _TOPICS_AT_ONCE):
-            sampling.add(map(_counts_of, topics[start : start + _TOPICS_AT_ONCE]))
-            await asyncio.sleep(0)
+        await _count_in(sampling, self._topics())
         report = sampling.finish(
             self._usage(), wall_ms=self._clock.wall_ms(), connections=self._connections()
         )
@@ -231,6 +222,41 @@ class LoadReporter:
 
 ALGORITHMS = ("range_equally_divide", "topic_count_equally_divide", "flow_or_qps_equally_divide")
 """As Pulsar names them; the last one divides by the cost of the topics."""
+
+
+class LoneLoad:
+    """Samples the load of a broker that is the only one: it has no bundles, and tells nobody."""
+
+    def __init__(
+        self, topics: Callable[[], Sequence[Topic]], *, settings: BrokerSettings, clock: Clock
+    ) -> None:
+        """`topics`: those that are loaded."""
+        self._topics = topics
+        self._clock = clock
+        self._sampler = _sampler(settings, BundleCosts(settings))
+
+    async def look(self) -> LoadReport:
+        """The load since the last look."""
+        sampling = self._sampler.begin([], now_s=self._clock.monotonic_s(), is_base=True)
+        await _count_in(sampling, self._topics())
+        return sampling.finish(ProcessUsage(0.0, 0), wall_ms=self._clock.wall_ms(), connections=0)
+
+
+def _sampler(settings: BrokerSettings, costs: BundleCosts) -> LoadSampler:
+    return LoadSampler(
+        Capacity(
+            cpu_cores=settings.load_cpu_cores,
+            bandwidth_bytes_per_s=settings.load_bandwidth_bytes_per_s,
+            topics_max=settings.topics_max,
+        ),
+        costs,
+    )
+
+
+async def _count_in(sampling: Sampling, topics: Sequence[Topic]) -> None:
+    for start in range(0, len(topics), _TOPICS_AT_ONCE):
+        sampling.add(map(_counts_of, topics[start : start + _TOPICS_AT_ONCE]))
+        await asyncio.sleep(0)
 
 
 def _counts_of(topic: Topic) -> TopicCounts:

@@ -1,4 +1,5 @@
-"""From the counters of topics to a load report: rates, summed up by bundle. Pure.
+"""From the counters of topics to a load report: rates, summed up by bundle, and those of segments
+one by one. Pure.
 
 A topic counts messages and bytes since it was loaded. The rate is the growth since the sample
 before, over the time between; a topic that was loaded in between counts from zero, one that was
@@ -22,7 +23,9 @@ from magnetar.broker.cluster.balance.load_report import (
     BundleCosts,
     BundleLoad,
     LoadReport,
+    SegmentLoad,
     heaviest,
+    heaviest_segments,
 )
 from magnetar.sdk.wire import TopicName
 
@@ -115,6 +118,7 @@ class Sampling:
         self._counters: dict[TopicName, tuple[int, int, int, int]] = {}
         self._topics = 0
         self._grown = [0, 0, 0, 0]
+        self._segments: dict[str, SegmentLoad] = {}
 
     def add(self, topics: Iterable[TopicCounts]) -> None:
         """Count topics in. One whose bundle is not ours counts in the totals only."""
@@ -134,6 +138,8 @@ class Sampling:
                 grown = _growth(before.get(counts.name, _NOTHING), counters)
                 for kind in range(4):
                     self._grown[kind] += grown[kind]
+            if counts.name.is_segment:
+                self._segments[str(counts.name)] = _segment_load(grown, per_s)
             hashed = hash_of(counts.name)
             bundle = self._bundle_of(counts.name.namespace_name, hashed)
             if bundle is None:
@@ -163,6 +169,7 @@ class Sampling:
         sampler._weights = {bundle: summed.weights for bundle, summed in self._sums.items()}
         bundles = {str(bundle): _load(summed, per_s) for bundle, summed in self._sums.items()}
         bandwidth = capacity.bandwidth_bytes_per_s
+        segments = heaviest_segments(self._segments, sampler._costs)
         return LoadReport(
             sent_ms=wall_ms,
             cpu_percent=round(100 * cpu_s * per_s / capacity.cpu_cores, 1),
@@ -173,6 +180,8 @@ class Sampling:
             connections=connections,
             topics_max=capacity.topics_max,
             bundles=heaviest(bundles, sampler._costs),
+            segments=segments,
+            segments_left_off=len(self._segments) - len(segments),
         )
 
     def _bundle_of(self, namespace: str, hashed: int) -> BundleId | None:
@@ -217,6 +226,16 @@ def _load(summed: _Sum, per_s: float) -> BundleLoad:
         bytes_rate_in=round(summed.grown[1] * per_s, 1),
         msg_rate_out=round(summed.grown[2] * per_s, 1),
         bytes_rate_out=round(summed.grown[3] * per_s, 1),
+    )
+
+
+def _segment_load(grown: tuple[int, int, int, int], per_s: float) -> SegmentLoad:
+    messages_in, bytes_in, messages_out, bytes_out = (round(each * per_s, 1) for each in grown)
+    return SegmentLoad(
+        msg_rate_in=messages_in,
+        msg_rate_out=messages_out,
+        bytes_rate_in=bytes_in,
+        bytes_rate_out=bytes_out,
     )
 
 

@@ -18,6 +18,8 @@ class PartitionedTopicRecord(Record):
     properties: dict[str, str] = Field(default_factory=dict)
     is_deleted: bool = False
     """Whether the topic is being deleted: no partition of it appears any more."""
+    is_final: bool = False
+    """Whether it gets no more partitions, because it becomes, or is, a part of a scalable topic."""
 
 
 def partitioned_topics_root(namespace: str, domain: str) -> str:

@@ -196,6 +196,7 @@ class PartitionedTopics:
         record = await self.get(topic)
         if record.is_deleted:  # Before anything is made that nobody would delete.
             raise TopicNotFoundError(f"{topic} is being deleted")
+        _check_not_final(topic, record)
         self.check_count(partitions)
         if partitions < record.partitions:
             raise PartitionCountError(
@@ -215,6 +216,7 @@ class PartitionedTopics:
         def grown(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord:
             if before is None or before.is_deleted:
                 raise TopicNotFoundError(f"Partitioned topic {topic} not found")
+            _check_not_final(topic, before)
             # Somebody else may have let it grow further meanwhile.
             most = max(before.partitions, partitions)
             return before.model_copy(update={"partitions": most})
@@ -235,16 +237,43 @@ class PartitionedTopics:
             raise TopicNotFoundError(f"{topic} is being deleted")
         await self._create_logs(topic, range(record.partitions), inherits=True)
 
-    async def mark_deleted(self, topic: TopicName, *, is_deleted: bool = True) -> int:
+    async def make_final(self, topic: TopicName) -> int | None:
+        """Have a topic get no more partitions, for good; returns how many it has. None: it is not
+        partitioned.
+
+        Raises:
+            TopicNotFoundError: it is being deleted.
+            BrokerMetadataError
+        """
+        if await self.find(topic, is_sure=True) is None:
+            return None
+
+        def final(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord:
+            if before is None or before.is_deleted:
+                raise TopicNotFoundError(f"Partitioned topic {topic} not found")
+            return before.model_copy(update={"is_final": True})
+
+        path = partitioned_topic_path(topic)
+        record = await change_record(self._store, PartitionedTopicRecord, path, final)
+        assert record is not None
+        return record.partitions
+
+    async def mark_deleted(
+        self, topic: TopicName, *, is_deleted: bool = True, with_scalable: bool = False
+    ) -> int:
         """Have no partition appear any more, or have them appear again; returns their number.
+        `with_scalable`: also if they are a part of a scalable topic, which goes, too.
 
         Raises:
             TopicNotFoundError, BrokerMetadataError
+            TopicConflictError: they are a part of a scalable topic.
         """
 
         def marked(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord:
             if before is None:
                 raise TopicNotFoundError(f"Partitioned topic {topic} not found")
+            if not with_scalable:
+                _check_not_final(topic, before)
             return before.model_copy(update={"is_deleted": is_deleted})
 
         path = partitioned_topic_path(topic)
@@ -382,6 +411,14 @@ class PartitionedTopics:
             raise BrokerMetadataError(
                 f"subscription {name} cannot be made in {topic.partition(index)}: {error}"
             ) from error
+
+
+def _check_not_final(topic: TopicName, record: PartitionedTopicRecord) -> None:
+    if record.is_final:
+        raise TopicConflictError(
+            f"{topic} is, or becomes, a part of a scalable topic: change or delete "
+            f"{naming.resolved_name(topic)}; if its migration was broken off, migrate it again"
+        )
 
 
 async def _at_once(works: Iterable[Awaitable[None]]) -> None:

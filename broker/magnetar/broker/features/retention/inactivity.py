@@ -23,6 +23,7 @@ import structlog
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import ConsumerBusyError, NotAllowedError
+from magnetar.broker.features.scalable.sealing import SegmentSealing
 from magnetar.broker.policies.model import DeleteMode
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.subscription import Subscription
@@ -100,7 +101,9 @@ class InactiveTopics:
         """For the ticker: the work, if the topic's time is over."""
         policies = topic.policies
         # Segments come and go with the layout of their topic.
-        if not policies.inactive_topic.is_on or topic.name.is_segment or is_used(topic):
+        sealing = topic.find(SegmentSealing)
+        is_part = sealing is not None and sealing.is_part
+        if not policies.inactive_topic.is_on or is_part or is_used(topic):
             self._unused.pop(topic, None)
             return None
         now_s = self._clock.monotonic_s()

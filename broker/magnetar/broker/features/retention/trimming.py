@@ -14,9 +14,10 @@ from collections.abc import Coroutine
 
 import structlog
 
+from magnetar.broker.features.compaction import CURSOR
 from magnetar.broker.topic import Topic
 from magnetar.cursors import Cursor
-from magnetar.ledger.managed_log.log_retention import Retention
+from magnetar.ledger.managed_log.log_retention import INFINITE, Retention
 from magnetar.ledger.position import Position
 
 _log = structlog.get_logger()
@@ -31,6 +32,29 @@ def retention_of(topic: Topic) -> Retention:
 def look_at(topic: Topic) -> Coroutine[object, object, None] | None:
     """For the ticker: the work, if there is anything to trim."""
     return _trim(topic) if trim_point(topic) is not None or topic.log.leftover_ledgers else None
+
+
+def is_used_up(topic: Topic, *, now_ms: int) -> bool:
+    """Whether nothing in a topic that has ended is wanted any more: every subscription is durably
+    done with it, and retention, whose time runs from the end of a ledger, is over. What was
+    compacted stays: the latest message of a key is wanted for ever.
+
+    Only a topic that goes as a whole may lose its last ledger. `now_ms`: wall clock.
+    """
+    end = topic.log.terminated
+    if end is None or not topic.subscriptions.has_all_cursors or topic.is_reserved:
+        return False
+    if CURSOR in topic.internal_cursors:
+        return False
+    left = [each for each in topic.log.ledgers if each.entries]
+    if not left:
+        return True
+    cursors = topic.subscriptions.durable_cursors()
+    if any(cursor.persisted_mark_delete < end for cursor in cursors):
+        return False
+    retention = retention_of(topic)
+    ages_s = [(now_ms - each.closed_ms) / 1000 for each in left]
+    return retention.size_bytes == 0 or INFINITE < retention.time_s < min(ages_s)
 
 
 async def _trim(topic: Topic) -> None:

@@ -1,6 +1,7 @@
 """Clients of Pulsar 5: scalable topics, layouts, and the division of segments among consumers."""
 
 from magnetar.broker.features.scalable.assignment import Assignment
+from magnetar.broker.features.scalable.auto_scaling import AutoScaling
 from magnetar.broker.features.scalable.coordinators import (
     CoordinatedTopics,
     GroupId,
@@ -12,9 +13,11 @@ from magnetar.broker.features.scalable.record import ScalableTopicRecord, Segmen
 from magnetar.broker.features.scalable.record_layouts import PartitionLayouts, RecordLayouts
 from magnetar.broker.features.scalable.scalable_topics import ScalableTopics, SegmentOwners
 from magnetar.broker.features.scalable.sealing import SegmentSealing
+from magnetar.broker.features.scalable.whole_subscriptions import WholeSubscriptions
 
 __all__ = [
     "Assignment",
+    "AutoScaling",
     "Change",
     "CoordinatedTopics",
     "FollowedLayout",
@@ -30,5 +33,6 @@ __all__ = [
     "SegmentOwners",
     "SegmentRecord",
     "SegmentSealing",
+    "WholeSubscriptions",
     "change",
 ]

@@ -14,14 +14,15 @@ A detached consumer keeps its segments, so that nobody else moves when it comes 
 still be connected to the brokers that have its segments.
 
 Order over splits and merges: a segment is given out once all its ancestors are *drained*, that is,
-sealed and wholly acknowledged on the subscription. A drained one is given to nobody. Where order is
+sealed and wholly acknowledged on the subscription. A drained one is given to nobody. One on which
+the subscription goes back is drained no more, and its descendants are taken back. Where order is
 the clients' own matter (checkpoint consumers), all segments are given out at once.
 
 The epoch that consumers are told never falls: they drop an assignment whose epoch is below the last
 one without a word. Source: sheet of Pulsar 5, sections 1.7, 3.1 and 3.4.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -62,6 +63,8 @@ class SegmentAssignment(Generic[M]):
         self._epoch = layout.epoch
         self._drained: set[int] = set()
         """Ids of sealed segments that are drained."""
+        self._held: set[int] = set()
+        """Sealed segments on which the subscription goes back: nothing drains them meanwhile."""
         self._segments = self._assignable()
         self._consumers: dict[str, _Consumer[M]] = {}
 
@@ -123,6 +126,7 @@ class SegmentAssignment(Generic[M]):
         """The topic has another layout."""
         if layout.born_ms != self._layout.born_ms:
             self._drained.clear()  # Segments of another topic, though ids be the same.
+            self._held.clear()
         self._layout = layout
         self._epoch = max(self._epoch, layout.epoch)
         self._segments = self._assignable()
@@ -135,16 +139,30 @@ class SegmentAssignment(Generic[M]):
 
     def drained(self, segment_ids: Iterable[int]) -> list[tuple[M, Assignment]]:
         """Sealed segments were found to be drained."""
-        self._drained.update(segment_ids)
+        self._drained.update(each for each in segment_ids if each not in self._held)
         self._segments = self._assignable()
         return self._assign()
+
+    def hold_back(self, segment_ids: Collection[int]) -> list[tuple[M, Assignment]]:
+        """The subscription goes back on sealed segments: they are not drained, whoever says so,
+        until `release`."""
+        self._held.update(segment_ids)
+        self._drained.difference_update(segment_ids)
+        self._segments = self._assignable()
+        return self._assign()
+
+    def release(self, segment_ids: Collection[int]) -> list[tuple[M, Assignment]]:
+        """The subscription has gone back, or has not: who looks now sees it."""
+        news = self.hold_back(segment_ids)  # Whoever has registered meanwhile may have looked.
+        self._held.difference_update(segment_ids)
+        return news
 
     @property
     def undrained(self) -> Sequence[Segment]:
         """Sealed segments that are given out, and may have become drained."""
         if not self._is_ordered:
             return ()
-        return [each for each in self._segments if each.is_sealed]
+        return [each for each in self._segments if each.is_sealed and each.id not in self._held]
 
     @property
     def attached(self) -> list[M]:
@@ -169,15 +187,20 @@ class SegmentAssignment(Generic[M]):
         """The segments that may be given out, in the order of their ranges."""
         segments: Iterable[Segment] = self._layout.segments
         if self._is_ordered:
-            known = {each.id: each for each in self._layout.segments}
+            ready = self._ready()
             segments = [
                 each
                 for each in self._layout.segments
-                if each.id not in self._drained and self._is_next(each, known)
+                if each.id not in self._drained and ready[each.id]
             ]
         return tuple(sorted(segments, key=lambda each: (each.hash_start, each.id)))
 
-    def _is_next(self, segment: Segment, known: Mapping[int, Segment]) -> bool:
-        """Whether all ancestors of a segment are drained. What is not in the layout any more has
-        been drained; so are the ancestors of a drained one, for it was given out after them."""
-        return all(each in self._drained or each not in known for each in segment.parents)
+    def _ready(self) -> Mapping[int, bool]:
+        """Whether all ancestors of each segment are drained, over all generations: a drained one
+        may have an ancestor on which the subscription has gone back. What is not in the layout any
+        more has been drained."""
+        ready: dict[int, bool] = {}
+        for segment in sorted(self._layout.segments, key=lambda each: each.id):  # Parents first.
+            known = [each for each in segment.parents if each in ready]
+            ready[segment.id] = all(ready[each] and each in self._drained for each in known)
+        return ready

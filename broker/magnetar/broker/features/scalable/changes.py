@@ -1,4 +1,4 @@
-"""Changes of a scalable topic's layout: creation, split, merge, deletion. Pure.
+"""Changes of a scalable topic's layout: creation, split, merge, migration, deletion. Pure.
 
 A split or merge has two writes, each of which is one compare-and-set of the record:
 
@@ -12,18 +12,21 @@ is not valid; each function returns another valid one, or refuses. Source: sheet
 sections 2.3 and 8.3.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from magnetar.broker.base.errors import (
     ConflictError,
     NotAllowedError,
     NotThereError,
+    TopicConflictError,
     TopicNotFoundError,
 )
 from magnetar.broker.features.scalable.layout import RING
 from magnetar.broker.features.scalable.record import (
     FIRST_EPOCH,
+    LEGACY_PLAIN,
     ChangeKind,
+    LastChange,
     PendingChange,
     ScalableTopicRecord,
     SegmentRecord,
@@ -34,7 +37,7 @@ from magnetar.sdk.wire import TopicName
 
 RECORD_BYTES_MAX = 900_000
 """Of a record after a change. Below the limit of the metadata store, which must not refuse the
-commit when the parents are sealed already. Some thousands of splits."""
+commit when the parents are sealed already. Some thousands of segments."""
 
 
 def new_topic(
@@ -104,6 +107,63 @@ def begin_split(
     return _begun(topic, record, ChangeKind.SPLIT, (segment_id,), ranges, now_ms)
 
 
+def begin_migration(
+    topic: TopicName,
+    record: ScalableTopicRecord | None,
+    partitions: int,
+    *,
+    now_ms: int,
+    segments_max: int,
+) -> ScalableTopicRecord:
+    """Begin to make a scalable topic of one with so many partitions; 0: a plain one. A migration
+    that has begun stays as it is.
+
+    The epoch is above that of the synthetic layout, which clients have been told.
+
+    Raises:
+        TopicConflictError: the topic is scalable.
+        NotAllowedError: it has more partitions than a topic may have segments.
+    """
+    if record is not None and record.is_migrating and not record.is_deleted:
+        return record
+    if record is not None:
+        what = "is being deleted" if record.is_deleted else "is a scalable topic already"
+        raise TopicConflictError(f"{topic} {what}: it cannot be migrated")
+    new = new_topic(max(1, partitions), now_ms=now_ms, segments_max=segments_max)
+    count = len(new.segments)
+    epoch = partitions + FIRST_EPOCH
+    legacy = tuple(
+        SegmentRecord(
+            id=number,
+            hash_start=0,
+            hash_end=RING - 1,
+            created_epoch=FIRST_EPOCH,
+            created_ms=now_ms,
+            legacy=number if partitions else LEGACY_PLAIN,
+        )
+        for number in range(count)
+    )
+    parents = tuple(each.id for each in legacy)
+    children = tuple(
+        each.model_copy(
+            update={"id": count + each.id, "parents": parents, "created_epoch": epoch + 1}
+        )
+        for each in new.segments
+    )
+    change = PendingChange(
+        kind=ChangeKind.MIGRATION, parents=parents, children=children, begun_ms=now_ms
+    )
+    begun = ScalableTopicRecord(
+        epoch=epoch,
+        next_segment_id=2 * count,
+        segments=legacy,
+        created_ms=now_ms,
+        change=change,
+    )
+    _check_size(topic, begun, change)
+    return begun
+
+
 def begin_merge(
     topic: TopicName, record: ScalableTopicRecord | None, one: int, other: int, *, now_ms: int
 ) -> ScalableTopicRecord:
@@ -129,10 +189,17 @@ def begin_merge(
 
 
 def commit(
-    record: ScalableTopicRecord | None, change: PendingChange, *, now_ms: int
+    record: ScalableTopicRecord | None,
+    change: PendingChange,
+    *,
+    now_ms: int,
+    stalled_ms: int = 0,
 ) -> ScalableTopicRecord | None:
     """Seal the parents, and have the children in their place. A record that does not name this
-    change stays as it is: somebody else has brought it to its end, or the topic goes."""
+    change stays as it is: somebody else has brought it to its end, or the topic goes.
+
+    `stalled_ms`: how long the keys of the parents could not be published.
+    """
     if record is None or record.change != change or record.is_deleted:
         return record
     epoch = record.epoch + 1
@@ -150,8 +217,58 @@ def commit(
         each.model_copy(update=seal) if each.id in change.parents else each
         for each in record.segments
     )
-    update = {"epoch": epoch, "segments": (*before, *children), "change": None}
+    update = {
+        "epoch": epoch,
+        "segments": (*before, *children),
+        "change": None,
+        "splits": record.splits + (change.kind is ChangeKind.SPLIT),
+        "merges": record.merges + (change.kind is ChangeKind.MERGE),
+        "last_change": LastChange(
+            kind=change.kind,
+            parents=change.parents,
+            begun_ms=change.begun_ms,
+            ended_ms=now_ms,
+            stalled_ms=stalled_ms,
+        ),
+    }
     return _checked(record, update)
+
+
+def prune(
+    record: ScalableTopicRecord | None, segment_ids: Collection[int]
+) -> ScalableTopicRecord | None:
+    """Take sealed segments out of the layout, whose logs are then to be deleted. What is not sealed
+    or has a parent there stays, and all while a change is under way: its parents may be among them.
+    """
+    if record is None or record.is_deleted or record.change is not None:
+        return record
+    gone = tuple(each for each in prunable(record) if each.id in segment_ids)
+    if not gone:
+        return record
+    left = tuple(each for each in record.segments if each not in gone)
+    update = {
+        "epoch": record.epoch + 1,
+        "segments": left,
+        "pruned": (*record.pruned, *gone),
+    }
+    return _checked(record, update)
+
+
+def prunable(record: ScalableTopicRecord) -> list[SegmentRecord]:
+    """The sealed segments without parents in the layout, oldest first: younger ones wait for them,
+    so that no client finds a gap in what came of a segment."""
+    known = {each.id for each in record.segments}
+    return [each for each in record.segments if each.is_sealed and known.isdisjoint(each.parents)]
+
+
+def forget_pruned(
+    record: ScalableTopicRecord | None, segment_ids: Collection[int]
+) -> ScalableTopicRecord | None:
+    """The logs of these segments are deleted."""
+    if record is None:
+        return None
+    left = tuple(each for each in record.pruned if each.id not in segment_ids)
+    return record if left == record.pruned else _checked(record, {"pruned": left})
 
 
 def mark_deleted(
@@ -219,16 +336,25 @@ def _begun(
     )
     change = PendingChange(kind=kind, parents=parents, children=children, begun_ms=now_ms)
     begun = _checked(record, {"change": change, "next_segment_id": first_id + len(ranges)})
-    done = commit(begun, change, now_ms=now_ms)
+    _check_size(topic, begun, change)
+    return begun
+
+
+def _check_size(topic: TopicName, begun: ScalableTopicRecord, change: PendingChange) -> None:
+    """Refuse a change that could not be committed.
+
+    Raises:
+        NotAllowedError
+    """
+    done = commit(begun, change, now_ms=change.begun_ms)
     assert done is not None
     size_bytes = len(done.encode())
     if size_bytes > RECORD_BYTES_MAX:
         raise NotAllowedError(
             f"the record of {topic} would have {size_bytes} bytes, and the limit is "
-            f"{RECORD_BYTES_MAX}: it has had {len(record.segments)} segments; move its messages to "
-            "a new topic"
+            f"{RECORD_BYTES_MAX}: it has {len(begun.segments)} segments; sealed ones leave it when "
+            "all subscriptions are done with them and retention is over"
         )
-    return begun
 
 
 def _checked(record: ScalableTopicRecord, update: Mapping[str, object]) -> ScalableTopicRecord:

@@ -16,7 +16,7 @@ they are drained: the children wait for that.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +43,8 @@ _DRAIN_LOOK_S = 0.1
 """Until sealed segments are looked at again; twice as long after each look that found nothing."""
 _DRAIN_LOOK_S_MAX = 2.0
 _DRAIN_LOOKS_AT_ONCE = 16
+_HOLD_S_MAX = 30.0
+"""For a seek of all segments: the broker that makes it may be gone."""
 
 IsDrained = Callable[[TopicName, str], Awaitable[bool]]
 """Whether a segment is drained on a subscription; raises RequestError."""
@@ -100,6 +102,8 @@ class _Coordinator:
         self._assignment: SegmentAssignment[Member] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._releasing: dict[frozenset[int], asyncio.TimerHandle] = {}
+        """By the segments that are held back for a seek."""
         self._preparing = asyncio.Lock()
         self._drain_looks = 0
         """In a row that have found nothing."""
@@ -113,6 +117,11 @@ class _Coordinator:
     def is_idle(self) -> bool:
         """Nobody needs it."""
         return not self.registering and not self._assignment
+
+    @property
+    def consumers(self) -> int:
+        """That are registered, those that may come back included."""
+        return len(self._assignment) if self._assignment is not None else 0
 
     async def prepare(self) -> None:
         """Know the layout, and which of its segments are drained.
@@ -186,6 +195,35 @@ class _Coordinator:
         if self._draining is not None:
             self._draining.cancel()
             self._draining = None
+        for timer in self._releasing.values():
+            timer.cancel()
+        self._releasing.clear()
+
+    def hold_back(self, segment_ids: Collection[int]) -> None:
+        """The subscription goes back on these segments: their descendants are taken back at once,
+        and given again when these are drained. After some time it counts as gone back.
+
+        Raises:
+            ServiceNotReadyError: it is beginning, and may find them drained; a retry helps.
+        """
+        if self._assignment is None:
+            raise ServiceNotReadyError(
+                f"the coordinator of {self._group.topic} is beginning: seek again in a moment"
+            )
+        _tell(self._assignment.hold_back(segment_ids))
+        loop, held = asyncio.get_running_loop(), frozenset(segment_ids)
+        if (timer := self._releasing.pop(held, None)) is not None:
+            timer.cancel()
+        self._releasing[held] = loop.call_later(_HOLD_S_MAX, self.release, held)
+
+    def release(self, segment_ids: Collection[int]) -> None:
+        """The subscription has gone back, or has not."""
+        if (timer := self._releasing.pop(frozenset(segment_ids), None)) is not None:
+            timer.cancel()
+        if self._assignment is not None:
+            _tell(self._assignment.release(segment_ids))
+            self._drain_looks = 0
+            self._watch_draining()
 
     def _look(self) -> None:
         """The layout may have changed."""
@@ -303,6 +341,33 @@ class SegmentCoordinators:
     def __len__(self) -> int:
         """Groups that have a coordinator here."""
         return len(self._coordinators)
+
+    def hold_back(self, topic: TopicName, subscription: str, segment_ids: Collection[int]) -> None:
+        """A subscription goes back on sealed segments of a topic: hold their descendants back.
+
+        Without a coordinator there is nothing to do: the next one looks for itself.
+
+        Raises:
+            ServiceNotReadyError: a retry helps.
+        """
+        coordinator = self._coordinators.get(GroupId(topic, subscription, STREAM))
+        if coordinator is not None:
+            coordinator.hold_back(segment_ids)
+
+    def release(self, topic: TopicName, subscription: str, segment_ids: Collection[int]) -> None:
+        """The subscription has gone back: its segments are given out until they are drained."""
+        coordinator = self._coordinators.get(GroupId(topic, subscription, STREAM))
+        if coordinator is not None:
+            coordinator.release(segment_ids)
+
+    def stream_consumers(self) -> dict[TopicName, int]:
+        """Stream consumers that are registered here, those that may come back included, of each
+        topic's subscription that has the most."""
+        found: dict[TopicName, int] = {}
+        for group, each in self._coordinators.items():
+            if group.kind == STREAM:
+                found[group.topic] = max(each.consumers, found.get(group.topic, 0))
+        return found
 
     async def register(
         self, group: GroupId, member: Member, *, is_wanted: Callable[[], bool]

@@ -11,6 +11,8 @@ The ring of 65,536 hashes is divided among segments. Those that are *active* tak
 - An id is used once, and epochs grow: a segment is made at an epoch, and sealed at a later one.
 - A change that is under way names active parents, and children that cover the same hashes. The
   children have ids of their own already, and are no segments yet.
+- While a plain or partitioned topic is migrated, its logs are the parents, each with the whole
+  ring; it has no other segments. Afterwards they are sealed.
 
 A value of which one of these does not hold is not read: it is refused like one of another format.
 Changes are in `changes.py`. Format: docs/formats/scalable-topics.md. Source: sheet of Pulsar 5,
@@ -23,8 +25,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from magnetar.broker.features.scalable.layout import RING, Layout, Segment
-from magnetar.broker.policies.model import Record
+from magnetar.broker.features.scalable.layout import RING, Layout, Segment, synthetic_layout
+from magnetar.broker.policies.model import AutoScale, Record
 from magnetar.sdk.wire import TopicName
 
 FIRST_EPOCH = 1
@@ -43,6 +45,12 @@ class ChangeKind(StrEnum):
 
     SPLIT = "SPLIT"
     MERGE = "MERGE"
+    MIGRATION = "MIGRATION"
+    """A plain or partitioned topic becomes scalable: its logs become sealed segments."""
+
+
+LEGACY_PLAIN = -1
+"""`legacy` of the log of a topic without partitions. Stored; never renumber."""
 
 
 class SegmentRecord(BaseModel):
@@ -61,6 +69,8 @@ class SegmentRecord(BaseModel):
     created_ms: int = Field(ge=0)
     sealed_epoch: int | None = None
     sealed_ms: int | None = None
+    legacy: int | None = Field(default=None, ge=LEGACY_PLAIN)
+    """The partition that it was before a migration; None: it has always been a segment."""
 
     @property
     def is_sealed(self) -> bool:
@@ -72,11 +82,13 @@ class SegmentRecord(BaseModel):
 
     def name_in(self, topic: TopicName) -> TopicName:
         """Name of the topic that has the segment's messages."""
+        if self.legacy is not None:
+            return topic if self.legacy == LEGACY_PLAIN else topic.partition(self.legacy)
         return topic.segment(self.id, start=self.hash_start, end=self.hash_end)
 
 
 class PendingChange(BaseModel):
-    """A split or merge that has begun. Any broker may finish it."""
+    """A change of the layout that has begun. Any broker may finish it."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -85,6 +97,19 @@ class PendingChange(BaseModel):
     children: tuple[SegmentRecord, ...]
     """The segments that it makes, in the order of their ranges."""
     begun_ms: int = Field(ge=0)
+
+
+class LastChange(BaseModel):
+    """The split or merge that has come to its end last; for people."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    kind: ChangeKind
+    parents: tuple[int, ...]
+    begun_ms: int
+    ended_ms: int
+    stalled_ms: int
+    """At most so long the keys of the parents could not be published."""
 
 
 class ScalableTopicRecord(Record):
@@ -100,6 +125,14 @@ class ScalableTopicRecord(Record):
     is_deleted: bool = False
     """Whether the topic is being deleted: nothing of it appears any more."""
     change: PendingChange | None = None
+    pruned: tuple[SegmentRecord, ...] = ()
+    """Segments that are gone from the layout, and whose logs are still to be deleted."""
+    splits: int = Field(default=0, ge=0)
+    """Since the topic was created, as merges."""
+    merges: int = Field(default=0, ge=0)
+    last_change: LastChange | None = None
+    auto_scale: AutoScale | None = None
+    """The topic's own policy of splits and merges by load."""
 
     @model_validator(mode="after")
     def _holds(self) -> Self:
@@ -107,6 +140,22 @@ class ScalableTopicRecord(Record):
         if fault:
             raise ValueError(fault)
         return self
+
+    @property
+    def is_migrating(self) -> bool:
+        """Whether it is a plain or partitioned topic still, to everybody who uses it."""
+        return self.change is not None and self.change.kind is ChangeKind.MIGRATION
+
+    @property
+    def legacy(self) -> Sequence[SegmentRecord]:
+        """The segments that were partitions, or a plain topic, before a migration."""
+        return [each for each in self.segments if each.legacy is not None]
+
+    def find_named(self, topic: TopicName, name: TopicName) -> SegmentRecord | None:
+        """The segment whose messages a topic has; None: there is none, or not any more."""
+        segment_id = name.segment_id if name.is_segment else max(0, name.partition_index)
+        found = self.find(segment_id)
+        return found if found is not None and found.name_in(topic) == name else None
 
     def find(self, segment_id: int) -> SegmentRecord | None:
         """The segment of an id; None: there is none, or not any more."""
@@ -117,6 +166,11 @@ class ScalableTopicRecord(Record):
         """The segments that take messages, in the order of their ranges."""
         found = (each for each in self.segments if not each.is_sealed)
         return sorted(found, key=lambda each: each.hash_start)
+
+    @property
+    def sealed(self) -> Sequence[SegmentRecord]:
+        """The segments that take no messages any more, in the order of their ids."""
+        return [each for each in self.segments if each.is_sealed]
 
     def descendants(self, segment: SegmentRecord) -> Sequence[SegmentRecord]:
         """The segments that have come of one, over all generations, in the order of their ids."""
@@ -131,13 +185,16 @@ class ScalableTopicRecord(Record):
 
     def layout_of(self, topic: TopicName) -> Layout:
         """The layout that clients are told. `topic`: the `persistent://` name."""
+        if self.is_migrating:
+            partitions = sum(each.legacy != LEGACY_PLAIN for each in self.segments)
+            return synthetic_layout(topic, partitions, is_ending=self.is_deleted)
         segments = tuple(
             Segment(
                 each.id,
                 each.hash_start,
                 each.hash_end,
                 str(each.name_in(topic)),
-                is_legacy=False,
+                is_legacy=each.legacy is not None,
                 parents=each.parents,
                 children=each.children,
                 created_epoch=each.created_epoch,
@@ -167,8 +224,16 @@ def _fault_of_segments(record: ScalableTopicRecord) -> str:
             return f"segment {each.id} is {each.state}: epoch of its seal and children must fit"
         if sealed is not None and not each.created_epoch < sealed <= record.epoch:
             return f"segment {each.id} was sealed at {sealed}, made at {each.created_epoch}"
+    if record.is_migrating:
+        is_before = all(each.legacy is not None and not each.is_sealed for each in record.segments)
+        return "" if is_before else "a topic that is being migrated has segments already"
+    known = set(ids)
+    if any(not each.is_sealed or each.id in known for each in record.pruned):
+        return "what is pruned is not sealed, or is there as well"
     if not _tiles(record.active, range(RING)):
         return "the ranges of the active segments do not tile the ring"
+    if any(each.legacy is not None for each in record.active):
+        return "a segment that was a partition is active"
     return ""
 
 
@@ -201,6 +266,9 @@ def _fault_of_change(record: ScalableTopicRecord) -> str:
             return f"child {child.id} of the change under way has no id of its own"
         if child.is_sealed or child.parents != change.parents or child.children:
             return f"child {child.id} of the change under way is not as it will be"
+    if change.kind is ChangeKind.MIGRATION:
+        is_whole = len(active) == len(record.segments) and _tiles(change.children, range(RING))
+        return "" if is_whole else "the children of a migration do not tile the ring"
     start = min(each.hash_start for each in active)
     end = max(each.hash_end for each in active)
     both = range(start, end + 1)

@@ -30,6 +30,8 @@ from magnetar.sdk.wire import TopicName
 
 _log = structlog.get_logger()
 
+_LAYOUT = "layout"
+"""The part of the broker that notes changes of layouts which clients follow."""
 _READS_AT_ONCE = 8
 """Records that are read side by side after changes."""
 
@@ -99,6 +101,8 @@ class _RecordLayout:
         if pending == self._pending:
             return
         self._pending = pending
+        begun_ms = pending.begun_ms if pending is not None else None
+        self._topics.counts.note(_LAYOUT, self._topic, begun_ms)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""The scalable topics of the cluster: create, read, split, merge and delete them.
+"""The scalable topics of the cluster: create, read, split, merge, migrate and delete them.
 
 Everything is in the metadata store, so any broker may do it, and several may do one thing at once.
 A split or merge takes five steps. Any broker that finds the change in the record carries it on:
@@ -17,11 +17,15 @@ by waiting; a parent that is sealed while the record still has it active is what
 
 That subscriptions are there before the first append of a child follows from the order: nobody is
 told of the children, or may publish to them, before step 5. No key is open in two segments, for the
-parents are sealed before that. Source: sheet of Pulsar 5, sections 3.2 and 8.3.
+parents are sealed before that.
+
+A migration takes the same steps: the parents are the logs of a plain or partitioned topic, which
+stays one until step 5. From step 3 on, its producers are refused as those of any topic that has
+ended. Source: sheet of Pulsar 5, sections 3.2, 3.8 and 8.3.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -30,16 +34,20 @@ import structlog
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
+    ConflictError,
+    RequestError,
     ServiceNotReadyError,
     TopicConflictError,
     TopicNotFoundError,
 )
 from magnetar.broker.features.scalable import changes
+from magnetar.broker.features.scalable.change_counts import ChangeCounts
 from magnetar.broker.features.scalable.record import (
     PendingChange,
     ScalableTopicRecord,
     SegmentRecord,
 )
+from magnetar.broker.policies.model import AutoScale
 from magnetar.broker.policies.records import asked, change_record, read_record
 from magnetar.cursors import CursorError, copy_cursor, list_cursors
 from magnetar.ledger.errors import MetadataError, NoNodeError
@@ -50,6 +58,10 @@ from magnetar.sdk.wire import TopicName
 _log = structlog.get_logger()
 
 _COPIES_AT_ONCE = 32
+_PRUNED_AT_ONCE = 16
+"""Sealed segments of a topic whose owners are asked at one time: that loads them."""
+_WORK = "work"
+"""The part of the broker that notes changes which it works on."""
 
 _ChangeRecord = Callable[[ScalableTopicRecord | None], ScalableTopicRecord | None]
 
@@ -71,6 +83,52 @@ class SegmentOwners(Protocol):
 
         Raises:
             RequestError: it is not deleted, or nobody knows.
+        """
+        ...
+
+    async def unsubscribe(self, segment: TopicName, subscription: str, *, is_forced: bool) -> bool:
+        """Delete a subscription of a segment; False: it has none of that name. `is_forced`: though
+        it has consumers.
+
+        Raises:
+            RequestError: it is not deleted, or nobody knows.
+        """
+        ...
+
+    async def seek(self, segment: TopicName, subscription: str, publish_ms: int | None) -> bool:
+        """Have a subscription of a segment go on at what was published at or after a time; None: at
+        its end. False: it has none of that name.
+
+        Raises:
+            RequestError: it has not moved, or nobody knows.
+        """
+        ...
+
+    async def hold_back(
+        self, topic: TopicName, subscription: str, segment_ids: Collection[int], *, ends: bool
+    ) -> None:
+        """Have the coordinator of a subscription give out nothing behind these sealed segments,
+        because it goes back on them. `ends`: it has gone back; what is drained is looked at anew.
+
+        Raises:
+            RequestError: nobody knows whether it does.
+        """
+        ...
+
+    async def is_used_up(self, segment: TopicName) -> bool:
+        """Whether nothing in a sealed segment is wanted any more: all its durable subscriptions are
+        durably done with it, and retention is over.
+
+        Raises:
+            RequestError: that cannot be told now.
+        """
+        ...
+
+    async def classic_clients(self, segment: TopicName) -> int:
+        """How many producers and consumers of a topic are not known to be of Pulsar 5.
+
+        Raises:
+            RequestError: that cannot be told now.
         """
         ...
 
@@ -117,8 +175,18 @@ class ScalableTopics:
         self.owners: SegmentOwners | None = None
         """Set once the broker can reach others."""
         self._finishing: dict[TopicName, asyncio.Task[None]] = {}
-        self.changes_finished = 0
-        """Splits and merges that this broker has brought to their end."""
+        self.counts = ChangeCounts()
+
+    @property
+    def reached_owners(self) -> SegmentOwners:
+        """The owners of segments.
+
+        Raises:
+            ServiceNotReadyError: this broker cannot reach others yet.
+        """
+        if self.owners is None:
+            raise ServiceNotReadyError("this broker is starting: try again")
+        return self.owners
 
     # Questions
 
@@ -147,7 +215,7 @@ class ScalableTopics:
 
     async def segment(self, name: TopicName) -> SegmentRecord | None:
         """Return the part of its topic's record that describes a segment; None: the topic has no
-        segment of that name.
+        segment of that name. One that was a partition goes by its name.
 
         Raises:
             BrokerMetadataError
@@ -155,10 +223,10 @@ class ScalableTopics:
         topic = name.partitioned
         for is_behind in (True, False):
             record = await self.find(topic)
-            found = record.find(name.segment_id) if record is not None else None
             if record is not None and record.is_deleted:
                 return None
-            if found is not None and found.name_in(topic) == name:
+            found = record.find_named(topic, name) if record is not None else None
+            if found is not None:
                 return found
             if is_behind:
                 await asked(self._store.catch_up(), f"read segments of {topic}")
@@ -174,13 +242,25 @@ class ScalableTopics:
         for is_behind in (True, False):
             record = await self.find(topic)
             change = record.change if record is not None else None
-            found = record.find(name.segment_id) if record is not None else None
-            is_named = change is not None and name.segment_id in change.parents
-            if found is not None and found.name_in(topic) == name and (found.is_sealed or is_named):
+            found = record.find_named(topic, name) if record is not None else None
+            is_named = change is not None and found is not None and found.id in change.parents
+            if found is not None and (found.is_sealed or is_named):
                 return True
             if is_behind:
                 await asked(self._store.catch_up(), f"read segments of {topic}")
         return False
+
+    async def is_settled(self, name: TopicName) -> bool:
+        """Whether no change that is under way seals a topic: the record has it sealed, or it is
+        none of a scalable topic.
+
+        Raises:
+            BrokerMetadataError
+        """
+        if name.is_segment:
+            return await self.is_sealed(name)
+        found = await self.segment(name)
+        return found is None or found.is_sealed
 
     async def is_sealed(self, name: TopicName) -> bool:
         """Whether the record of its topic says that a segment is sealed; a broker that is behind
@@ -261,45 +341,101 @@ class ScalableTopics:
         await self.forget(topic)
         return True
 
-    async def split(self, topic: TopicName, segment_id: int, *, at: int | None = None) -> None:
+    async def split(
+        self,
+        topic: TopicName,
+        segment_id: int,
+        *,
+        at: int | None = None,
+        epoch: int | None = None,
+    ) -> None:
         """Divide a segment in two; returns when the children take messages. `at`: first hash of
-        the second; None: the middle.
+        the second; None: the middle. `epoch`: of the layout that it was decided on; None: any.
 
         Raises:
             As `changes.begin_split`.
+            ConflictError: the layout has another epoch by now.
             RequestError: it has begun; brokers that follow the topic carry it on.
+        """
+        now_ms = self._clock.wall_ms()
+
+        def begin(record: ScalableTopicRecord | None) -> ScalableTopicRecord:
+            _check_epoch(topic, record, epoch)
+            return changes.begin_split(
+                topic, record, segment_id, now_ms=now_ms, segments_max=self._segments_max, at=at
+            )
+
+        await self._begin(topic, begin)
+
+    async def merge(
+        self, topic: TopicName, one: int, other: int, *, epoch: int | None = None
+    ) -> None:
+        """Make one segment of two; returns when it takes messages. `epoch`: of the layout that it
+        was decided on; None: any.
+
+        Raises:
+            As `changes.begin_merge`.
+            ConflictError: the layout has another epoch by now.
+            RequestError: it has begun; brokers that follow the topic carry it on.
+        """
+        now_ms = self._clock.wall_ms()
+
+        def begin(record: ScalableTopicRecord | None) -> ScalableTopicRecord:
+            _check_epoch(topic, record, epoch)
+            return changes.begin_merge(topic, record, one, other, now_ms=now_ms)
+
+        await self._begin(topic, begin)
+
+    async def set_auto_scale(self, topic: TopicName, policy: AutoScale | None) -> None:
+        """Have a topic split and merged by a policy of its own; None: by that of its namespace.
+
+        Raises:
+            TopicNotFoundError: there is no such topic, or it is being deleted.
+            BrokerMetadataError
+        """
+
+        def change(record: ScalableTopicRecord | None) -> ScalableTopicRecord:
+            if record is None or record.is_deleted:
+                raise TopicNotFoundError(f"Scalable topic {topic} not found")
+            return record.model_copy(update={"auto_scale": policy})
+
+        await self._change(topic, change)
+
+    async def migrate(self, topic: TopicName, partitions: int) -> None:
+        """Make a scalable topic of one with so many partitions, 0: a plain one; returns when its
+        segments take messages. One that has begun goes on. The number of partitions must not
+        change from here on.
+
+        Raises:
+            As `changes.begin_migration`.
+            RequestError: it has begun; call again, or brokers that follow the topic carry it on.
         """
         now_ms = self._clock.wall_ms()
         await self._begin(
             topic,
-            lambda record: changes.begin_split(
-                topic, record, segment_id, now_ms=now_ms, segments_max=self._segments_max, at=at
+            lambda record: changes.begin_migration(
+                topic, record, partitions, now_ms=now_ms, segments_max=self._segments_max
             ),
         )
 
-    async def merge(self, topic: TopicName, one: int, other: int) -> None:
-        """Make one segment of two; returns when it takes messages.
-
-        Raises:
-            As `changes.begin_merge`.
-            RequestError: it has begun; brokers that follow the topic carry it on.
-        """
-        now_ms = self._clock.wall_ms()
-        await self._begin(
-            topic, lambda record: changes.begin_merge(topic, record, one, other, now_ms=now_ms)
-        )
-
     async def _begin(self, topic: TopicName, begin: _ChangeRecord) -> None:
-        record = await self._change(topic, begin)
+        is_first = False
+
+        def begun(before: ScalableTopicRecord | None) -> ScalableTopicRecord | None:
+            nonlocal is_first
+            is_first = before is None or before.change is None
+            return begin(before)
+
+        record = await self._change(topic, begun)
         assert record is not None
         if record.change is not None:
             kind, parents = record.change.kind.lower(), record.change.parents
             _log.info("segments_change_began", topic=str(topic), kind=kind, segments=parents)
-        await self.finish(topic)
+        await self.finish(topic, is_first=is_first)
 
-    async def finish(self, topic: TopicName) -> None:
+    async def finish(self, topic: TopicName, *, is_first: bool = False) -> None:
         """Bring a change that is under way to its end; without one, nothing is done. It goes on
-        when the caller is cancelled.
+        when the caller is cancelled. `is_first`: nobody has tried to before.
 
         Raises:
             RequestError: not now; it can be tried again.
@@ -307,7 +443,7 @@ class ScalableTopics:
         finishing = self._finishing.get(topic)
         if finishing is None:
             finishing = asyncio.get_running_loop().create_task(
-                self._finish(topic), name=f"finish-{topic}"
+                self._finish(topic, is_first=is_first), name=f"finish-{topic}"
             )
             self._finishing[topic] = finishing
             finishing.add_done_callback(partial(self._finished, topic))
@@ -318,24 +454,65 @@ class ScalableTopics:
         if not finishing.cancelled():
             finishing.exception()  # Retrieved, even if nobody waits any more.
 
-    async def _finish(self, topic: TopicName) -> None:
+    async def _finish(self, topic: TopicName, *, is_first: bool) -> None:
         record = await self.find(topic, is_sure=True)
         if record is None or record.is_deleted or record.change is None:
             return
         change = record.change
         parents = [each.name_in(topic) for each in record.segments if each.id in change.parents]
+        self.counts.note(_WORK, topic, change.begun_ms)
         try:
-            await self._prepare(topic, change, parents)
-            names = await self._seal(parents)
-            await self._carry(topic, change, parents, names)
+            await self._take_steps(topic, change, parents, is_first=is_first)
         except _OvertakenError:
             return  # Somebody else has brought it to its end.
-        after = await self._change(
-            topic, lambda now: changes.commit(now, change, now_ms=self._clock.wall_ms())
-        )
-        if after is not None:
-            self.changes_finished += 1
-            _log.info("segments_changed", topic=str(topic), epoch=after.epoch)
+        except RequestError:
+            self.counts.failures += 1
+            raise
+        finally:
+            self.counts.note(_WORK, topic, None)
+
+    async def _take_steps(
+        self,
+        topic: TopicName,
+        change: PendingChange,
+        parents: Sequence[TopicName],
+        *,
+        is_first: bool,
+    ) -> None:
+        """Steps 2 to 5.
+
+        Raises:
+            _OvertakenError, RequestError
+        """
+        await self._prepare(topic, change, parents)
+        sealing_s = self._clock.monotonic_s()
+
+        def stalled_s() -> float:
+            """Since the parents take nothing; at most, if somebody may have sealed them before."""
+            if is_first:
+                return self._clock.monotonic_s() - sealing_s
+            return max(0.0, (self._clock.wall_ms() - change.begun_ms) / 1000)
+
+        names = await self._seal(parents)
+        await self._carry(topic, change, parents, names)
+        is_ours = False
+
+        def commit(now: ScalableTopicRecord | None) -> ScalableTopicRecord | None:
+            nonlocal is_ours
+            is_ours = now is not None and now.change == change and not now.is_deleted
+            return changes.commit(
+                now,
+                change,
+                now_ms=self._clock.wall_ms(),
+                stalled_ms=round(1000 * stalled_s()),
+            )
+
+        after = await self._change(topic, commit)
+        if after is None or not is_ours:
+            return
+        seconds = max(0.0, (self._clock.wall_ms() - change.begun_ms) / 1000)
+        self.counts.ended(change.kind, seconds=seconds, stall_s=stalled_s())
+        _log.info("segments_changed", topic=str(topic), epoch=after.epoch)
 
     async def _prepare(
         self, topic: TopicName, change: PendingChange, parents: Sequence[TopicName]
@@ -354,9 +531,7 @@ class ScalableTopics:
         Raises:
             RequestError: all were tried; this is the first that failed.
         """
-        owners = self.owners
-        if owners is None:
-            raise ServiceNotReadyError("this broker is starting: try again")
+        owners = self.reached_owners
         names = await asyncio.gather(*map(owners.seal, parents), return_exceptions=True)
         sealed: dict[TopicName, Sequence[str]] = {}
         for parent, result in zip(parents, names, strict=True):
@@ -431,7 +606,7 @@ class ScalableTopics:
             RequestError: not everywhere; it can be tried again.
         """
         record = await self.find(segment.partitioned)
-        first = record.find(segment.segment_id) if record is not None else None
+        first = record.find_named(segment.partitioned, segment) if record is not None else None
         if record is None or first is None or not first.is_sealed or self.owners is None:
             return
         behind = [
@@ -447,6 +622,56 @@ class ScalableTopics:
             if isinstance(result, BaseException):
                 raise result  # All have been tried.
 
+    # Pruning
+
+    async def prune(self, topic: TopicName, record: ScalableTopicRecord) -> None:
+        """Take segments that nobody needs out of a topic, some at a time, and delete their logs.
+
+        One compare-and-set takes them out, and names them as pruned; then their owners delete the
+        logs; then the names go. Each step can be taken again, also by several brokers at once: ids
+        are used once, so a name never means another segment. `record`: as it was read last.
+
+        Raises:
+            RequestError: not all; call again.
+        """
+        owners = self.owners
+        if owners is None or record.is_deleted:
+            return
+        candidates = changes.prunable(record)[:_PRUNED_AT_ONCE] if record.change is None else []
+        used_up = await asyncio.gather(
+            *(owners.is_used_up(each.name_in(topic)) for each in candidates), return_exceptions=True
+        )
+        gone = {each.id for each, is_it in zip(candidates, used_up, strict=True) if is_it is True}
+        if gone:
+            after = await self._change(topic, lambda now: changes.prune(now, gone))
+            if after is None:
+                return
+            record = after
+            _log.info("segments_pruned", topic=str(topic), segments=sorted(gone))
+        await self._delete_pruned(topic, record, owners)
+        for result in used_up:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _delete_pruned(
+        self, topic: TopicName, record: ScalableTopicRecord, owners: SegmentOwners
+    ) -> None:
+        if not record.pruned:
+            return
+        names = [each.name_in(topic) for each in record.pruned]
+        results = await asyncio.gather(*map(owners.delete, names), return_exceptions=True)
+        gone = {
+            each.id
+            for each, result in zip(record.pruned, results, strict=True)
+            if not isinstance(result, BaseException)
+        }
+        self.counts.pruned += len(gone)
+        if gone:
+            await self._change(topic, lambda now: changes.forget_pruned(now, gone))
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result  # All have been tried.
+
     # Deletion
 
     async def delete_segments(self, topic: TopicName) -> None:
@@ -457,13 +682,11 @@ class ScalableTopics:
             TopicNotFoundError: there is no such topic.
             RequestError: it is marked, and not wholly deleted; call again.
         """
-        owners = self.owners
-        if owners is None:
-            raise ServiceNotReadyError("this broker is starting: try again")
+        owners = self.reached_owners
         record = await self._change(topic, lambda before: changes.mark_deleted(topic, before))
         assert record is not None
         made = record.change.children if record.change is not None else ()
-        names = [each.name_in(topic) for each in (*record.segments, *made)]
+        names = [each.name_in(topic) for each in (*record.segments, *made, *record.pruned)]
         for result in await asyncio.gather(*map(owners.delete, names), return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result  # All have been tried.
@@ -494,6 +717,14 @@ class ScalableTopics:
     async def _change(self, topic: TopicName, change: _ChangeRecord) -> ScalableTopicRecord | None:
         path = naming.scalable_topic_path(topic)
         return await change_record(self._store, ScalableTopicRecord, path, change)
+
+
+def _check_epoch(topic: TopicName, record: ScalableTopicRecord | None, epoch: int | None) -> None:
+    if epoch is not None and record is not None and record.epoch != epoch:
+        raise ConflictError(
+            f"the layout of {topic} has epoch {record.epoch}, not {epoch}: somebody else has "
+            "changed it meanwhile"
+        )
 
 
 async def durable_subscriptions(store: MetadataStore, segment: TopicName) -> list[str]:

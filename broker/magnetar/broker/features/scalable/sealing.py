@@ -1,4 +1,7 @@
-"""What a segment has beside other topics: while it is being sealed, new subscriptions wait.
+"""Seals a topic for a change of a layout: meanwhile, new subscriptions wait.
+
+Segments are sealed when they are split or merged, plain topics and partitions when they are
+migrated. Whatever was sealed stays a part of its scalable topic.
 
 When a segment is sealed, its durable subscriptions are made in its children, too. One that is made
 on the segment after they were listed, and before clients are told of the children, would begin in
@@ -16,12 +19,17 @@ from magnetar.broker.topic.feature import Feature, TopicPort
 
 
 class SegmentSealing(Feature):
-    """Of one segment."""
+    """Of one topic."""
 
-    def __init__(self, topic: TopicPort, is_sealed: Callable[[], Awaitable[bool]]) -> None:
-        """`is_sealed`: whether the record of the topic says that the segment is."""
+    def __init__(
+        self, topic: TopicPort, is_settled: Callable[[], Awaitable[bool]], *, is_part: bool
+    ) -> None:
+        """`is_settled`: whether the record says that it is sealed, or knows of no seal. `is_part`:
+        of a scalable topic."""
         self._topic = topic
-        self._is_sealed = is_sealed
+        self._ask_settled = is_settled
+        self.is_part = is_part
+        """Whether its life is that of a scalable topic."""
         self._is_settled = False
         """The record says it."""
         self._has_begun = False
@@ -31,6 +39,7 @@ class SegmentSealing(Feature):
     def begin(self) -> None:
         """The segment is being sealed: no subscription begins to be made from here on."""
         self._has_begun = True
+        self.is_part = True
 
     async def wait_placed(self) -> None:
         """Return when all durable subscriptions that began to be made before the seal are there,
@@ -48,7 +57,7 @@ class SegmentSealing(Feature):
             BrokerMetadataError
         """
         while not self._is_settled and (self._has_begun or self._topic.log.terminated is not None):
-            if not await self._is_sealed():
+            if not await self._ask_settled():
                 raise ServiceNotReadyError(
                     f"{self._topic.name} is being sealed: subscribe again in a moment"
                 )

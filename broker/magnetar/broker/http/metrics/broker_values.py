@@ -358,8 +358,63 @@ PLAIN: Sequence[Column[BrokerView]] = (
         "Ledgers of loaded topics that lie in an object only which is damaged or gone: alarm.",
         _of_offloading(lambda o: sum(o.scrubber.lost.values())),
     ),
+    counter(
+        "magnetar_broker_segment_splits_total",
+        "Splits of segments of scalable topics that this broker has brought to their end.",
+        lambda b: b.services.topics.scalable.counts.splits,
+    ),
+    counter(
+        "magnetar_broker_segment_merges_total",
+        "Merges of segments, in the same way.",
+        lambda b: b.services.topics.scalable.counts.merges,
+    ),
+    counter(
+        "magnetar_broker_segments_pruned_total",
+        "Sealed segments that nobody needed any more, and that this broker had deleted.",
+        lambda b: b.services.topics.scalable.counts.pruned,
+    ),
+    counter(
+        "magnetar_broker_topic_migrations_total",
+        "Plain and partitioned topics that this broker has made scalable.",
+        lambda b: b.services.topics.scalable.counts.migrations,
+    ),
+    counter(
+        "magnetar_broker_segment_change_failures_total",
+        "Times that a split, merge or migration was not brought to its end; it is tried again.",
+        lambda b: b.services.topics.scalable.counts.failures,
+    ),
+    counter(
+        "magnetar_broker_segment_change_seconds_total",
+        "Time that these splits and merges took, from begin to commit.",
+        lambda b: b.services.topics.scalable.counts.seconds,
+    ),
+    gauge(
+        "magnetar_broker_segment_stall_seconds_max",
+        "Longest time since the start that a split or merge held up publishing of its keys.",
+        lambda b: b.services.topics.scalable.counts.stall_s_max,
+    ),
+    gauge(
+        "magnetar_broker_segment_change_age_seconds",
+        "Age of the oldest split or merge under way that this broker knows; 0: none.",
+        lambda b: b.services.topics.scalable.counts.oldest_s(wall_ms=b.services.clock.wall_ms()),
+    ),
+    gauge(
+        "magnetar_broker_scalable_topics_full",
+        "Scalable topics that load asks to split, and that may have no more segments.",
+        lambda b: b.auto_scaling.full,
+    ),
+    counter(
+        "magnetar_broker_auto_scaling_failures_total",
+        "Times that a scalable topic could not be looked at, split or merged for its load.",
+        lambda b: b.auto_scaling.failures,
+    ),
 )
 """Of the broker alone, without labels."""
+
+SEGMENTS: Sequence[Column[int]] = (
+    gauge("magnetar_broker_segments", "Segments that are loaded, by their state.", lambda n: n),
+)
+"""Labelled with `state`: active, or sealed."""
 
 PUBLISH_LATENCY = Named(
     "magnetar_broker_publish_latency_seconds",
@@ -682,6 +737,7 @@ def broker_tables(broker: BrokerView, sampler: Sampler, ends: EndsHere) -> Itera
     yield one_row(WRITE_LATENCY, latency_steps(sampler.write_latency), of_cluster)
     yield one_row(ENTRY_SIZE, size_steps(sampler.entry_sizes), of_cluster)
     yield from transaction_tables(broker.services, ends, cluster)
+    yield from _segment_tables(broker.services)
     if broker.cluster is None:
         return
     yield one_row(OWNERSHIP, broker.cluster)
@@ -705,3 +761,17 @@ def _balance_tables(balancer: Balancer, labels: Mapping[str, str]) -> Iterator[T
     yield one_row(UNLOADS, balancer, of_unloads)
     of_splits = labels_of({"cluster": cluster, "metric": "bundlesSplit"})
     yield one_row(SPLITS, balancer, of_splits)
+
+
+def _segment_tables(services: Services) -> Iterator[Table[int]]:
+    """Nothing while no segment of a scalable topic is here."""
+    ends = [
+        topic.log.terminated is not None
+        for topic in services.topics.loaded
+        if topic.name.is_segment
+    ]
+    if ends:
+        sealed, table = sum(ends), Table(SEGMENTS)
+        table.add(labels_of({"state": "active"}), len(ends) - sealed)
+        table.add(labels_of({"state": "sealed"}), sealed)
+        yield table

@@ -28,6 +28,7 @@ from magnetar.broker.http.metrics.broker_values import (
     OWNERSHIP,
     PLAIN,
     PUBLISH_LATENCY,
+    SEGMENTS,
     SPLITS,
     TOPICS_COUNT,
     UNLOADS,
@@ -314,6 +315,7 @@ class MetricsPage:
 CATALOGUE: Mapping[str, Sequence[Named]] = {
     "broker": (
         *PLAIN,
+        *SEGMENTS,
         PUBLISH_LATENCY,
         *LEFT_OUT,
     ),

@@ -1,6 +1,6 @@
 """Endpoints of scalable topics, and those by which brokers ask each other about segments."""
 
-from tests.integration.broker.http.endpoints.rows import NAMESPACE, Row
+from tests.integration.broker.http.endpoints.rows import NAMESPACE, Row, T
 
 S = f"/admin/v2/scalable/{NAMESPACE}"
 NOWHERE = S.replace("shop", "nowhere")
@@ -39,6 +39,67 @@ SCALABLE = (
         (f"{S}/merged/merge/0/77", 404),
         before=(("PUT", f"{S}/merged?numInitialSegments=2", None),),
     ),
+    Row(
+        "POST",
+        f"{S}/made/autoScalePolicy",
+        {"enabled": True, "maxSegments": 4},
+        204,
+        (f"{S}/made/autoScalePolicy", {"minSegments": 65}, 412),
+        (f"{S}/missing/autoScalePolicy", 404),
+    ),
+    Row("GET", f"{S}/made/autoScalePolicy", None, 200, None, (f"{S}/missing/autoScalePolicy", 404)),
+    Row(
+        "DELETE",
+        f"{S}/made/autoScalePolicy",
+        None,
+        204,
+        None,
+        (f"{S}/missing/autoScalePolicy", 404),
+    ),
+    Row(
+        "PUT",
+        f"{S}/made/subscriptions/s?type=STREAM",
+        None,
+        204,
+        (f"{S}/made/subscriptions/pulsar.dedup", None, 412),
+        (f"{S}/missing/subscriptions/s", 404),
+    ),
+    Row(
+        "POST",
+        f"{S}/made/subscriptions/s/seek?timestamp=0",
+        None,
+        204,
+        (f"{S}/made/subscriptions/s/seek?timestamp=x", None, 400),
+        (f"{S}/made/subscriptions/none/seek?timestamp=0", 404),
+    ),
+    Row(
+        "POST",
+        f"{S}/made/subscriptions/s/skip-all",
+        None,
+        204,
+        None,
+        (f"{S}/made/subscriptions/none/skip-all", 404),
+    ),
+    Row(
+        "DELETE",
+        f"{S}/made/subscriptions/s",
+        None,
+        204,
+        None,
+        (f"{S}/made/subscriptions/none", 404),
+    ),
+    Row("POST", f"{S}/made/permissions/role", ["produce"], 204, (None, ["fly"], 400)),
+    Row("GET", f"{S}/made/permissions", None, 200),
+    Row("DELETE", f"{S}/made/permissions/role", None, 204, None, (f"{S}/made/permissions/x", 404)),
+    Row(
+        "POST",
+        f"{S}/migrated/migrate",
+        None,
+        204,
+        (f"{S}/migrated-partition-0/migrate", None, 412),
+        (f"{S}/missing/migrate", 404),
+        before=(("PUT", f"{T}/migrated/partitions", 2),),
+    ),
     Row("DELETE", f"{S}/made", None, 204, None, (f"{S}/missing", 404)),
     Row(
         "GET",
@@ -47,6 +108,52 @@ SCALABLE = (
         200,
         (f"{_WRONG}/stats", None, 412),
         (f"{_OTHER}/stats", 404),
+        before=_SEGMENTED,
+    ),
+    Row(
+        "POST",
+        f"{P}/subscription/s/seek?timestamp=0",
+        None,
+        200,
+        (f"{_WRONG}/subscription/s/seek", None, 412),
+        before=_SEGMENTED,
+    ),
+    Row(
+        "DELETE",
+        f"{P}/subscription/s",
+        None,
+        200,
+        (f"{_WRONG}/subscription/s", None, 412),
+        before=_SEGMENTED,
+    ),
+    Row(
+        "PUT",
+        f"{SEGMENTS}/held?subscription=s&segments=0",
+        None,
+        204,
+        (f"{SEGMENTS}/held?subscription=s&segments=x", None, 412),
+    ),
+    Row(
+        "DELETE",
+        f"{SEGMENTS}/held?subscription=s&segments=0",
+        None,
+        204,
+        (f"{SEGMENTS}/held?subscription=s&segments=x", None, 412),
+    ),
+    Row(
+        "GET",
+        f"{P}/used-up",
+        None,
+        200,
+        (f"{_WRONG}/used-up", None, 412),
+        before=_SEGMENTED,
+    ),
+    Row(
+        "GET",
+        f"{P}/clients",
+        None,
+        200,
+        (f"{_WRONG}/clients", None, 412),
         before=_SEGMENTED,
     ),
     Row(

@@ -511,6 +511,7 @@ BODIES = {
     "anti_affinity_group": "group",
     "bookie_affinity": {"bookkeeperAffinityGroupPrimary": "a"},
     "entry_filters": {"entryFilterNames": "a,b"},
+    "auto_scale": {"enabled": False, "maxSegments": 8, "splitMsgRateInThreshold": 20_000.0},
     "offload": {"managedLedgerOffloadDriver": "aws-s3"},
     "shadow_topics": ["persistent://acme/shop/shadow"],
 }

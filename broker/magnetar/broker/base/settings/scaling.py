@@ -1,0 +1,111 @@
+"""Settings of splits and merges by load: above what a segment is split, below what two are merged.
+
+The defaults are Pulsar's. Namespaces and topics override most of them by a policy.
+"""
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+RATES = ("msg_rate_in", "msg_rate_out", "bytes_rate_in", "bytes_rate_out")
+"""What a segment is judged by: messages and bytes per second that are published and delivered."""
+
+MERGED_SHARE = 2
+"""A threshold of splits must be so many times that of merges: one segment made of two that are
+below the second is not above the first."""
+
+
+class ScalingSettings(BaseModel):
+    """When scalable topics are split and merged by themselves."""
+
+    model_config = ConfigDict(frozen=True)
+
+    scalable_auto_scale: bool = Field(
+        default=True,
+        description="Whether segments of scalable topics are split and merged by their load. "
+        "Namespaces and topics override it by their policy.",
+    )
+    scalable_auto_scale_interval_s: float = Field(
+        default=60.0,
+        ge=0.05,
+        le=3_600,
+        description="Time between two looks at the load of the scalable topics whose names this "
+        "broker owns. Each look splits or merges at most once in a topic.",
+    )
+    scalable_segments_min: int = Field(
+        default=1,
+        ge=1,
+        le=65_536,
+        description="Segments of a scalable topic below which load merges none.",
+    )
+    scalable_layout_depth_max: int = Field(
+        default=10,
+        ge=1,
+        le=10_000,
+        description="Generations of segments in the layout of a topic at which load merges none: "
+        "each merge adds one. Sealed segments that are gone do not count.",
+    )
+    scalable_split_msg_rate_in: float = Field(
+        default=10_000.0, gt=0, description="Published messages/s of a segment that split it."
+    )
+    scalable_split_msg_rate_out: float = Field(
+        default=50_000.0, gt=0, description="Delivered messages/s of a segment that split it."
+    )
+    scalable_split_bytes_rate_in: float = Field(
+        default=50e6, gt=0, description="Published bytes/s of a segment that split it."
+    )
+    scalable_split_bytes_rate_out: float = Field(
+        default=250e6, gt=0, description="Delivered bytes/s of a segment that split it."
+    )
+    scalable_merge_msg_rate_in: float = Field(
+        default=1_000.0,
+        ge=0,
+        description="Published messages/s: two neighbours that are below all four of these "
+        "thresholds for scalable_merge_window_s are merged. Each is at most half of the one above "
+        "which a segment is split, so that no merge is followed by a split at the same load.",
+    )
+    scalable_merge_msg_rate_out: float = Field(
+        default=5_000.0, ge=0, description="Delivered messages/s below which neighbours are merged."
+    )
+    scalable_merge_bytes_rate_in: float = Field(
+        default=5e6, ge=0, description="Published bytes/s below which neighbours are merged."
+    )
+    scalable_merge_bytes_rate_out: float = Field(
+        default=25e6, ge=0, description="Delivered bytes/s below which neighbours are merged."
+    )
+    scalable_consumers_split_msg_rate_in: float = Field(
+        default=1_000.0,
+        gt=0,
+        description="Published messages/s of the busiest segment above which it is split because a "
+        "subscription has more stream consumers than the topic has segments.",
+    )
+    scalable_split_cooldown_s: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="Time after a split or merge of a topic before load splits in it again.",
+    )
+    scalable_merge_cooldown_s: float = Field(
+        default=300.0,
+        ge=0,
+        le=86_400,
+        description="Time after a split or merge of a topic before load merges in it again.",
+    )
+    scalable_merge_window_s: float = Field(
+        default=300.0,
+        ge=0,
+        le=86_400,
+        description="How long two neighbours are below the thresholds before they are merged.",
+    )
+
+    @model_validator(mode="after")
+    def _thresholds_fit(self) -> Self:
+        for rate in RATES:
+            split = getattr(self, f"scalable_split_{rate}")
+            merge = getattr(self, f"scalable_merge_{rate}")
+            if merge * MERGED_SHARE > split:
+                raise ValueError(
+                    f"scalable_merge_{rate} must be at most half of scalable_split_{rate}, got "
+                    f"{merge} and {split}: what is merged would be split again"
+                )
+        return self

@@ -1,0 +1,277 @@
+"""Whether a scalable topic is split or merged now, by the load of its segments. Pure.
+
+A segment is *hot* when one of its four rates is above the threshold of splits, *cold* when all four
+are below those of merges. Between the two lies a band in which nothing happens. The hottest segment
+is split in its middle. Of the pairs of neighbours that have both been cold for a while, the coldest
+is merged. With more stream consumers than segments, the busiest segment is split below the
+threshold, too, and nothing is merged that leaves a consumer without a segment.
+
+Why it does not swing: the threshold of merges is at most half of that of splits, so two cold
+segments make one that is not hot. Half of what was hot may be cold, but not both halves, unless the
+load falls. And after any split or merge there is none for a while, by the times in the record, so
+that the broker that decides next keeps to it, too.
+
+One key with too much load cannot be divided: splits narrow its segment down to a single hash, and
+then stop; what is cold beside it is merged. So the number of segments stays bounded.
+
+A rate that is not known is neither hot nor cold. Source: sheet of Pulsar 5, section 3.7.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any
+
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.base.settings.scaling import MERGED_SHARE, RATES
+from magnetar.broker.features.scalable.record import ScalableTopicRecord, SegmentRecord
+from magnetar.broker.policies.model import AutoScale
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What passes through a segment, or a threshold of it; per second."""
+
+    msg_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    bytes_rate_in: float = 0.0
+    bytes_rate_out: float = 0.0
+
+    def share_of(self, threshold: "Rates") -> float:
+        """The highest of the four as a share of its threshold; above 1, it is over one."""
+        return max(_share(getattr(self, each), getattr(threshold, each)) for each in RATES)
+
+    def is_below(self, threshold: "Rates") -> bool:
+        """Whether all four are below their thresholds."""
+        return all(getattr(self, each) < getattr(threshold, each) for each in RATES)
+
+
+def _share(rate: float, threshold: float) -> float:
+    if threshold > 0:
+        return rate / threshold
+    return float("inf") if rate > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalePolicy:
+    """What counts for one topic. The fields are those of the settings."""
+
+    is_on: bool
+    segments_min: int
+    segments_max: int
+    depth_max: int
+    split: Rates
+    merge: Rates
+    consumers_split_msg_rate_in: float
+    split_cooldown_s: float
+    merge_cooldown_s: float
+    merge_window_s: float
+
+    @classmethod
+    def of_broker(cls, settings: BrokerSettings) -> "ScalePolicy":
+        """What counts for topics that override nothing."""
+        return cls(
+            is_on=settings.scalable_auto_scale,
+            segments_min=settings.scalable_segments_min,
+            segments_max=settings.scalable_segments_max,
+            depth_max=settings.scalable_layout_depth_max,
+            split=Rates(*(getattr(settings, f"scalable_split_{each}") for each in RATES)),
+            merge=Rates(*(getattr(settings, f"scalable_merge_{each}") for each in RATES)),
+            consumers_split_msg_rate_in=settings.scalable_consumers_split_msg_rate_in,
+            split_cooldown_s=settings.scalable_split_cooldown_s,
+            merge_cooldown_s=settings.scalable_merge_cooldown_s,
+            merge_window_s=settings.scalable_merge_window_s,
+        )
+
+    def over(self, own: AutoScale | None) -> "ScalePolicy":
+        """Return this policy with what a namespace or topic overrides.
+
+        More segments than this one allows are not to be had: `segments_max` of the broker is what
+        the change itself is refused by.
+        """
+        if own is None:
+            return self
+        found: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(own, field.name, None)
+            if value is not None:
+                found[field.name] = value
+        for kind in ("split", "merge"):
+            rates: Rates = getattr(self, kind)
+            values = {each: getattr(own, f"{kind}_{each}") for each in RATES}
+            found[kind] = replace(
+                rates, **{name: each for name, each in values.items() if each is not None}
+            )
+        found["segments_max"] = min(self.segments_max, found.get("segments_max", self.segments_max))
+        return replace(self, **found)
+
+    @property
+    def fault(self) -> str:
+        """Why nothing is scaled by these values, in words; empty: they fit together."""
+        if self.segments_min > self.segments_max:
+            return f"minSegments {self.segments_min} is above maxSegments {self.segments_max}"
+        for each in RATES:
+            split, merge = getattr(self.split, each), getattr(self.merge, each)
+            if merge * MERGED_SHARE > split:
+                return (
+                    f"the merge threshold of {each}, {merge}, is more than half of the split "
+                    f"threshold, {split}: what is merged would be split again"
+                )
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Divide this segment in its middle."""
+
+    segment_id: int
+    share: float
+    """The highest rate of the segment, as a share of the threshold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Make one segment of these two."""
+
+    one: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do nothing now."""
+
+    reason: str = ""
+    """What keeps the topic from a change that its load asks for; empty: its load asks for none."""
+    is_full: bool = False
+    """The topic should be split, and may have no more segments."""
+
+
+Decision = Split | Merge | Wait
+
+
+class TopicScaling:
+    """One topic, from look to look: remembers since when neighbours are cold."""
+
+    def __init__(self) -> None:
+        self._cold_since_s: dict[tuple[int, int], float] = {}
+        self._looked_s = 0.0
+
+    def decide(
+        self,
+        record: ScalableTopicRecord,
+        loads: Mapping[int, Rates],
+        policy: ScalePolicy,
+        *,
+        consumers: int,
+        wall_ms: int,
+        now_s: float,
+        gap_s_max: float,
+    ) -> Decision:
+        """Return what to do with the topic now.
+
+        Args:
+            loads: rates by the id of the segment; of one that is missing, nothing is known.
+            consumers: stream consumers of the subscription that has the most.
+            gap_s_max: a longer time without a look proves nothing about what was cold meanwhile.
+        """
+        if now_s - self._looked_s > gap_s_max:
+            self._cold_since_s.clear()
+        self._looked_s = now_s
+        active = record.active
+        self._note_cold(active, loads, policy.merge, now_s)
+        if not policy.is_on:
+            return Wait("it is switched off")
+        if fault := policy.fault:
+            return Wait(fault)
+        if record.change is not None or record.is_deleted:
+            return Wait("a change is under way")
+        since_s = max(0.0, (wall_ms - last_change_ms(record)) / 1000)
+        wanted = _wanted_split(active, loads, policy, consumers)
+        if wanted is None:
+            return self._merge(record, active, loads, policy, consumers, since_s, now_s)
+        if len(active) >= policy.segments_max:
+            merge = self._merge(record, active, loads, policy, consumers, since_s, now_s)
+            full = f"segment {wanted.segment_id} is hot, and the topic has {len(active)} segments"
+            return merge if isinstance(merge, Merge) else Wait(full, is_full=True)
+        if since_s < policy.split_cooldown_s:
+            return Wait(f"the last change was {since_s:.0f} s ago: splits wait")
+        return wanted
+
+    def _note_cold(
+        self,
+        active: Sequence[SegmentRecord],
+        loads: Mapping[int, Rates],
+        threshold: Rates,
+        now_s: float,
+    ) -> None:
+        cold = {each.id for each in active if each.id in loads}
+        cold = {each for each in cold if loads[each].is_below(threshold)}
+        pairs = pairwise(active)
+        ids = [(one.id, other.id) for one, other in pairs if {one.id, other.id} <= cold]
+        self._cold_since_s = {pair: self._cold_since_s.get(pair, now_s) for pair in ids}
+
+    def _merge(
+        self,
+        record: ScalableTopicRecord,
+        active: Sequence[SegmentRecord],
+        loads: Mapping[int, Rates],
+        policy: ScalePolicy,
+        consumers: int,
+        since_s: float,
+        now_s: float,
+    ) -> Decision:
+        due = [
+            pair
+            for pair, cold_since_s in self._cold_since_s.items()
+            if now_s - cold_since_s >= policy.merge_window_s
+        ]
+        if not due or len(active) <= max(policy.segments_min, consumers):
+            return Wait()
+        if since_s < policy.merge_cooldown_s:
+            return Wait(f"the last change was {since_s:.0f} s ago: merges wait")
+        depths = depths_of(record)
+        shallow = [pair for pair in due if max(depths[each] for each in pair) < policy.depth_max]
+        if not shallow:
+            return Wait(f"the layout has {policy.depth_max} generations of segments: merges wait")
+        coldest = min(
+            shallow,
+            key=lambda pair: (sum(loads[each].share_of(policy.split) for each in pair), pair),
+        )
+        return Merge(*coldest)
+
+
+def _wanted_split(
+    active: Sequence[SegmentRecord],
+    loads: Mapping[int, Rates],
+    policy: ScalePolicy,
+    consumers: int,
+) -> Split | None:
+    """The split that the load asks for, or the number of consumers."""
+    divisible = [each.id for each in active if each.id in loads and len(each.hashes) > 1]
+    shares = {each: loads[each].share_of(policy.split) for each in divisible}
+    hottest = max(shares, key=lambda each: (shares[each], -each), default=None)
+    if hottest is not None and shares[hottest] > 1:
+        return Split(hottest, shares[hottest])
+    if consumers <= len(active):
+        return None
+    busiest = max(divisible, key=lambda each: (loads[each].msg_rate_in, -each), default=None)
+    if busiest is None or loads[busiest].msg_rate_in < policy.consumers_split_msg_rate_in:
+        return None
+    return Split(busiest, shares[busiest])
+
+
+def last_change_ms(record: ScalableTopicRecord, *, parents: Sequence[int] = (1, 2)) -> int:
+    """When a topic was last split or merged, wall clock; 0: never. `parents`: of its children, 1
+    for splits, 2 for merges."""
+    made = (each.created_ms for each in record.segments if len(each.parents) in parents)
+    return max(made, default=0)
+
+
+def depths_of(record: ScalableTopicRecord) -> dict[int, int]:
+    """Generations that each segment has come after, by its id; 0 for one without known parents."""
+    depths: dict[int, int] = {}
+    for each in record.segments:  # Parents have smaller ids.
+        known = [depths[parent] for parent in each.parents if parent in depths]
+        depths[each.id] = 1 + max(known) if known else 0
+    return depths

@@ -1,0 +1,108 @@
+"""Subscriptions of a whole scalable topic: deleted and moved in all its segments."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.broker.base.errors import (
+    ConflictError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+)
+from magnetar.broker.features.scalable import WholeSubscriptions
+from magnetar.ledger.metadata.url import open_store
+from tests.unit.broker.scalable.test_scalable_topics import TOPIC, Scene, have_cursor
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    store = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
+    made = Scene(store)
+    await made.create()
+    await have_cursor(store, await made.name(0), "s")
+    await made.topics.split(TOPIC, 0)
+    yield made
+    await store.close()
+
+
+async def subscribed(scene: Scene) -> list[int]:
+    """The segments that have the subscription."""
+    record = await scene.record()
+    return [each.id for each in record.segments if "s" in await scene.subscriptions(each.id)]
+
+
+async def test_a_subscription_is_deleted_in_all_segments(scene: Scene) -> None:
+    assert await subscribed(scene) == [0, 1, 2]
+    await WholeSubscriptions(scene.topics).unsubscribe(TOPIC, "s", is_forced=False)
+    assert await subscribed(scene) == []
+    with pytest.raises(SubscriptionNotFoundError):
+        await WholeSubscriptions(scene.topics).unsubscribe(TOPIC, "s", is_forced=False)
+
+
+async def test_a_split_that_goes_on_meanwhile_does_not_bring_a_deleted_subscription_back(
+    scene: Scene,
+) -> None:
+    async def split() -> None:
+        await scene.broker().split(TOPIC, 1)
+
+    scene.owners.on_unsubscribe = split
+    await WholeSubscriptions(scene.topics).unsubscribe(TOPIC, "s", is_forced=False)
+    assert await scene.active() == [3, 4, 2]
+    assert await subscribed(scene) == []
+
+
+async def test_a_split_that_stands_still_ends_before_a_subscription_is_deleted(
+    scene: Scene,
+) -> None:
+    scene.owners.failures = 1
+    with pytest.raises(ServiceNotReadyError):
+        await scene.topics.split(TOPIC, 1)
+    await WholeSubscriptions(scene.broker()).unsubscribe(TOPIC, "s", is_forced=False)
+    assert await scene.active() == [3, 4, 2]
+    assert await subscribed(scene) == []
+
+
+async def test_a_topic_that_does_not_come_to_rest_is_given_up_at_last(scene: Scene) -> None:
+    async def again() -> None:
+        other = scene.broker()
+        record = await other.get(TOPIC)
+        if len(record.active) > 1:
+            await other.merge(TOPIC, record.active[0].id, record.active[1].id)
+        else:
+            await other.split(TOPIC, record.active[0].id)
+        scene.owners.on_unsubscribe = again
+
+    scene.owners.on_unsubscribe = again
+    with pytest.raises(ConflictError, match="changes too often"):
+        await WholeSubscriptions(scene.topics).unsubscribe(TOPIC, "s", is_forced=False)
+
+
+async def test_a_seek_holds_what_came_of_sealed_segments_back_until_all_have_moved(
+    scene: Scene,
+) -> None:
+    await WholeSubscriptions(scene.topics).seek(TOPIC, "s", 5)
+    first, *seeks, last = scene.owners.steps
+    assert (first, last) == ("hold back [0]", "release [0]")
+    assert sorted(seeks) == ["seek 0", "seek 1", "seek 2"]
+
+
+async def test_a_seek_of_a_subscription_that_no_segment_has_is_refused(scene: Scene) -> None:
+    await WholeSubscriptions(scene.topics).unsubscribe(TOPIC, "s", is_forced=False)
+    with pytest.raises(SubscriptionNotFoundError):
+        await WholeSubscriptions(scene.topics).seek(TOPIC, "s", 5)
+
+
+async def test_a_seek_that_fails_releases_what_it_held_back(scene: Scene) -> None:
+    scene.owners.failures = 1
+    with pytest.raises(ServiceNotReadyError):
+        await WholeSubscriptions(scene.topics).seek(TOPIC, "s", None)
+    assert scene.owners.steps[-1] == "release [0]"
+
+
+async def test_a_seek_in_one_segment_holds_back_what_came_of_that_one(scene: Scene) -> None:
+    async with WholeSubscriptions(scene.topics).rewinding(await scene.name(0), "s"):
+        assert scene.owners.steps == ["hold back [0]"]
+    assert scene.owners.steps == ["hold back [0]", "release [0]"]
+    async with WholeSubscriptions(scene.topics).rewinding(await scene.name(1), "s"):
+        assert len(scene.owners.steps) == 2, "nothing comes of what takes messages"

@@ -218,7 +218,7 @@ class Replication(Feature):
             _log.warning("replication_not_changed", topic=str(self._topic.name), error=str(error))
 
     async def _begin(self, remote: str) -> None:
-        incarnation = await self._incarnation()
+        incarnation = await self._make_incarnation()
         cursor = self._cursors.get(remote)
         if cursor is None:
             async with self._topic.gate.placing():
@@ -279,10 +279,10 @@ class Replication(Feature):
             await self._cursors.pop(remote).delete()
             _log.info("replication_ended", topic=str(self._topic.name), cluster=remote)
 
-    async def _incarnation(self) -> int:
-        found = self._log.properties.get(INCARNATION_PROPERTY, "")
-        if found.isdecimal():
-            return int(found)
+    async def _make_incarnation(self) -> int:
+        found = self.incarnation()
+        if found:
+            return found
         new = self._around.random.getrandbits(_INCARNATION_BITS) + 1
         await self._log.update_properties({INCARNATION_PROPERTY: str(new)})
         return new
@@ -323,6 +323,15 @@ class Replication(Feature):
         that no other one of that cluster had; 0: there is none."""
         known = self._senders
         return {name: known[name].since_ms if name in known else 0 for name in self._wanted()}
+
+    def takes_acks(self) -> bool:
+        """Return whether a cluster is connected that takes single acknowledgements."""
+        return any(each.takes_acks for each in self._senders.values())
+
+    def incarnation(self) -> int:
+        """Return which life of the log it is; 0: nothing was ever copied from here."""
+        found = self._log.properties.get(INCARNATION_PROPERTY, "")
+        return int(found) if found.isdecimal() else 0
 
     # Publishing
 

@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.features.replication.acks import Acks, OriginAcks, decode_acks, encode_acks
 from magnetar.broker.features.replication.source_marks import Source
-from magnetar.broker.features.replication.subscriptions.ack_ranges import behind, union, without
+from magnetar.broker.features.replication.subscriptions.ack_ranges import (
+    behind,
+    in_turns,
+    union,
+    without,
+)
 from magnetar.broker.features.replication.subscriptions.ack_telling import AckTelling
 from magnetar.broker.features.replication.subscriptions.origins import Origin, OriginIndex
 from magnetar.cursors import AckRange, BatchAck
@@ -66,12 +71,19 @@ def places_of(ranges: list[AckRange] | tuple[AckRange, ...]) -> set[Position]:
     return set(found)
 
 
+def len_of(found: AckRange) -> int:
+    return found.last_entry_id - found.first_entry_id + 1
+
+
 @given(_PLACES, _PLACES, st.builds(Position, st.integers(0, 3), st.integers(-1, 12)))
 def test_ranges_are_sets(one: set[Position], other: set[Position], after: Position) -> None:
     first, second = ranges_of(one), ranges_of(other)
     assert places_of(first) == one
     assert places_of(union(first, second)) == one | other
     assert places_of(without(first, second)) == one - other
+    parts = list(in_turns(first, 3))
+    assert union([], [each for part in parts for each in part]) == first
+    assert all(sum(map(len_of, part)) == 3 for part in parts[:-1])
     assert places_of(behind(first, after)) == {each for each in one if each > after}
 
 

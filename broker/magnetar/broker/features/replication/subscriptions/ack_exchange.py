@@ -26,7 +26,11 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.replication.acks import RANGES_MAX, Acks, OriginAcks, entries_in
 from magnetar.broker.features.replication.copies import Copy
 from magnetar.broker.features.replication.source_marks import Source
-from magnetar.broker.features.replication.subscriptions.ack_ranges import within
+from magnetar.broker.features.replication.subscriptions.ack_ranges import (
+    behind,
+    in_turns,
+    within,
+)
 from magnetar.broker.features.replication.subscriptions.ack_telling import (
     AckTelling,
     first_part,
@@ -49,6 +53,10 @@ _log = structlog.get_logger()
 
 HELD_MAX: Final = 10_000
 """Ranges, and partly acknowledged batches, of a subscription that are looked at."""
+
+
+ENTRIES_PER_TURN: Final = 1_000
+"""Entries that are acknowledged before others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +208,11 @@ class AckExchange:
         if self._window is not None:
             self._telling_of(name).known_through(position)
 
+    def trim(self) -> None:
+        """Forget the origins of what no subscription tells of any more."""
+        if self.is_telling and self._window is not None:
+            self._window.index.trim(self._passed_by_all())
+
     def look(self, subscription: Subscription) -> Acks | None:
         """Return what the other clusters are to be told of a subscription; None: nothing new."""
         window, name = self._window, subscription.name
@@ -207,7 +220,6 @@ class AckExchange:
         if window is None or not self.is_telling:
             return None
         telling = self._telling_of(name)
-        window.index.trim(self._passed_by_all())
         if not cursor.has_holes:
             return None
         if window.lacks(telling.through):
@@ -355,11 +367,21 @@ class AckExchange:
             return None
         found, waiting = self._to_locals(window.index, key.source, acks)
         before = subscription.cursor.mark_delete
-        self._counts.acks_applied += subscription.acknowledge_elsewhere(*found)
         self._telling_of(name).known(*found)
+        await self._acknowledge(subscription, found)
         if subscription.cursor.mark_delete != before:
             self._moved(name, before, subscription.cursor.mark_delete)
         return acks._replace(by_source=waiting)
+
+    async def _acknowledge(self, subscription: Subscription, found: LocalAcks) -> None:
+        ranges = behind(found.ranges, subscription.cursor.mark_delete)
+        for part in [*in_turns(ranges, ENTRIES_PER_TURN), None]:
+            if self._is_closed or subscription.is_closed or not self._topic.tenure.holds():
+                return  # whoever has the topic next is told again
+            self._counts.acks_applied += subscription.acknowledge_elsewhere(
+                part or (), () if part else found.batches
+            )
+            await asyncio.sleep(0)  # others have their turn
 
     def _to_locals(
         self, index: OriginIndex, teller: str, acks: Acks

@@ -3,7 +3,7 @@
 A range has entries of one ledger. Lists are ascending, and their ranges do not overlap.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from magnetar.cursors import AckRange
 from magnetar.ledger.managed_log.log_metadata import LogLedger
@@ -55,6 +55,23 @@ def behind(ranges: Iterable[AckRange], after: Position) -> list[AckRange]:
         if ledger_id >= after.ledger_id and first <= last:
             found.append(AckRange(ledger_id, first, last))
     return found
+
+
+def in_turns(ranges: Iterable[AckRange], entries_max: int) -> Iterator[list[AckRange]]:
+    """Return the ranges in parts of so many entries at most."""
+    part: list[AckRange] = []
+    room = entries_max
+    for ledger_id, first, last in ranges:
+        while first <= last:
+            stop = min(last, first + room - 1)
+            part.append(AckRange(ledger_id, first, stop))
+            room -= stop - first + 1
+            first = stop + 1
+            if not room:
+                yield part
+                part, room = [], entries_max
+    if part:
+        yield part
 
 
 def all_between(ledgers: Sequence[LogLedger], after: Position, through: Position) -> list[AckRange]:

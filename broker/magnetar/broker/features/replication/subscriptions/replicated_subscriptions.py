@@ -370,7 +370,9 @@ class ReplicatedSubscriptions(Feature):
                     self._acks.tell_again(name)
 
     def _tell(self) -> None:
-        """Write updates of the subscriptions that have passed a snapshot."""
+        """Write updates of the subscriptions that have passed a snapshot, and what is acknowledged
+        singly."""
+        self._acks.trim()
         for name, progress in self._progress.items():
             subscription = self._topic.subscriptions.get(name)
             if subscription is None or not subscription.is_open:

@@ -144,6 +144,9 @@ class Replication(Feature):
         """By cluster."""
         self._senders: dict[str, Sending] = {}
         """By cluster."""
+        self._starts: dict[str, Position] = {}
+        """The last entry when a cluster came among the policies, of those without a cursor: what
+        is published while that is made is copied."""
         self._applying: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -168,6 +171,7 @@ class Replication(Feature):
         for each in self._senders.values():
             each.policies_changed()
         if self._topic.policies.replicated_to != before.replicated_to:
+            self._note_starts()
             self._apply_soon()
 
     def look(self) -> Work | None:
@@ -190,6 +194,10 @@ class Replication(Feature):
         finally:
             for each in settling:
                 each.cancel()
+
+    def _note_starts(self) -> None:
+        last, wanted = self._log.last_confirmed, self._wanted()
+        self._starts = {name: self._starts.get(name, last) for name in wanted}
 
     def _wanted(self) -> set[str]:
         here = self._around.sending.cluster
@@ -244,7 +252,7 @@ class Replication(Feature):
     async def _make_cursor(self, remote: str) -> Cursor:
         """Make the cursor of a cluster that is new among the policies, with a note of where copying
         begins."""
-        last = self._log.last_confirmed
+        last = self._starts.get(remote, self._log.last_confirmed)
         if self._around.starts_at_earliest or last < self._log.first_position():
             return await self._open_cursor(cursor_name(remote), EARLIEST, {})
         behind = Position(last.ledger_id, last.entry_id + 1)

@@ -75,6 +75,9 @@ MARKERS_MAX: Final = 1_000
 WRITTEN_MAX: Final = 1_000
 """Newest snapshots whose positions are known. For dispatchers further behind they are read."""
 
+ANSWERS_MAX: Final = 64
+"""Answers that could not be written, and are tried again: one for each cluster is usual."""
+
 UNREAD_MAX: Final = 1_000
 """Entries that dispatchers have passed and that wait to be read. Of more, the oldest are left out:
 an update comes later."""
@@ -169,8 +172,7 @@ class ReplicatedSubscriptions(Feature):
         """
         settings = around.settings
         self._topic, self._around = topic, around
-        self._label, self._here = str(topic.name), around.cluster
-        self._counts = around.counts
+        self._label, self._here, self._counts = str(topic.name), around.cluster, around.counts
         self._sessions, self._changed = sessions, changed
         self._is_enabled = settings.replicated_subscriptions_enabled
         self._interval_ms = settings.replicated_subscriptions_snapshot_interval_ms
@@ -202,6 +204,8 @@ class ReplicatedSubscriptions(Feature):
         """Of the replicated subscriptions, by name."""
         self._told_in: dict[str, int] = {}
         """The last connection to each cluster that was noticed; see `Sessions`."""
+        self._answers: deque[tuple[Response, str]] = deque(maxlen=ANSWERS_MAX)
+        """Answers that could not be written, and the clusters that asked."""
         self._recent: deque[Snapshot] = deque(maxlen=RECENT_MAX)
         self._written: dict[Position, Snapshot] = {}
         """By the position of the marker, of those behind `_unknown_through`."""
@@ -212,8 +216,7 @@ class ReplicatedSubscriptions(Feature):
         self._unread: deque[tuple[str, Position]] = deque(maxlen=UNREAD_MAX)
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_closed = False
-        self._has_warned = False
+        self._is_closed = self._has_warned = False
 
     # Its life
 
@@ -346,6 +349,7 @@ class ReplicatedSubscriptions(Feature):
         self._timer = None
         if self._is_closed or not self._topic.tenure.holds():
             return
+        self._answer_again()
         if not self.is_at_work:
             self._taking.give_up()
             return
@@ -435,11 +439,19 @@ class ReplicatedSubscriptions(Feature):
                 self._note_snapshot(position, marker)
             topic.internal_stored(position, entry)
 
-        topic.append(_MarkerAppend(entry, stored, partial(self._write_again, marker)))
+        topic.append(_MarkerAppend(entry, stored, partial(self._write_again, marker, goes_to)))
 
-    def _write_again(self, marker: Marker) -> None:
+    def _write_again(self, marker: Marker, goes_to: Sequence[str]) -> None:
         """A marker was not stored: have the next look write another one."""
+        if self._is_closed:
+            return
         match marker:
+            case Response():
+                # Who asked would wait for its timeout, and then for the pause behind it.
+                self._answers.extend((marker, each) for each in goes_to)
+                if self._timer is None:
+                    self._set_timer(self._interval_ms)
+                return
             case Request(snapshot_id):
                 self._taking.not_asked(snapshot_id)
             case Snapshot():
@@ -449,8 +461,16 @@ class ReplicatedSubscriptions(Feature):
             case Acks(name) if name in self._progress:
                 self._acks.tell_again(name)
             case _:
-                return  # an answer: who asked asks again
+                return
         self._look_soon()
+
+    def _answer_again(self) -> None:
+        """Answer what could not be answered, unless the cluster that asked is away by now."""
+        answers, sessions = list(self._answers), self._sessions()
+        self._answers.clear()
+        for response, asker in answers:
+            if asker in sessions:
+                self._write(response, goes_to=[asker])
 
     def _note_marker(self, position: Position) -> None:
         self._markers[position] = None

@@ -22,6 +22,7 @@ from magnetar.broker.features.compaction.compacted_ledger import (
 )
 from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket, buckets_in
 from magnetar.broker.features.delayed.index import Bucket
+from magnetar.broker.features.replication.acks import Acks, OriginAcks
 from magnetar.broker.features.replication.markers import (
     Request,
     Response,
@@ -29,6 +30,7 @@ from magnetar.broker.features.replication.markers import (
     Update,
     decode_marker,
 )
+from magnetar.broker.features.replication.source_marks import Source
 from magnetar.broker.features.scalable.record import ChangeKind, ScalableTopicRecord
 from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.features.transactions.coordinator_state import CoordinatorState, Status
@@ -57,6 +59,7 @@ from magnetar.broker.policies.resources import (
 )
 from magnetar.broker.schemas.model import SchemaData, SchemaType, StoredSchema
 from magnetar.broker.schemas.record import SchemaEntry, SchemaRecord
+from magnetar.cursors import AckRange, BatchAck
 from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.ledger_metadata import DigestType
 from magnetar.ledger.log_message import Message, decode_messages
@@ -77,6 +80,7 @@ FIRST = Path(__file__).parent / "samples" / "03daffae"
 TIERED = Path(__file__).parent / "samples" / "5d891d5e"
 REPLICATED = Path(__file__).parent / "samples" / "f0c3b827"
 SCALABLE = Path(__file__).parent / "samples" / "1db3ce98"
+ACKS = Path(__file__).parent / "samples" / "cdeda097"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 BEGUN_MS = 1_767_225_600_000
 LOG = "/managed-ledgers/public/default/persistent/flights"
@@ -109,6 +113,7 @@ SAMPLED = {
     "pulsar-frame.md": ON_THE_WIRE,
     "scalable-topics.md": "scalable-topic.json",
     "schemas.md": "schema-record.json schema-entry.json",
+    "subscription-acks.md": "subscription-acks.json",
     "subscription-markers.md": "subscription-markers.json",
     "transactions.md": "coordinator-log.json coordinator-snapshot.json topic-transactions.json",
     "under-replication.md": IN_SET,
@@ -135,7 +140,9 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
         for name in where.split()
     }
     assert named == {
-        path.name for folder in (FIRST, TIERED, REPLICATED, SCALABLE) for path in folder.iterdir()
+        path.name
+        for folder in (FIRST, TIERED, REPLICATED, SCALABLE, ACKS)
+        for path in folder.iterdir()
     }
 
 
@@ -374,6 +381,23 @@ def test_a_backup_has_what_a_restore_needs() -> None:
 
 
 # What clusters tell each other
+
+
+def test_markers_of_single_acknowledgements_say_what_they_said() -> None:
+    ((name, stored),) = json.loads((ACKS / "subscription-acks.json").read_text()).items()
+    entry = bytes.fromhex(stored)
+    metadata, body_at = open_payload(entry)
+    assert (metadata.producer_name, metadata.publish_time) == ("pulsar.marker", BEGUN_MS)
+    assert (str(metadata.marker_type), list(metadata.replicate_to)) == (name, [])
+    east, west = Source("east", 1 << 62), Source("west", 7)
+    assert decode_marker(metadata.marker_type, entry[body_at:]) == Acks(
+        "s",
+        {
+            east: OriginAcks((AckRange(5, 0, 6), AckRange(9, 300, 300))),
+            west: OriginAcks((), (BatchAck(8, 2, (1 << 99) | 5),)),
+        },
+        is_whole=True,
+    )
 
 
 def test_markers_say_what_they_said() -> None:

@@ -8,7 +8,7 @@ background, by the durable kind. A broker calls them once per ack command.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from magnetar.cursors.ack_state import AckRange, AckState, LogShape
+from magnetar.cursors.ack_state import AckRange, AckState, BatchAck, LogShape
 from magnetar.ledger.position import EARLIEST, Position
 
 
@@ -58,6 +58,10 @@ class SubscriptionCursor(ABC):
     def ranges(self, ranges_max: int) -> Sequence[AckRange]:
         """The first ranges of individually acknowledged entries, in log order."""
         return self._state.snapshot(ranges_max=ranges_max, batches_max=0).ranges
+
+    def batches(self, batches_max: int) -> Sequence[BatchAck]:
+        """The first partly acknowledged batches, in log order."""
+        return self._state.snapshot(ranges_max=0, batches_max=batches_max).batches
 
     @property
     def batch_count(self) -> int:

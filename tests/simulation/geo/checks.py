@@ -18,7 +18,15 @@ from tests.simulation.cluster.events import (
     Unreadable,
 )
 from tests.simulation.cluster.topics import covers, log_path
-from tests.simulation.geo.events import Copying, Listed, Moved, NotSettled, Place, Stored
+from tests.simulation.geo.events import (
+    AckedElsewhere,
+    Copying,
+    Listed,
+    Moved,
+    NotSettled,
+    Place,
+    Stored,
+)
 from tests.simulation.geo.plan import GeoPlan, cluster_of
 from tests.simulation.history import History
 from tests.simulation.record import Violation
@@ -35,6 +43,7 @@ INVARIANTS: Final = {
     "GL2": "A topic that nobody uses gets no markers",
     "GS1": "A subscription has acknowledged nothing that no consumer has acknowledged",
     "GS2": "What consumers have acknowledged at one cluster is acknowledged at the others",
+    "GS3": "So is what they have acknowledged behind messages that they keep",
 }
 
 SUBSCRIPTION = "s"
@@ -271,6 +280,19 @@ def _states(run: _Run) -> Iterator[tuple[int, str, str, Iterable[Stored]]]:
                 cluster,
                 moved.topic,
                 [each for each in entries if each.place <= moved.mark],
+            )
+    for place, actor, acked in run.history.of(AckedElsewhere):
+        if acked.subscription == SUBSCRIPTION:
+            cluster = cluster_of(actor)
+            yield (
+                place,
+                cluster,
+                acked.topic,
+                [
+                    each
+                    for each in run.entries(cluster, acked.topic)
+                    if covers((-1, -1), acked.ranges, each.place)
+                ],
             )
     for place, actor, backlog in run.history.of(Backlog):
         if backlog.subscription == SUBSCRIPTION:

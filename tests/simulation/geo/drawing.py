@@ -83,6 +83,9 @@ def draw(seed: int) -> GeoPlan:
     if topology in ("one_way", "aggregation") and random.random() < 0.6:
         # A message that was trimmed tells nobody any more for whom it was.
         plan = replace(plan, trims=True, consumers=(), limited_share=0.0)
+    holes = Random(f"geo/{seed}/holes")
+    if plan.consumers and topology in ("pair", "mesh") and holes.random() < 0.5:
+        plan = replace(plan, keeps_holes=True, consumers=consumers[:1], kind="shared")
     steps = tuple(sorted(_Drawer(random, plan).draw()))
     if any(step.what == "small_limit" for step in steps) and not plan.big_share:
         plan = replace(plan, big_share=0.3)

@@ -55,6 +55,18 @@ class Moved(NamedTuple):
         return f"moves {self.subscription} of {self.topic} to {self.mark}"
 
 
+class AckedElsewhere(NamedTuple):
+    """The actor has acknowledged single entries because another cluster told it to."""
+
+    topic: str
+    subscription: str
+    ranges: tuple[tuple[int, int, int], ...]
+    """Ledger, first and last entry of each."""
+
+    def __str__(self) -> str:
+        return f"acknowledges {self.ranges} of {self.topic} in {self.subscription} for another"
+
+
 class NotSettled(NamedTuple):
     """Long after everything was healed, something still does not hold."""
 
@@ -65,4 +77,4 @@ class NotSettled(NamedTuple):
         return f"{self.invariant}: {self.text}"
 
 
-GeoEvent = Listed | Copying | Stored | Moved | NotSettled
+GeoEvent = Listed | Copying | Stored | Moved | AckedElsewhere | NotSettled

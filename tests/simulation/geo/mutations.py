@@ -13,6 +13,9 @@ from magnetar.broker.features.replication.replication import Replication
 from magnetar.broker.features.replication.sending import Sending
 from magnetar.broker.features.replication.source_marks import SourceMarks
 from magnetar.broker.features.replication.subscriptions import received_updates
+from magnetar.broker.features.replication.subscriptions.ack_exchange import AckExchange
+from magnetar.broker.features.replication.subscriptions.origin_window import OriginWindow
+from magnetar.broker.features.replication.subscriptions.origins import OriginIndex, _Run
 from magnetar.broker.features.replication.subscriptions.received_updates import ReceivedUpdates
 from magnetar.broker.features.replication.subscriptions.replicated_subscriptions import (
     ReplicatedSubscriptions,
@@ -239,7 +242,80 @@ _SUBSCRIPTIONS: list[Mutation] = [
     ),
 ]
 
-MUTATIONS: list[Mutation] = [*_COPIES, *_SUBSCRIPTIONS]
+_ACKS: list[Mutation] = [
+    Mutation(
+        name="runs_reach_over_what_is_not_here",
+        rule="G11, 17.29",
+        defects=(),
+        invariants=("GS1",),
+        description="copies that follow each other here share a run, whatever lies between them at "
+        "their origin",
+        apply=lambda: edited(
+            _Run,
+            "continues",
+            (
+                "and origin == Position(\n"
+                "        self.origin_ledger_id, self.origin_entry_id + self.count\n"
+                "    )",
+                "",
+            ),
+        ),
+    ),
+    Mutation(
+        name="copies_are_told_as_messages_of_this_cluster",
+        rule="18.8",
+        defects=(),
+        invariants=("GS1", "GS3"),
+        description="what is acknowledged is told by its position here, copy or not",
+        apply=lambda: edited(
+            OriginIndex,
+            "_pieces",
+            ("in sorted(copied, key=lambda each: each.first)", "in copied[:0]"),
+        ),
+    ),
+    Mutation(
+        name="acknowledged_markers_are_told",
+        rule="GL2 of section 20",
+        defects=(),
+        invariants=("GL2",),
+        description="the acknowledgement of a marker is told by another marker",
+        apply=lambda: edited(AckExchange, "marked", ("self._window is not None", "False")),
+    ),
+    Mutation(
+        name="a_new_connection_is_not_told_what_others_were",
+        rule="18.8",
+        defects=(),
+        invariants=("GS3",),
+        description="what an owner lost that had not saved it is not told to the next one",
+        apply=lambda: edited(
+            AckExchange, "tell_again", ("self._telling_of(name).forget()", "pass")
+        ),
+    ),
+    Mutation(
+        name="acknowledgements_do_not_wait_for_copies",
+        rule="18.8",
+        defects=(),
+        invariants=("GS3",),
+        description="an acknowledgement that comes before its copy from a third cluster is dropped",
+        apply=lambda: edited(
+            AckExchange, "_to_locals", ("if coming.ranges or coming.batches:", "if False:")
+        ),
+    ),
+    Mutation(
+        name="what_was_there_before_is_not_read",
+        rule="18.8",
+        defects=(),
+        invariants=("GS3",),
+        description="a topic that is loaded knows the origins of new copies only",
+        apply=lambda: edited(
+            OriginWindow,
+            "lacks",
+            ("return before.entry_id >= 0 and", "return False and before.entry_id >= 0 and"),
+        ),
+    ),
+]
+
+MUTATIONS: list[Mutation] = [*_COPIES, *_SUBSCRIPTIONS, *_ACKS]
 
 _BY_NAME = {each.name: each for each in MUTATIONS}
 assert len(_BY_NAME) == len(MUTATIONS)
@@ -277,6 +353,20 @@ _NEEDED: Mapping[str, Callable[[GeoPlan], bool]] = {
         _is_told(plan) and plan.changes_lists
     ),
     "markers_are_news": _is_told,
+    "runs_reach_over_what_is_not_here": lambda plan: (
+        _is_told(plan) and plan.kind == "shared" and plan.limited_share > 0
+    ),
+    "copies_are_told_as_messages_of_this_cluster": lambda plan: plan.keeps_holes,
+    "acknowledged_markers_are_told": lambda plan: plan.keeps_holes,
+    "a_new_connection_is_not_told_what_others_were": lambda plan: (
+        plan.keeps_holes and not plan.changes_lists and bool(plan.steps)
+    ),
+    "acknowledgements_do_not_wait_for_copies": lambda plan: (
+        plan.keeps_holes and plan.topology == "mesh" and not plan.changes_lists
+    ),
+    "what_was_there_before_is_not_read": lambda plan: (
+        plan.keeps_holes and not plan.changes_lists and bool(plan.steps)
+    ),
 }
 
 

@@ -7,6 +7,7 @@ Plain data, so that a failing one can be made shorter and kept as a file, as tho
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from zlib import crc32
 
 from tests.simulation.plan import Step
 
@@ -84,6 +85,8 @@ class GeoPlan:
     starts_at_earliest: bool
     steps: tuple[Step, ...]
     store_jitter_s: float = 0.0
+    keeps_holes: bool = False
+    """Whether consumers never acknowledge some messages; see `is_kept`."""
 
     @property
     def lists(self) -> Lists:
@@ -104,6 +107,10 @@ class GeoPlan:
     def are_both_ways(self, one: str, other: str) -> bool:
         """Return whether two clusters copy to each other."""
         return other in self.lists[one] and one in self.lists[other]
+
+    def is_kept(self, payload: bytes) -> bool:
+        """Return whether no consumer ever acknowledges a message."""
+        return self.keeps_holes and crc32(payload) % 4 == 0
 
     @property
     def changes_lists(self) -> bool:
@@ -135,6 +142,7 @@ class GeoPlan:
             + (consumers if self.consumers else "")
             + (", batches" if self.batching else "")
             + (", trimmed" if self.trims else "")
+            + (", holes are kept" if self.keeps_holes else "")
             + (", from the earliest" if self.starts_at_earliest else "")
         )
         return "\n".join([head, *(f"  {step}" for step in self.steps)])

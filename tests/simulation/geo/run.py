@@ -8,7 +8,7 @@ all topics of all clusters.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from magnetar.broker.features.replication import receiving
 from magnetar.broker.features.retention.expiry import advance
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics import opening
+from magnetar.cursors import AckRange, BatchAck
 from magnetar.ledger.position import Position
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.settings import SubscriptionType
@@ -25,7 +26,7 @@ from magnetar.sdk.wire import MessageMetadata
 from tests.simulation.cluster.clients import SimConsumer, SimProducer, SimUser
 from tests.simulation.cluster.events import Published
 from tests.simulation.geo.checks import Identity, identity_of, judge_geo
-from tests.simulation.geo.events import Moved, NotSettled, Stored
+from tests.simulation.geo.events import AckedElsewhere, Moved, NotSettled, Stored
 from tests.simulation.geo.faults import GeoFaults
 from tests.simulation.geo.plan import NOWHERE, SMALL_BYTES, GeoPlan
 from tests.simulation.geo.world import SUBSCRIPTION, GeoCluster, World, senders_of
@@ -92,7 +93,26 @@ def recorded_moves(history: History, loop: SimLoop) -> Iterator[None]:
             history.add(loop.time(), process.name, moved)
         return dropped
 
-    with replaced(opening, "advance", recorded):
+    acknowledge = Subscription.acknowledge_elsewhere
+
+    def recorded_acks(
+        self: Subscription, ranges: Iterable[AckRange], batches: Iterable[BatchAck]
+    ) -> int:
+        ranges = tuple(ranges)
+        new = acknowledge(self, ranges, batches)
+        process = CURRENT_PROCESS.get()
+        if process is not None and not loop.is_ending and ranges:
+            places = tuple(
+                (each.ledger_id, each.first_entry_id, each.last_entry_id) for each in ranges
+            )
+            acked = AckedElsewhere(self.topic, self.name, places)
+            history.add(loop.time(), process.name, acked)
+        return new
+
+    with (
+        replaced(opening, "advance", recorded),
+        replaced(Subscription, "acknowledge_elsewhere", recorded_acks),
+    ):
         yield
 
 
@@ -287,6 +307,8 @@ class GeoRunner:
                 await asyncio.sleep(_RETRY_S)
                 continue
             consumer.note(message)
+            if plan.is_kept(message.data):
+                continue
             if self._is_healing or random.random() < plan.ack_share:
                 is_cumulative = (
                     kind is SubscriptionType.EXCLUSIVE
@@ -313,9 +335,14 @@ class GeoRunner:
         await self._wait("GL1", self._unpublished)
         await self._wait("GL1", self._uncopied)
         if self.plan.consumers:
-            await self._wait("GL1", self._unconsumed)
+            if self.plan.keeps_holes:
+                await self._wait_until_none("GL1", self._not_consumed)
+            else:
+                await self._wait("GL1", self._unconsumed)
             if not self.plan.changes_lists:
-                await self._wait_converged()
+                await self._wait_until_none("GS2", self._not_told)
+                if self.plan.keeps_holes:
+                    await self._wait_until_none("GS3", self._not_told_singly)
         await self._wait_idle()
 
     async def _wait(self, invariant: str, left: Callable[[], Iterable[str]]) -> None:
@@ -362,14 +389,68 @@ class GeoRunner:
                 elif subscription.cursor.backlog_entries:
                     yield f"{subscription.cursor.backlog_entries} of {topic} at {name}"
 
-    async def _wait_converged(self) -> None:
-        """Subscriptions without a consumer follow those that have one."""
+    async def _not_consumed(self) -> list[str]:
+        """What consumers have not acknowledged, and do not keep either."""
+        found: list[str] = []
+        for name in self._consumers:
+            for topic in self.world.topics:
+                unacked = await self._unacked(name, topic)
+                if unacked is None:
+                    found.append(f"{topic} of {name} cannot be read")
+                    continue
+                found += [
+                    f"{name} has not acknowledged {each}"
+                    for each in unacked
+                    if not any(map(self.plan.is_kept, each.messages))
+                ]
+        return found
+
+    async def _unacked(self, name: str, topic: str) -> list[Stored] | None:
+        """The messages that the subscription has not acknowledged; None: they cannot be read."""
+        cluster = self.world.clusters[name]
+        entries, subscription = await cluster.entries_of(topic), cluster.subscription(topic)
+        if entries is None or subscription is None:
+            return None
+        is_acked = subscription.cursor.is_acked
+        return [each for each in entries if not (each.is_marker or is_acked(Position(*each.place)))]
+
+    async def _wait_until_none(
+        self, invariant: str, left: Callable[[], Awaitable[list[str]]]
+    ) -> None:
+        """Wait until nothing is left, and write down what is in the end."""
         deadline_s = self.world.loop.time() + HEALING_S_MAX
-        while found := await self._not_told():
+        while found := await left():
             if self.world.loop.time() > deadline_s:
-                self._record(NotSettled("GS2", "; ".join(found)))
+                self._record(NotSettled(invariant, "; ".join(found)))
                 return
             await asyncio.sleep(_LOOK_S)
+
+    async def _not_told_singly(self) -> list[str]:
+        """Subscriptions without a consumer have no other holes than those that have one."""
+        found: list[str] = []
+        for topic in self.world.topics:
+            there: set[Identity] = set()
+            kept: set[Identity] = set()
+            for name in self._consumers:
+                entries = await self.world.clusters[name].entries_of(topic)
+                unacked = await self._unacked(name, topic)
+                if entries is None or unacked is None:
+                    return [f"{topic} of {name} cannot be read"]
+                there |= {identity_of(name, each) for each in entries}
+                kept |= {identity_of(name, each) for each in unacked}
+            for name, cluster in self.world.clusters.items():
+                if name in self._consumers or not self._is_told(name):
+                    continue
+                subscription = cluster.subscription(topic)
+                if subscription is not None and not subscription.is_replicated:
+                    continue
+                for each in await self._unacked(name, topic) or ():
+                    identity = identity_of(name, each)
+                    if identity not in there:
+                        break  # an update stops before it
+                    if identity not in kept:
+                        found.append(f"{name} has not acknowledged {each}")
+        return found
 
     async def _not_told(self) -> list[str]:
         found: list[str] = []
@@ -382,7 +463,10 @@ class GeoRunner:
                     return [f"{topic} of {name} cannot be read"]
                 contents[name] = entries
                 if name in self._consumers:
-                    consumed |= {identity_of(name, each) for each in entries}
+                    unacked = await self._unacked(name, topic) if self.plan.keeps_holes else ()
+                    consumed |= {
+                        identity_of(name, each) for each in entries if each not in (unacked or ())
+                    }
             for name, cluster in self.world.clusters.items():
                 if name in self._consumers or not self._is_told(name):
                     continue

@@ -222,6 +222,8 @@ class MemoryTopics:
         """Cursors of what is known of copies from other clusters."""
         self.sessions: dict[str, int] = {}
         """Connections to the clusters that topics are copied to; see `Replication.sessions`."""
+        self.takes_acks = False
+        """Whether one of them takes single acknowledgements."""
         self.not_copied_through = EARLIEST
         """The last entry before those that are copied to other clusters."""
         self.subscription_counts = SubscriptionCounts()
@@ -351,6 +353,8 @@ class MemoryTopics:
                 self.subscription_counts,
             ),
             sessions=lambda: self.sessions,
+            takes_acks=lambda: self.takes_acks,
+            incarnation=lambda: 5,
             is_copied=lambda _, position: position > self.not_copied_through,
             create=create,
             advance=advance,

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from magnetar.broker.base.replies import TAKES_ACKS
 from magnetar.sdk.wire import PING_FRAME, BaseCommand, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Harness, entry, send_frame
@@ -236,3 +237,21 @@ async def test_names_that_are_no_text_are_refused() -> None:
     client.send_bytes(spoilt(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic=lookup)))
     answer = (await client.next()).lookupTopicResponse
     assert answer.error == pb.ServerError.InvalidTopicName
+
+
+@pytest.mark.parametrize(
+    ("is_replicator", "is_enabled"), [(True, True), (True, False), (False, True)]
+)
+async def test_replicators_alone_are_told_that_single_acknowledgements_are_taken(
+    is_replicator: bool, is_enabled: bool
+) -> None:
+    """Others show the version to people."""
+    harness = Harness(replicated_subscriptions_acks_enabled=is_enabled)
+    client = harness.client(connect=False)
+    flags = pb.FeatureFlags(supports_repl_dedup_by_lid_and_eid=is_replicator)
+    client.send(
+        BaseCommand.CONNECT,
+        connect=pb.CommandConnect(client_version="c", protocol_version=20, feature_flags=flags),
+    )
+    ((command, _),) = client.received()
+    assert command.connected.server_version.endswith(TAKES_ACKS) is (is_replicator and is_enabled)

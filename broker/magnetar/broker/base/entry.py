@@ -30,6 +30,10 @@ MARKER = 0
 SUBSCRIPTION_MARKERS = range(10, 14)
 """Types of the markers by which clusters keep replicated subscriptions in step."""
 
+ACKS_MARKER = 4001
+"""Type of the marker by which Magnetars tell each other single acknowledgements. It is ours: Pulsar
+has no such marker. Stored on disk, never renumber."""
+
 TRANSACTION_MARKERS = range(20, 23)
 """Types of the markers that end transactions, which are of one cluster."""
 

@@ -30,6 +30,9 @@ _FIELDS: Final = {
 """Of each command's message, the field of `BaseCommand` that holds it."""
 
 
+TAKES_ACKS = " (takes acks)"
+"""In the server's version, as replicators see it: the broker takes markers of type 4001."""
+
 WITHOUT_LEASE = " (no lease)"
 """Ends the server version in the handshake of a broker that serves nothing just now."""
 

@@ -312,8 +312,14 @@ class Connection:
         self.login.begin(connect, partial(self._welcome, FRAME_SLACK_BYTES if is_replicator else 0))
 
     def _welcome(self, slack_bytes: int) -> None:
-        """`slack_bytes`: by how much the limit that the client is told is above payloads' own."""
+        """`slack_bytes`: by how much the limit that the client is told is above payloads' own; 0:
+        it is no replicator."""
         settings = self.services.settings
+        takes_acks = (
+            settings.replicated_subscriptions_enabled
+            and settings.replicated_subscriptions_acks_enabled
+            and slack_bytes > 0
+        )
         self._is_connected = True
         limit = settings.message_bytes_max + slack_bytes
         self._decoder.frame_bytes_max = limit + FRAME_SLACK_BYTES
@@ -321,6 +327,7 @@ class Connection:
             replies.connected(
                 server_version=(
                     self.services.server_version
+                    + (replies.TAKES_ACKS if takes_acks else "")
                     + ("" if self.services.is_serving() else replies.WITHOUT_LEASE)
                 ),
                 protocol_version=self.link.protocol_version,

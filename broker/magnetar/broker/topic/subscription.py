@@ -9,7 +9,7 @@ keeps its place until they come back.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -43,7 +43,14 @@ from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.broker.topic.dispatch.selectors import check_ranges
 from magnetar.broker.topic.dispatch.shared import SharedDispatcher
 from magnetar.broker.topic.trim_gate import TrimGate
-from magnetar.cursors import Cursor, CursorError, SubscriptionCursor
+from magnetar.cursors import (
+    AckRange,
+    BatchAck,
+    Cursor,
+    CursorError,
+    SubscriptionCursor,
+    words_from_bits,
+)
 from magnetar.ledger.position import Position
 
 _log = structlog.get_logger()
@@ -541,6 +548,44 @@ class Subscription:
             early.acked_through(_before(position) if words else position)
         if context.log.terminated is not None:
             self.tell_end()
+
+    def acknowledge_elsewhere(self, ranges: Iterable[AckRange], batches: Iterable[BatchAck]) -> int:
+        """Acknowledge what consumers have acknowledged at another cluster; returns how many entries
+        of it are new. The log must have all of the ranges.
+
+        What is pending at a consumer stays with its client, and is not sent again.
+        """
+        if self.is_closed or self.context is None:
+            return 0
+        cursor, new = self.cursor, 0
+        for ledger_id, first, last in ranges:
+            if cursor.mark_delete >= Position(ledger_id, last):
+                continue
+            positions = [Position(ledger_id, each) for each in range(first, last + 1)]
+            positions = [each for each in positions if not cursor.is_acked(each)]
+            new += cursor.ack_many(positions)
+            self._acked_elsewhere(positions)
+        for ledger_id, entry_id, remaining in batches:
+            position = Position(ledger_id, entry_id)
+            before = cursor.remaining_words(position)
+            if cursor.is_acked(position):
+                continue
+            is_acked = cursor.ack_batch(position, words_from_bits(remaining))
+            if is_acked:
+                self._acked_elsewhere([position])
+            elif self.dispatcher is not None:
+                self.dispatcher.partly_acked(position)
+            new += is_acked or cursor.remaining_words(position) != before
+        if new:
+            self.moved()
+            self.wake()
+        return new
+
+    def _acked_elsewhere(self, positions: Sequence[Position]) -> None:
+        dispatcher = self.dispatcher
+        if positions and dispatcher is not None and dispatcher.keeps_accounts and self.consumers:
+            # Whoever has an entry is found; it is only looked for at this one first.
+            dispatcher.acked(self.consumers[0], positions)
 
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, *, epoch: int

@@ -344,6 +344,8 @@ class TopicOpener:
             topic,
             self._replicating.subscriptions,
             sessions=copying.sessions,
+            takes_acks=copying.takes_acks,
+            incarnation=copying.incarnation,
             is_copied=copying.is_copied,
             create=create,
             advance=advance,

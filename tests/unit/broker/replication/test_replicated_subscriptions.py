@@ -612,3 +612,24 @@ async def test_a_marker_that_comes_again_is_obeyed_once() -> None:
     (answer,) = await world.copy_marker(Request("id", "west"))
     assert answer.type == BaseCommand.SEND_RECEIPT
     assert len(world.markers()) == 1
+
+
+async def test_an_answer_that_could_not_be_written_is_written_at_the_next_look() -> None:
+    """The cluster that asks would wait for its timeout, and longer before it asks again."""
+    world = World()
+    await world.publish("a")
+    log = world.harness.log
+    await world.copy(entry(b"b"))  # west is connected
+    log.is_immediate = False
+    answers = world.copy_marker(Request("id", "west"))
+    asking = asyncio.ensure_future(answers)
+    await settle()
+    log.confirm()
+    await asking
+    log.fail(LogUnavailableError("the bookies are away"))
+    await settle()
+    assert world.last(Response) is None
+    log.is_immediate = True
+    await until(lambda: world.last(Response) is not None)
+    assert world.last(Response) == Response("id", HERE, Position(7, 2))
+    assert not world.feature.is_at_work

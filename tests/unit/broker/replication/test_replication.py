@@ -136,6 +136,53 @@ async def test_a_cluster_that_is_added_later_is_copied_to_once() -> None:
     await world.close()
 
 
+async def test_what_is_published_while_the_cursor_of_a_new_cluster_is_made_is_copied() -> None:
+    """G9: it is acknowledged under the list that names the cluster."""
+    world = World("east")
+    await world.open()
+    world.harness.log.store(entry(), entry())
+    world.set("east", "west")
+    world.harness.log.store(entry())
+    await settle()
+    assert world.made == {"pulsar.repl.west": Position(7, 2)}
+    assert [world.feature.is_copied("west", Position(7, at)) for at in range(3)] == [
+        False,
+        False,
+        True,
+    ]
+    await world.close()
+
+
+async def test_copying_begins_where_the_list_changed_though_the_cursor_is_made_later() -> None:
+    world = World("east")
+    await world.open()
+    world.error = CursorUnavailableError("the bookies are away")
+    world.set("east", "west")
+    await settle()
+    world.harness.log.store(entry())
+    world.error = None
+    world.feature.look()
+    await settle()
+    assert world.made == {"pulsar.repl.west": EARLIEST}, "the log was empty"
+    await world.close()
+
+
+async def test_a_cluster_that_left_the_list_and_came_back_begins_anew() -> None:
+    world = World("east")
+    await world.open()
+    world.error = CursorUnavailableError("the bookies are away")
+    world.harness.log.store(entry())
+    world.set("east", "west")
+    world.set("east")
+    await settle()
+    world.harness.log.store(entry())
+    world.error = None
+    world.set("east", "west")
+    await settle()
+    assert world.made == {"pulsar.repl.west": Position(7, 2)}
+    await world.close()
+
+
 async def test_entries_that_were_dropped_are_not_copied() -> None:
     world = World("east", "west")
     await world.open()

@@ -5,6 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from magnetar.broker.base.replies import TAKES_ACKS
+from magnetar.broker.features.replication.acks import Acks, OriginAcks
+from magnetar.broker.features.replication.markers import encode_marker
+from magnetar.broker.features.replication.source_marks import Source
 from magnetar.broker.policies.model import DispatchRate
 from magnetar.ledger.position import Position
 from tests.unit.broker.harness import batch, entry
@@ -259,3 +263,17 @@ async def test_a_topic_that_has_nothing_to_copy_is_not_taken_for_one_that_hangs(
         copied.sender.look()
     await settle()
     assert (copied.sender.is_connected, copied.sender.problem) == (True, "")
+
+
+@pytest.mark.parametrize("takes_acks", [True, False])
+async def test_single_acknowledgements_go_only_where_they_are_understood(takes_acks: bool) -> None:
+    world = CopiedTopic()
+    if takes_acks:
+        world.there.server_version += TAKES_ACKS
+    await world.begin()
+    marker = encode_marker(Acks("s", {Source("east", 1): OriginAcks()}), now_ms=1)
+    world.store(marker, message(world))
+    expected = [0, 1] if takes_acks else [1]
+    await until(lambda: world.there.places == expected)
+    assert world.sender.takes_acks is takes_acks
+    await world.end()

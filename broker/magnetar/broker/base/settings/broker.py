@@ -1024,6 +1024,34 @@ class BrokerSettings(
         "acknowledged all before them; of more, some in between go. Pulsar's name: "
         "replicatedSubscriptionsSnapshotMaxCachedPerSubscription.",
     )
+    replicated_subscriptions_acks_enabled: bool = Field(
+        default=True,
+        description="Whether acknowledgements behind a hole, and of parts of batches, are told to "
+        "other Magnetars, and taken from them. Off: after a failover these messages come again.",
+    )
+    replicated_subscriptions_acks_window_entries: int = Field(
+        default=10_000,
+        ge=0,
+        le=1_000_000,
+        description="Entries of a topic, stored before it was loaded, that are read once to find "
+        "out where they were published, if a replicated subscription has holes there. Single "
+        "acknowledgements of older ones are not told.",
+    )
+    replicated_subscriptions_origins_max: int = Field(
+        default=10_000,
+        ge=2,
+        le=1_000_000,
+        description="Runs of copies of a topic whose places at their own cluster are kept in "
+        "memory, some 150 bytes each, while it has a replicated subscription. Copies in a row make "
+        "one run. Of more, the older half is forgotten: its acknowledgements are not told.",
+    )
+    replicated_subscriptions_acks_waiting_max: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Single acknowledgements of other clusters, in ranges, that wait at a topic "
+        "for the copies that they are of. More are dropped: their messages come again.",
+    )
 
     # Transactions.
 

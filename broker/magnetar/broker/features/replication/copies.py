@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from magnetar.broker.base.entry import SUBSCRIPTION_MARKERS
+from magnetar.broker.base.entry import ACKS_MARKER, SUBSCRIPTION_MARKERS
 from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.features.replication.source_marks import (
     NO_INCARNATION,
@@ -34,6 +34,8 @@ POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
 MARKER_RECEIPT: Final = 1 << 63
 """highest_sequence_id of the receipt of a marker without a place: the smallest int64, as it is
 written."""
+
+_COPIED_MARKERS = frozenset({*SUBSCRIPTION_MARKERS, ACKS_MARKER})
 
 _INT64_MAX = (1 << 63) - 1
 
@@ -99,11 +101,12 @@ def goes_to(remote: str, metadata: MessageMetadata) -> bool:
     """Return whether an entry with this metadata is copied to a cluster.
 
     Copies never travel on, whatever lists say: there are no loops. Of the broker's own markers
-    those of replicated subscriptions go, as their lists say.
+    those of replicated subscriptions go, as their lists say; single acknowledgements only where
+    they are understood, which the caller knows.
     """
     if metadata.HasField("replicated_from"):
         return False
-    if metadata.HasField("marker_type") and metadata.marker_type not in SUBSCRIPTION_MARKERS:
+    if metadata.HasField("marker_type") and metadata.marker_type not in _COPIED_MARKERS:
         return False
     return not metadata.replicate_to or remote in metadata.replicate_to
 

@@ -6,6 +6,7 @@
 | 11 | response | a cluster that stored a request | to the cluster that asked |
 | 12 | snapshot | the cluster that took it | nowhere: it stays |
 | 13 | update | a cluster whose subscription moved on | to all clusters |
+| 4001 | acknowledgements (`acks.py`) | a Magnetar whose subscription has holes | to Magnetars |
 
 A marker is an entry of the topic's log, so it stands behind everything that its cluster had stored
 before, and replicators keep it there. `marker_type` in its metadata keeps it from consumers.
@@ -18,8 +19,9 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
-from magnetar.broker.base.entry import SUBSCRIPTION_MARKERS
+from magnetar.broker.base.entry import ACKS_MARKER, SUBSCRIPTION_MARKERS
 from magnetar.broker.base.errors import BrokerMetadataError
+from magnetar.broker.features.replication.acks import Acks, decode_acks, encode_acks
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata, encode_payload
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -79,7 +81,7 @@ class Update(NamedTuple):
     """By cluster."""
 
 
-Marker = Request | Response | Snapshot | Update
+Marker = Request | Response | Snapshot | Update | Acks
 
 
 def decode_marker(marker_type: int, body: bytes) -> Marker | None:
@@ -88,6 +90,8 @@ def decode_marker(marker_type: int, body: bytes) -> Marker | None:
     Raises:
         BrokerMetadataError: the body is not that of a marker of this type. A retry does not help.
     """
+    if marker_type == ACKS_MARKER:
+        return decode_acks(body)
     if marker_type not in SUBSCRIPTION_MARKERS:
         return None
     if len(body) > MARKER_BYTES_MAX:
@@ -170,10 +174,17 @@ def encode_marker(marker: Marker, *, goes_to: Sequence[str] = (), now_ms: int) -
         marker_type=marker_type,
         replicate_to=goes_to,
     )
-    return encode_payload(metadata.SerializeToString(), body.SerializeToString())
+    return encode_payload(metadata.SerializeToString(), body)
 
 
-def _encode(marker: Marker) -> tuple[int, Message]:
+def _encode(marker: Marker) -> tuple[int, bytes]:
+    if isinstance(marker, Acks):
+        return ACKS_MARKER, encode_acks(marker)
+    marker_type, body = _encode_pulsars(marker)
+    return marker_type, body.SerializeToString()
+
+
+def _encode_pulsars(marker: Request | Response | Snapshot | Update) -> tuple[int, Message]:
     match marker:
         case Request(snapshot_id, cluster):
             return REQUEST, pb.SnapshotRequestMarker(

@@ -76,6 +76,16 @@ class MarkerSink(Protocol):
         """An entry was read again that may be such a marker."""
         ...
 
+    @property
+    def notes_copies(self) -> bool:
+        """Whether `copied` makes a difference now."""
+        ...
+
+    def copied(self, position: Position, copy: Copy | None, /) -> None:
+        """A copy is stored here, behind all others; None: it is a marker, or does not say where it
+        comes from."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ReceivingSurroundings:
@@ -349,6 +359,8 @@ class Receiving(Feature):
         if copies and self._waiting:
             self._wake()
         if self._markers is not None:
+            if self._markers.notes_copies and is_replicator(batch.producer_name):
+                self._note_copies(batch, ledger_id, first_entry_id, self._markers)
             for at, marker in _MARKER.of(batch):
                 name = parse_replicator(batch.producer_name)
                 assert name is not None, "only replicators bring markers"
@@ -358,6 +370,15 @@ class Receiving(Feature):
         last = Position(ledger_id, first_entry_id + len(batch.payloads) - 1)
         self._snapshots.on_stored(last, len(batch.payloads))
         self._snapshots.take_after_entries(SNAPSHOT_ENTRIES)
+
+    @staticmethod
+    def _note_copies(
+        batch: PublishBatch, ledger_id: int, first_entry_id: int, sink: MarkerSink
+    ) -> None:
+        copies = dict(_COPY.of(batch))
+        copies |= dict.fromkeys(at for at, _ in _MARKER.of(batch))
+        for at in range(len(batch.payloads)):
+            sink.copied(Position(ledger_id, first_entry_id + at), copies.get(at))
 
     def failed(self, batch: PublishBatch, error: LedgerError) -> None:
         """Copies may turn up in the log: only its recovery tells."""

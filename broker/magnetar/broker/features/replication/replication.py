@@ -144,6 +144,9 @@ class Replication(Feature):
         """By cluster."""
         self._senders: dict[str, Sending] = {}
         """By cluster."""
+        self._starts: dict[str, Position] = {}
+        """The last entry when a cluster came among the policies, of those without a cursor: what
+        is published while that is made is copied."""
         self._applying: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -168,6 +171,7 @@ class Replication(Feature):
         for each in self._senders.values():
             each.policies_changed()
         if self._topic.policies.replicated_to != before.replicated_to:
+            self._note_starts()
             self._apply_soon()
 
     def look(self) -> Work | None:
@@ -190,6 +194,10 @@ class Replication(Feature):
         finally:
             for each in settling:
                 each.cancel()
+
+    def _note_starts(self) -> None:
+        last, wanted = self._log.last_confirmed, self._wanted()
+        self._starts = {name: self._starts.get(name, last) for name in wanted}
 
     def _wanted(self) -> set[str]:
         here = self._around.sending.cluster
@@ -218,7 +226,7 @@ class Replication(Feature):
             _log.warning("replication_not_changed", topic=str(self._topic.name), error=str(error))
 
     async def _begin(self, remote: str) -> None:
-        incarnation = await self._incarnation()
+        incarnation = await self._make_incarnation()
         cursor = self._cursors.get(remote)
         if cursor is None:
             async with self._topic.gate.placing():
@@ -244,7 +252,7 @@ class Replication(Feature):
     async def _make_cursor(self, remote: str) -> Cursor:
         """Make the cursor of a cluster that is new among the policies, with a note of where copying
         begins."""
-        last = self._log.last_confirmed
+        last = self._starts.get(remote, self._log.last_confirmed)
         if self._around.starts_at_earliest or last < self._log.first_position():
             return await self._open_cursor(cursor_name(remote), EARLIEST, {})
         behind = Position(last.ledger_id, last.entry_id + 1)
@@ -279,10 +287,10 @@ class Replication(Feature):
             await self._cursors.pop(remote).delete()
             _log.info("replication_ended", topic=str(self._topic.name), cluster=remote)
 
-    async def _incarnation(self) -> int:
-        found = self._log.properties.get(INCARNATION_PROPERTY, "")
-        if found.isdecimal():
-            return int(found)
+    async def _make_incarnation(self) -> int:
+        found = self.incarnation()
+        if found:
+            return found
         new = self._around.random.getrandbits(_INCARNATION_BITS) + 1
         await self._log.update_properties({INCARNATION_PROPERTY: str(new)})
         return new
@@ -323,6 +331,15 @@ class Replication(Feature):
         that no other one of that cluster had; 0: there is none."""
         known = self._senders
         return {name: known[name].since_ms if name in known else 0 for name in self._wanted()}
+
+    def takes_acks(self) -> bool:
+        """Return whether a cluster is connected that takes single acknowledgements."""
+        return any(each.takes_acks for each in self._senders.values())
+
+    def incarnation(self) -> int:
+        """Return which life of the log it is; 0: nothing was ever copied from here."""
+        found = self._log.properties.get(INCARNATION_PROPERTY, "")
+        return int(found) if found.isdecimal() else 0
 
     # Publishing
 

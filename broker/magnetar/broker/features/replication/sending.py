@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from magnetar.broker.base.entry import ACKS_MARKER
 from magnetar.broker.base.errors import NotAllowedError, RequestError
+from magnetar.broker.base.replies import TAKES_ACKS
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.log_snapshots import ReplayedLog, SnapshotCursor
 from magnetar.broker.features.replication.copies import MARKER_RECEIPT, as_copy, goes_to
@@ -167,6 +169,11 @@ class Sending:
     def is_connected(self) -> bool:
         """Whether it has a producer there."""
         return self._session is not None
+
+    @property
+    def takes_acks(self) -> bool:
+        """Whether it is connected to a broker that takes single acknowledgements."""
+        return self._session is not None and self._session.takes_acks
 
     async def settle(self) -> None:
         """Return when everything is there, or copying stands still."""
@@ -335,7 +342,9 @@ class Sending:
             session.window.skip(position)  # it was dropped
             return
         metadata, _ = split_payload(entry)
-        is_hidden = self._topic.visibility.is_aborted(position)
+        is_hidden = self._topic.visibility.is_aborted(position) or (
+            metadata.marker_type == ACKS_MARKER and not session.takes_acks
+        )
         if is_hidden or not goes_to(self._remote.name, metadata):
             session.window.skip(position)
             self.figures.skipped += 1
@@ -508,6 +517,8 @@ class _Session:
         """Markers under way: Apache Pulsar does not receipt them by their places."""
         self._is_pulsar = not connection.server_version.startswith(MAGNETAR_VERSION)
         self._names_places = connection.deduplicates_copies
+        self.takes_acks = TAKES_ACKS in connection.server_version
+        """Whether the broker there takes single acknowledgements."""
 
     @property
     def peer(self) -> str:

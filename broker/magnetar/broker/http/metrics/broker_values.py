@@ -294,6 +294,33 @@ PLAIN: Sequence[Column[BrokerView]] = (
         lambda b: b.services.topics.subscription_counts.markers_unknown,
     ),
     counter(
+        "magnetar_broker_subscription_acks_told_total",
+        "Entries behind holes of replicated subscriptions, or batches acknowledged in part, "
+        "whose acknowledgement was written for other clusters.",
+        lambda b: b.services.topics.subscription_counts.acks_told,
+    ),
+    counter(
+        "magnetar_broker_subscription_acks_applied_total",
+        "Entries that are acknowledged here because another cluster told so one by one.",
+        lambda b: b.services.topics.subscription_counts.acks_applied,
+    ),
+    gauge(
+        "magnetar_broker_subscription_acks_waiting",
+        "Entries that other clusters have acknowledged one by one, and that may still come.",
+        lambda b: b.services.topics.subscription_counts.acks_waiting,
+    ),
+    counter(
+        "magnetar_broker_subscription_acks_absent_total",
+        "Entries that other clusters have acknowledged one by one, and that are not here.",
+        lambda b: b.services.topics.subscription_counts.acks_absent,
+    ),
+    counter(
+        "magnetar_broker_subscription_acks_dropped_total",
+        "Entries whose acknowledgement by another cluster was not carried out: too many wait, "
+        "or the subscription is not replicated here.",
+        lambda b: b.services.topics.subscription_counts.acks_dropped,
+    ),
+    counter(
         "magnetar_broker_offloaded_ledgers_total",
         "Ledgers copied to an object store.",
         _of_offloading(lambda o: o.offloader.counts.ledgers_copied),

@@ -20,6 +20,17 @@ class SubscriptionCounts:
     updates_refused: int = 0
     """Updates of other clusters that changed nothing: no such subscription may be made here, it is
     not replicated, or there are too many at once."""
+    acks_told: int = 0
+    """Entries whose single acknowledgement was written for other clusters."""
+    acks_applied: int = 0
+    """Entries that other clusters have acknowledged one by one, and that are acknowledged here."""
+    acks_waiting: int = 0
+    """Entries that other clusters have acknowledged, and that may still come here."""
+    acks_absent: int = 0
+    """Entries that other clusters have acknowledged, and that this one does not have."""
+    acks_dropped: int = 0
+    """Entries whose acknowledgement was refused: too many wait, or the subscription is not
+    replicated here."""
     markers_malformed: int = 0
     markers_unknown: int = 0
     """Markers of other clusters of a type that is not known here."""

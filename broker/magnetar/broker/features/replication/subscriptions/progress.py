@@ -79,6 +79,11 @@ class Progress:
         self._mark_of_peer: Position | None = None
         """Where an update of another cluster has moved the mark to."""
 
+    @property
+    def told_through(self) -> Position:
+        """Everything up to here is covered by what the other clusters were told last."""
+        return self._told.local if self._told is not None else EARLIEST
+
     def moved_by_peer(self, mark: Position) -> None:
         """An update of another cluster has moved the mark: who told us needs not be told."""
         self._mark_of_peer = mark

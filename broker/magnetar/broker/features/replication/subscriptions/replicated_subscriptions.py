@@ -26,9 +26,11 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from magnetar.broker.base.entry import MARKER, messages_of
+from magnetar.broker.base.entry import ACKS_MARKER, MARKER, messages_of
 from magnetar.broker.base.errors import RequestError
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.replication.acks import Acks
+from magnetar.broker.features.replication.copies import Copy
 from magnetar.broker.features.replication.markers import (
     UPDATE,
     Marker,
@@ -38,6 +40,9 @@ from magnetar.broker.features.replication.markers import (
     Update,
     decode_marker,
     encode_marker,
+)
+from magnetar.broker.features.replication.subscriptions.ack_exchange import (
+    AckExchange,
 )
 from magnetar.broker.features.replication.subscriptions.counts import SubscriptionCounts
 from magnetar.broker.features.replication.subscriptions.progress import Progress
@@ -69,6 +74,9 @@ MARKERS_MAX: Final = 1_000
 
 WRITTEN_MAX: Final = 1_000
 """Newest snapshots whose positions are known. For dispatchers further behind they are read."""
+
+ANSWERS_MAX: Final = 64
+"""Answers that could not be written, and are tried again: one for each cluster is usual."""
 
 UNREAD_MAX: Final = 1_000
 """Entries that dispatchers have passed and that wait to be read. Of more, the oldest are left out:
@@ -145,6 +153,8 @@ class ReplicatedSubscriptions(Feature):
         around: ReplicatedSubscriptionsSurroundings,
         *,
         sessions: Callable[[], Sessions],
+        takes_acks: Callable[[], bool],
+        incarnation: Callable[[], int],
         is_copied: Callable[[str, Position], bool],
         create: Callable[[str], Awaitable[None]],
         advance: Callable[[Subscription, Position], int],
@@ -153,28 +163,20 @@ class ReplicatedSubscriptions(Feature):
         """
         Args:
             sessions: the connections to the clusters that the topic is copied to.
+            takes_acks: whether a cluster is connected that takes single acknowledgements.
+            incarnation: which life of the log it is; 0: nothing was ever copied from here.
             is_copied: whether an entry stands where it is copied to a cluster.
             create: makes a replicated subscription at the beginning of the log.
             advance: acknowledges everything of a subscription up to a position.
             changed: called when the rows of the publish line are other ones.
         """
         settings = around.settings
-        self._topic = topic
-        self._label = str(topic.name)
-        self._around = around
-        self._here = around.cluster
-        self._counts = around.counts
-        self._sessions = sessions
-        self._changed = changed
+        self._topic, self._around = topic, around
+        self._label, self._here, self._counts = str(topic.name), around.cluster, around.counts
+        self._sessions, self._changed = sessions, changed
         self._is_enabled = settings.replicated_subscriptions_enabled
         self._interval_ms = settings.replicated_subscriptions_snapshot_interval_ms
-        self._taking = SnapshotTaking(
-            self._here,
-            self._counts,
-            interval_ms=self._interval_ms,
-            timeout_ms=int(settings.replicated_subscriptions_snapshot_timeout_s * 1000),
-            next_id=lambda: f"{around.random.getrandbits(_ID_BITS):024x}",
-        )
+        self._taking = _taking_of(around)
         self._updates = ReceivedUpdates(
             topic,
             topic.subscriptions,
@@ -187,10 +189,23 @@ class ReplicatedSubscriptions(Feature):
             read_entries=settings.read_ahead_entries,
             read_bytes=settings.read_ahead_bytes,
         )
+        self._acks = AckExchange(
+            topic,
+            topic.subscriptions,
+            self._counts,
+            settings,
+            here=self._here,
+            incarnation=incarnation,
+            is_taken=takes_acks,
+            create=create,
+            moved=self._moved_by_acks,
+        )
         self._progress: dict[str, Progress] = {}
         """Of the replicated subscriptions, by name."""
         self._told_in: dict[str, int] = {}
         """The last connection to each cluster that was noticed; see `Sessions`."""
+        self._answers: deque[tuple[Response, str]] = deque(maxlen=ANSWERS_MAX)
+        """Answers that could not be written, and the clusters that asked."""
         self._recent: deque[Snapshot] = deque(maxlen=RECENT_MAX)
         self._written: dict[Position, Snapshot] = {}
         """By the position of the marker, of those behind `_unknown_through`."""
@@ -201,8 +216,7 @@ class ReplicatedSubscriptions(Feature):
         self._unread: deque[tuple[str, Position]] = deque(maxlen=UNREAD_MAX)
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_closed = False
-        self._has_warned = False
+        self._is_closed = self._has_warned = False
 
     # Its life
 
@@ -218,7 +232,9 @@ class ReplicatedSubscriptions(Feature):
         was_at_work, name = self.is_at_work, subscription.name
         if not subscription.is_replicated:
             self._progress.pop(name, None)
+            self._acks.forgotten(name, is_last=not self._progress)
         elif name not in self._progress:
+            self._acks.begin()
             settings = self._around.settings
             self._progress[name] = Progress(
                 name, snapshots_max=settings.replicated_subscriptions_snapshots_max
@@ -236,6 +252,7 @@ class ReplicatedSubscriptions(Feature):
     def forgotten(self, subscription: str) -> None:
         was_at_work = self.is_at_work
         self._progress.pop(subscription, None)
+        self._acks.forgotten(subscription, is_last=not self._progress)
         if self.is_at_work != was_at_work:
             self._changed()
 
@@ -248,6 +265,7 @@ class ReplicatedSubscriptions(Feature):
         """Do what no event has led to: consumers have acknowledged what they had for long."""
         if not self._is_closed:
             self._updates.look()
+            self._acks.retry(is_due=True)
             self._look_soon()
         return None
 
@@ -256,6 +274,7 @@ class ReplicatedSubscriptions(Feature):
         self._is_closed = True
         self._taking.give_up()
         self._updates.close()
+        self._acks.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._reading is not None:
@@ -266,6 +285,7 @@ class ReplicatedSubscriptions(Feature):
 
     async def stopped(self) -> None:
         await self._updates.stopped()
+        await self._acks.stopped()
         if self._reading is not None:
             await asyncio.wait([self._reading])
 
@@ -306,10 +326,13 @@ class ReplicatedSubscriptions(Feature):
 
     def _waits_for_consumers(self) -> bool:
         """Whether a consumer that is here may pass a snapshot by what it acknowledges."""
+        tells_acks = self._acks.is_telling
         for name, progress in self._progress.items():
-            if len(progress.cache):
+            if len(progress.cache) or tells_acks:
                 subscription = self._topic.subscriptions.get(name)
-                if subscription is not None and subscription.consumers:
+                if subscription is None or not subscription.consumers:
+                    continue
+                if len(progress.cache) or not subscription.cursor.is_caught_up:
                     return True
         return False
 
@@ -326,6 +349,7 @@ class ReplicatedSubscriptions(Feature):
         self._timer = None
         if self._is_closed or not self._topic.tenure.holds():
             return
+        self._answer_again()
         if not self.is_at_work:
             self._taking.give_up()
             return
@@ -334,6 +358,7 @@ class ReplicatedSubscriptions(Feature):
         if request is not None:
             self._write(request)
         self._notice_connections(sessions)
+        self._acks.retry()
         self._tell()
         self._look_later()
 
@@ -344,11 +369,14 @@ class ReplicatedSubscriptions(Feature):
         for cluster, session in sessions.items():
             if session and session != self._told_in.get(cluster):
                 self._told_in[cluster] = session
-                for each in self._progress.values():
+                for name, each in self._progress.items():
                     each.tell_again()
+                    self._acks.tell_again(name)
 
     def _tell(self) -> None:
-        """Write updates of the subscriptions that have passed a snapshot."""
+        """Write updates of the subscriptions that have passed a snapshot, and what is acknowledged
+        singly."""
+        self._acks.trim()
         for name, progress in self._progress.items():
             subscription = self._topic.subscriptions.get(name)
             if subscription is None or not subscription.is_open:
@@ -358,6 +386,11 @@ class ReplicatedSubscriptions(Feature):
             if update is not None:
                 self._counts.updates_sent += 1
                 self._write(update)
+            self._acks.known_through(name, progress.told_through)
+            acks = self._acks.look(subscription)
+            if acks is not None:
+                self._write(acks)
+                self._look_soon()  # there may be more
 
     def _pass_markers(self, subscription: Subscription, progress: Progress) -> None:
         """Acknowledge the markers that come next: where no consumer is, nobody else passes them,
@@ -377,6 +410,13 @@ class ReplicatedSubscriptions(Feature):
         progress = self._progress.get(name)
         if progress is not None:
             progress.moved_by_peer(mark)
+            self._acks.known_through(name, mark)
+
+    def _moved_by_acks(self, name: str, before: Position, mark: Position) -> None:
+        progress = self._progress.get(name)
+        if progress is not None:
+            progress.passed_markers(before, mark)
+            self._look_soon()
 
     def _now_ms(self) -> int:
         return int(self._around.clock.monotonic_s() * 1000)
@@ -394,24 +434,43 @@ class ReplicatedSubscriptions(Feature):
 
         def stored(position: Position) -> None:
             self._note_marker(position)
+            self._acks.marked(position)
             if isinstance(marker, Snapshot):
                 self._note_snapshot(position, marker)
             topic.internal_stored(position, entry)
 
-        topic.append(_MarkerAppend(entry, stored, partial(self._write_again, marker)))
+        topic.append(_MarkerAppend(entry, stored, partial(self._write_again, marker, goes_to)))
 
-    def _write_again(self, marker: Marker) -> None:
+    def _write_again(self, marker: Marker, goes_to: Sequence[str]) -> None:
         """A marker was not stored: have the next look write another one."""
+        if self._is_closed:
+            return
         match marker:
+            case Response():
+                # Who asked would wait for its timeout, and then for the pause behind it.
+                self._answers.extend((marker, each) for each in goes_to)
+                if self._timer is None:
+                    self._set_timer(self._interval_ms)
+                return
             case Request(snapshot_id):
                 self._taking.not_asked(snapshot_id)
             case Snapshot():
                 self._taking.on_news()
             case Update(name) if name in self._progress:
                 self._progress[name].not_told()
+            case Acks(name) if name in self._progress:
+                self._acks.tell_again(name)
             case _:
-                return  # an answer: who asked asks again
+                return
         self._look_soon()
+
+    def _answer_again(self) -> None:
+        """Answer what could not be answered, unless the cluster that asked is away by now."""
+        answers, sessions = list(self._answers), self._sessions()
+        self._answers.clear()
+        for response, asker in answers:
+            if asker in sessions:
+                self._write(response, goes_to=[asker])
 
     def _note_marker(self, position: Position) -> None:
         self._markers[position] = None
@@ -482,9 +541,18 @@ class ReplicatedSubscriptions(Feature):
             metadata, body_at = split_payload(entry)
         except MalformedPayloadError:
             return
-        if metadata.marker_type == UPDATE and metadata.HasField("replicated_from"):
+        is_told = metadata.marker_type in (UPDATE, ACKS_MARKER)
+        if is_told and metadata.HasField("replicated_from"):
             body = entry[body_at:]
-            self.received(metadata.replicated_from, NOWHERE, UPDATE, body)
+            self.received(metadata.replicated_from, NOWHERE, metadata.marker_type, body)
+
+    @property
+    def notes_copies(self) -> bool:
+        return bool(self._progress) and not self._is_closed
+
+    def copied(self, position: Position, copy: Copy | None) -> None:
+        """A copy of another cluster is stored."""
+        self._acks.copied(position, copy)
 
     def _handle(self, source: str, position: Position, marker_type: int, body: bytes) -> None:
         if self._is_closed or not self._topic.tenure.holds():
@@ -532,6 +600,19 @@ class ReplicatedSubscriptions(Feature):
                     self._write(following)
             case Update():
                 self._updates.receive(source, marker)
+            case Acks():
+                self._acks.receive(source, marker)
+
+
+def _taking_of(around: ReplicatedSubscriptionsSurroundings) -> SnapshotTaking:
+    settings = around.settings
+    return SnapshotTaking(
+        around.cluster,
+        around.counts,
+        interval_ms=settings.replicated_subscriptions_snapshot_interval_ms,
+        timeout_ms=int(settings.replicated_subscriptions_snapshot_timeout_s * 1000),
+        next_id=lambda: f"{around.random.getrandbits(_ID_BITS):024x}",
+    )
 
 
 def _snapshot_in(entry: bytes) -> Snapshot | None:

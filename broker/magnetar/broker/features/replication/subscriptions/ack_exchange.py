@@ -1,0 +1,428 @@
+"""Single acknowledgements between Magnetars: what this cluster tells, and what it is told.
+
+*Telling*: a replicated subscription with holes is looked at once per interval. What is acknowledged
+and not told yet, by an update or by a marker before, goes into one marker, by origins. It is told
+only while a connected cluster says that it takes such markers.
+
+*Being told*: origins are mapped to entries here, which are acknowledged without a consumer. That of
+an entry which may still come from a third cluster waits, bounded. An origin is the name of one
+message: nothing is acknowledged here that was not acknowledged there, whatever is here beside it.
+
+Nothing of it is stored by itself: cursors keep what they acknowledge, markers lie in the log, and a
+cluster that is connected anew is told everything once more.
+
+Source: geo-replication sheet, section 18.8; docs/decisions/0036.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import structlog
+
+from magnetar.broker.base.errors import RequestError
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.replication.acks import RANGES_MAX, Acks, OriginAcks, entries_in
+from magnetar.broker.features.replication.copies import Copy
+from magnetar.broker.features.replication.source_marks import Source
+from magnetar.broker.features.replication.subscriptions.ack_ranges import (
+    behind,
+    in_turns,
+    within,
+)
+from magnetar.broker.features.replication.subscriptions.ack_telling import (
+    AckTelling,
+    first_part,
+    fits,
+    merged,
+)
+from magnetar.broker.features.replication.subscriptions.counts import SubscriptionCounts
+from magnetar.broker.features.replication.subscriptions.origin_window import (
+    OriginWindow,
+    origin_of,
+)
+from magnetar.broker.features.replication.subscriptions.origins import LocalAcks, OriginIndex
+from magnetar.broker.topic import TopicPort, TopicSubscriptions
+from magnetar.broker.topic.subscription import Subscription
+from magnetar.cursors import AckRange, BatchAck, CursorError
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.position import EARLIEST, Position
+
+_log = structlog.get_logger()
+
+HELD_MAX: Final = 10_000
+"""Ranges, and partly acknowledged batches, of a subscription that are looked at."""
+
+
+ENTRIES_PER_TURN: Final = 1_000
+"""Entries that are acknowledged before others have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class AckSettings:
+    """Bounds of single acknowledgements of one topic."""
+
+    is_enabled: bool
+    window_entries: int
+    origins_max: int
+    waiting_max: int
+    read_entries: int
+    read_bytes: int
+
+    @classmethod
+    def of(cls, settings: BrokerSettings) -> "AckSettings":
+        """Return those of a broker."""
+        return cls(
+            settings.replicated_subscriptions_enabled
+            and settings.replicated_subscriptions_acks_enabled,
+            settings.replicated_subscriptions_acks_window_entries,
+            settings.replicated_subscriptions_origins_max,
+            settings.replicated_subscriptions_acks_waiting_max,
+            settings.read_ahead_entries,
+            settings.read_ahead_bytes,
+        )
+
+
+class _Key(NamedTuple):
+    subscription: str
+    source: str
+    """The cluster that tells."""
+
+
+class AckExchange:
+    """The single acknowledgements of one topic."""
+
+    def __init__(
+        self,
+        topic: TopicPort,
+        subscriptions: TopicSubscriptions,
+        counts: SubscriptionCounts,
+        settings: BrokerSettings,
+        *,
+        here: str,
+        incarnation: Callable[[], int],
+        is_taken: Callable[[], bool],
+        create: Callable[[str], Awaitable[None]],
+        moved: Callable[[str, Position, Position], None],
+    ) -> None:
+        """
+        Args:
+            here: name of this cluster.
+            incarnation: which life of the log it is; 0: nothing was ever copied from here.
+            is_taken: whether a cluster is connected that takes such markers.
+            create: makes a replicated subscription at the beginning of the log.
+            moved: called with the name of a subscription, and its mark-delete position before and
+                after, when another cluster has moved it.
+        """
+        self._topic = topic
+        self._subscriptions = subscriptions
+        self._counts = counts
+        self._settings = AckSettings.of(settings)
+        self._here = here
+        self._incarnation = incarnation
+        self._is_taken = is_taken
+        self._create = create
+        self._moved = moved
+        self._window: OriginWindow | None = None
+        """There while the topic has a replicated subscription."""
+        self._telling: dict[str, AckTelling] = {}
+        self._waiting: dict[_Key, Acks] = {}
+        self._held: dict[_Key, Acks] = {}
+        """What waits for entries that may come."""
+        self._has_grown = False
+        """Whether copies were stored since what waits was looked at."""
+        self._task: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._counted = 0
+        self._is_closed = False
+
+    # Its life
+
+    def begin(self) -> None:
+        """The topic has a replicated subscription."""
+        settings = self._settings
+        if settings.is_enabled and self._window is None:
+            self._window = OriginWindow(
+                self._topic.log,
+                entries_max=settings.window_entries,
+                runs_max=settings.origins_max,
+                read_entries=settings.read_entries,
+                read_bytes=settings.read_bytes,
+            )
+
+    def forgotten(self, name: str, *, is_last: bool) -> None:
+        """A subscription is no more replicated, or no more there. `is_last`: none is left."""
+        self._telling.pop(name, None)
+        self._held = {key: held for key, held in self._held.items() if key.subscription != name}
+        self._count_waiting()
+        if is_last:
+            self._window = None
+
+    def close(self) -> None:
+        """Tell and do nothing more."""
+        self._is_closed = True
+        self._waiting.clear()
+        self._held.clear()
+        self._count_waiting()
+        for each in (self._task, self._reading):
+            if each is not None:
+                each.cancel()
+
+    async def stopped(self) -> None:
+        """Return when nothing is under way."""
+        tasks = [each for each in (self._task, self._reading) if each is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # What is stored
+
+    def copied(self, position: Position, copy: Copy | None) -> None:
+        """An entry of another cluster is stored, behind all others. None: it does not say where it
+        comes from, or is a marker."""
+        if self._window is not None:
+            self._window.index.add(position, origin_of(copy))
+            self._has_grown = True
+
+    def marked(self, position: Position) -> None:
+        """A marker of this cluster is stored, behind all other entries."""
+        if self._window is not None:
+            self._window.index.add(position, None)
+
+    # Telling
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether some other cluster would take what this one tells."""
+        return self._window is not None and not self._is_closed and self._is_taken()
+
+    def _telling_of(self, name: str) -> AckTelling:
+        return self._telling.setdefault(name, AckTelling())
+
+    def tell_again(self, name: str) -> None:
+        """Tell everything of a subscription once more: others may not have kept it."""
+        self._telling_of(name).forget()
+
+    def known_through(self, name: str, position: Position) -> None:
+        """The other clusters know that everything up to a position is acknowledged."""
+        if self._window is not None:
+            self._telling_of(name).known_through(position)
+
+    def trim(self) -> None:
+        """Forget the origins of what no subscription tells of any more."""
+        if self.is_telling and self._window is not None:
+            self._window.index.trim(self._passed_by_all())
+
+    def look(self, subscription: Subscription) -> Acks | None:
+        """Return what the other clusters are to be told of a subscription; None: nothing new."""
+        window, name = self._window, subscription.name
+        cursor = subscription.cursor
+        if window is None or not self.is_telling:
+            return None
+        telling = self._telling_of(name)
+        if not cursor.has_holes:
+            return None
+        if window.lacks(telling.through):
+            self._read_soon(window, telling.through)
+            return None
+        ranges, batches = telling.untold(
+            cursor.mark_delete,
+            cursor.ranges(HELD_MAX),
+            cursor.batches(HELD_MAX),
+            low=window.index.low,
+            ledgers=self._topic.log.ledgers,
+        )
+        if not ranges and not batches:
+            return None
+        acks, ranges, batches = self._fitted(name, window, ranges, batches)
+        telling.known(ranges, batches)
+        if not acks.by_source:
+            return None  # markers, and what has no name elsewhere
+        self._counts.acks_told += acks.entries
+        return acks
+
+    def _passed_by_all(self) -> Position:
+        """The entries up to it are told of by nobody here any more."""
+        found = self._topic.log.last_confirmed
+        for name, subscription in self._subscriptions.items():
+            if not subscription.is_open:
+                return EARLIEST  # where it stands is not known yet
+            if subscription.is_replicated:
+                mark = subscription.cursor.mark_delete
+                found = min(found, mark, self._telling_of(name).through)
+        return found
+
+    def _fitted(
+        self,
+        name: str,
+        window: OriginWindow,
+        ranges: list[AckRange],
+        batches: list[BatchAck],
+    ) -> tuple[Acks, list[AckRange], list[BatchAck]]:
+        """As much as one marker may say, from the beginning."""
+        here = Source(self._here, self._incarnation())
+        items_max = RANGES_MAX
+        while True:
+            part, parts = first_part(ranges, batches, items_max)
+            by_source = window.index.to_origins(here, part, parts)
+            acks = Acks(name, by_source, window.is_whole)
+            if fits(acks):
+                return acks, part, parts
+            if items_max > 1:
+                items_max = max(1, min(items_max, len(part) + len(parts)) // 2)
+            elif part and part[0].first_entry_id < part[0].last_entry_id:
+                _, first, last = part[0]
+                ranges = [part[0]._replace(last_entry_id=(first + last) // 2)]
+            else:
+                return Acks(name, {}, window.is_whole), part, parts  # no marker can say it
+
+    def _read_soon(self, window: OriginWindow, needed: Position) -> None:
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.get_running_loop().create_task(
+                self._read(window, needed), name=f"origins-{self._topic.name}"
+            )
+
+    async def _read(self, window: OriginWindow, needed: Position) -> None:
+        try:
+            await window.reach(needed)
+        except LedgerError as error:
+            # The next look tries it again.
+            _log.info("origins_not_read", topic=str(self._topic.name), reason=str(error))
+
+    # Being told
+
+    def receive(self, source: str, acks: Acks) -> None:
+        """Take what a cluster tells. It is carried out in the background."""
+        known = [*self._held.values(), *self._waiting.values()]
+        is_full = sum(map(_items, [acks, *known])) > self._settings.waiting_max
+        if not self._settings.is_enabled or is_full:
+            self._counts.acks_dropped += acks.entries
+            return
+        key = _Key(acks.subscription, source)
+        before = self._waiting.get(key)
+        self._waiting[key] = acks if before is None else _both(before, acks)
+        self._start()
+
+    def retry(self, *, is_due: bool = False) -> None:
+        """Look again at what waits, if copies were stored since the last time, or `is_due`."""
+        is_busy = self._task is not None and not self._task.done()
+        if self._held and not is_busy and (is_due or self._has_grown):
+            self._has_grown = False
+            self._start()
+
+    def _start(self) -> None:
+        if self._is_closed or (self._task is not None and not self._task.done()):
+            return
+        for key, held in self._held.items():
+            new = self._waiting.get(key)
+            self._waiting[key] = held if new is None else _both(held, new)
+        self._held.clear()
+        self._task = asyncio.get_running_loop().create_task(
+            self._carry_out_all(), name=f"subscription-acks-{self._topic.name}"
+        )
+
+    async def _carry_out_all(self) -> None:
+        while self._waiting:
+            key = next(iter(self._waiting))
+            acks = self._waiting.pop(key)
+            try:
+                left = await self._carry_out(key, acks)
+            except (RequestError, LedgerError, CursorError) as error:
+                _log.warning(
+                    "subscription_acks_not_done",
+                    topic=str(self._topic.name),
+                    subscription=key.subscription,
+                    cluster=key.source,
+                    reason=str(error),
+                )
+                left = acks if error.retryable else None
+                if left is None:
+                    self._counts.acks_dropped += acks.entries
+            if left is not None and left.by_source and not self._is_closed:
+                held = self._held.get(key)
+                self._held[key] = left if held is None else _both(held, left)
+            self._count_waiting()
+
+    async def _carry_out(self, key: _Key, acks: Acks) -> Acks | None:
+        """Acknowledge what is here; returns what waits.
+
+        Raises:
+            RequestError: the subscription cannot be made.
+            LedgerError: what was stored before cannot be read now.
+        """
+        name = key.subscription
+        if name not in self._subscriptions:
+            if not acks.is_whole:
+                return acks  # an update makes it, not at the beginning
+            await self._create(name)
+        subscription = self._subscriptions.get(name)
+        if subscription is None or not subscription.is_open:
+            return acks
+        window = self._window
+        if not subscription.is_replicated or window is None:
+            self._counts.acks_dropped += acks.entries
+            return None
+        await window.reach(subscription.cursor.mark_delete)
+        if self._is_closed or subscription.is_closed or not self._topic.tenure.holds():
+            return None
+        found, waiting = self._to_locals(window.index, key.source, acks)
+        before = subscription.cursor.mark_delete
+        self._telling_of(name).known(*found)
+        await self._acknowledge(subscription, found)
+        if subscription.cursor.mark_delete != before:
+            self._moved(name, before, subscription.cursor.mark_delete)
+        return acks._replace(by_source=waiting)
+
+    async def _acknowledge(self, subscription: Subscription, found: LocalAcks) -> None:
+        ranges = behind(found.ranges, subscription.cursor.mark_delete)
+        for part in [*in_turns(ranges, ENTRIES_PER_TURN), None]:
+            if self._is_closed or subscription.is_closed or not self._topic.tenure.holds():
+                return  # whoever has the topic next is told again
+            self._counts.acks_applied += subscription.acknowledge_elsewhere(
+                part or (), () if part else found.batches
+            )
+            await asyncio.sleep(0)  # others have their turn
+
+    def _to_locals(
+        self, index: OriginIndex, teller: str, acks: Acks
+    ) -> tuple[LocalAcks, Mapping[Source, OriginAcks]]:
+        """Return the entries here that are meant, and what waits for entries that may come."""
+        log = self._topic.log
+        ranges: list[AckRange] = []
+        batches: list[BatchAck] = []
+        waiting: dict[Source, OriginAcks] = {}
+        for source, told in acks.by_source.items():
+            if source.cluster == self._here:
+                is_ours = source.incarnation == self._incarnation()
+                found = LocalAcks(list(told.ranges), list(told.batches))
+                coming = OriginAcks()
+                if not is_ours:  # of a log that was deleted
+                    found = LocalAcks([], [])
+            else:
+                found, coming = index.to_locals(source, told)
+            ranges += within(found.ranges, log.ledgers, log.last_confirmed)
+            batches += found.batches
+            if source.cluster == teller:
+                coming = OriginAcks()  # the marker stands behind all that it names of its cluster
+            if coming.ranges or coming.batches:
+                waiting[source] = coming
+            absent = told.entries - entries_in(found.ranges) - len(found.batches) - coming.entries
+            self._counts.acks_absent += max(0, absent)
+        return LocalAcks(sorted(ranges), sorted(batches)), waiting
+
+    def _count_waiting(self) -> None:
+        waiting = sum(each.entries for each in self._held.values())
+        self._counts.acks_waiting += waiting - self._counted
+        self._counted = waiting
+
+
+def _both(one: Acks, other: Acks) -> Acks:
+    return Acks(
+        one.subscription,
+        merged(one.by_source, other.by_source),
+        one.is_whole or other.is_whole,
+    )
+
+
+def _items(acks: Acks) -> int:
+    return sum(len(each.ranges) + len(each.batches) for each in acks.by_source.values())

@@ -1,0 +1,102 @@
+"""The index of origins: what is in a run, what is forgotten, and what may still come."""
+
+from magnetar.broker.features.replication.acks import OriginAcks
+from magnetar.broker.features.replication.source_marks import Source
+from magnetar.broker.features.replication.subscriptions.origins import Origin, OriginIndex
+from magnetar.cursors import AckRange, BatchAck
+from magnetar.ledger.position import Position
+
+HERE, WEST, NORTH = Source("east", 1), Source("west", 2), Source("north", 3)
+
+
+def at(entry_id: int) -> Position:
+    return Position(7, entry_id)
+
+
+def west(entry_id: int) -> Origin:
+    return Origin(WEST, Position(30, entry_id))
+
+
+def index(*origins: Origin | None, runs_max: int = 100, low: int = 0) -> OriginIndex:
+    """An index of entries that follow each other; None: one of this cluster."""
+    made = OriginIndex(at(low), runs_max=runs_max)
+    for number, origin in enumerate(origins, low):
+        if origin is not None:
+            made.add(at(number), origin)
+    return made
+
+
+def origins(made: OriginIndex, first: int, last: int) -> dict[Source, list[AckRange]]:
+    found = made.to_origins(HERE, [AckRange(7, first, last)], [])
+    return {source: list(acks.ranges) for source, acks in found.items()}
+
+
+def test_copies_in_a_row_are_one_run_and_what_is_no_copy_is_its_own_origin() -> None:
+    made = index(None, west(0), west(1), west(2), None)
+    assert len(made) == 1
+    assert origins(made, 0, 4) == {
+        HERE: [AckRange(7, 0, 0), AckRange(7, 4, 4)],
+        WEST: [AckRange(30, 0, 2)],
+    }
+    assert origins(made, 2, 2) == {WEST: [AckRange(30, 1, 1)]}
+
+
+def test_where_an_origin_was_left_out_a_run_ends() -> None:
+    """G11: the one between was never here."""
+    made = index(west(0), west(2))
+    assert len(made) == 2
+    assert origins(made, 0, 1) == {WEST: [AckRange(30, 0, 0), AckRange(30, 2, 2)]}
+    found, coming = made.to_locals(WEST, OriginAcks((AckRange(30, 0, 3),)))
+    assert found.ranges == [AckRange(7, 0, 0), AckRange(7, 1, 1)]
+    assert coming.ranges == (AckRange(30, 3, 3),)
+
+
+def test_of_a_marker_nothing_is_told() -> None:
+    made = index(None)
+    made.add(at(1), None)
+    assert origins(made, 0, 2) == {HERE: [AckRange(7, 0, 0), AckRange(7, 2, 2)]}
+
+
+def test_of_what_was_before_nothing_is_known_until_it_is_read() -> None:
+    made = index(west(5), low=4)
+    made.add(at(3), west(4))
+    assert origins(made, 0, 4) == {WEST: [AckRange(30, 5, 5)]}
+    made.extend_back(at(2), [(at(3), west(4))])
+    assert origins(made, 0, 4) == {HERE: [AckRange(7, 2, 2)], WEST: [AckRange(30, 4, 5)]}
+
+
+def test_what_a_third_cluster_has_not_copied_yet_may_come_and_what_it_passed_never_does() -> None:
+    made = index(west(3))
+    told = OriginAcks((AckRange(30, 1, 1), AckRange(30, 4, 5)), (BatchAck(30, 7, 1),))
+    found, coming = made.to_locals(WEST, told)
+    assert (found.ranges, found.batches) == ([], [])
+    assert coming == OriginAcks((AckRange(30, 4, 5),), (BatchAck(30, 7, 1),))
+    _, coming = made.to_locals(NORTH, told)
+    assert coming == told, "of a source that is not known everything may come"
+
+
+def test_batches_are_mapped_both_ways() -> None:
+    made = index(None, west(8))
+    found = made.to_origins(HERE, [], [BatchAck(7, 0, 2), BatchAck(7, 1, 5)])
+    assert found == {
+        HERE: OriginAcks((), (BatchAck(7, 0, 2),)),
+        WEST: OriginAcks((), (BatchAck(30, 8, 5),)),
+    }
+    assert made.to_locals(WEST, found[WEST])[0].batches == [BatchAck(7, 1, 5)]
+
+
+def test_at_the_bound_nothing_is_forgotten_and_beyond_it_the_older_half() -> None:
+    made = index(*(west(2 * number) for number in range(4)), runs_max=4)
+    assert (len(made), made.low) == (4, at(0))
+    made.add(at(4), west(8))
+    assert len(made) == 2
+    assert made.low == made.floor._replace(entry_id=made.floor.entry_id + 1) == at(3)
+    assert origins(made, 0, 4) == {WEST: [AckRange(30, 6, 6), AckRange(30, 8, 8)]}
+
+
+def test_what_all_have_passed_is_forgotten() -> None:
+    made = index(west(0), west(1), west(2), None, west(3))
+    made.trim(at(3))
+    assert (len(made), made.low) == (1, at(4))
+    made.trim(at(1))
+    assert made.low == at(4)

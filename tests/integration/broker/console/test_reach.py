@@ -15,6 +15,7 @@ VIEWS = {
     "subscription": ("#/subscription/persistent/shop/orders/placed/stuck", "Consumers"),
     "messages": ("#/topic/persistent/shop/orders/mixed/messages", ""),
     "publish": ("#/topic/persistent/shop/orders/placed/publish", ""),
+    "search": ("#/search/sensor", "Found"),
 }
 """Where each view is, and a table that it has."""
 
@@ -169,7 +170,7 @@ def test_from_the_cluster_to_a_cleared_backlog_by_keyboard_alone(console: OpenCo
     _tab_to(tab, tab.page.get_by_role("link", name="Skip to content"))
     keys.press("Enter")
     expect(tab.page.locator("main")).to_be_focused()
-    go = tab.page.get_by_label("Go to a namespace or topic")
+    go = tab.page.get_by_label("Find a namespace or topic")
     tab.page.reload()
     _tab_to(tab, go)
     keys.type("shop/orders/keyed")

@@ -11,7 +11,7 @@ import { crumbsOf, fullName, namespaceView, parseTopic, topicView, view } from "
 import { plot, spark } from "./plot.js";
 import { poll } from "./polling.js";
 import { showPublish } from "./publish.js";
-import { isStalled, publishTrouble, stalled } from "./reasons.js";
+import { hoarding, isStalled, publishTrouble, stalled } from "./reasons.js";
 import { showStorage } from "./storage.js";
 import { link, table } from "./table.js";
 
@@ -65,14 +65,19 @@ export function whenLoaded({ topic, content, signal }, show) {
     try {
       stats = await restingStats(topic, { signal });
     } catch (error) {
-      if (error.status === 404 || error.status === 403) absent(topic, content, error);
+      if (error.status === 404 || error.status === 403) absent(topic, content, error, () => look());
       throw error;
     }
+    content.querySelector(".absent")?.remove();
     if (!isAtRest(stats)) {
       waiting.abort();
       show();
-    } else if (!content.querySelector(".at-rest")) content.replaceChildren(notice, section("Actions", actions(topic, 0, () => look())));
+    } else {
+      if (!content.querySelector(".at-rest")) content.replaceChildren(notice, kept, section("Actions", actions(topic, 0, () => look())));
+      tellKept(kept, stats.atRest);
+    }
   });
+  const kept = h("ul", { class: "told" });
   const load = actionButton("Load it", {
     work: () => get(topicPath(topic, "stats"), { signal }),
     done: `${topic.name} is loaded.`,
@@ -82,6 +87,18 @@ export function whenLoaded({ topic, content, signal }, show) {
     h("p", {}, h("strong", {}, "The topic is at rest."), " Nobody uses it, and no broker has it loaded. To look into it, have it loaded. ",
       "Without a subscription, a loaded topic that nobody uses is deleted after a while, where the policies of its namespace say so (inactive topics)."),
     load);
+}
+
+/** What is stored of a topic at rest, in words. */
+function tellKept(list, stored) {
+  if (!stored) return;
+  const lines = [`${bytes(stored.storageSize)} are stored.`];
+  for (const [name, each] of Object.entries(stored.subscriptions))
+    lines.push(`Subscription ${name} has a backlog of ${each.isUpperBound ? "at most " : ""}${many(each.msgBacklog, "entry", "entries")}, ${bytes(each.backlogSize)}.`);
+  const text = lines.join("\n");
+  if (list.dataset.shown === text) return;
+  list.dataset.shown = text;
+  list.replaceChildren(...lines.map((line) => h("li", {}, line)));
 }
 
 /** A signal of its own for a part of a view, which ends with the view's. */
@@ -155,20 +172,21 @@ function tellWhy(topic, list, stats, isTerminated) {
 export const subscriptionView = (topic, name) =>
   view("subscription", topic.domain, topic.tenant, topic.namespace, topic.name, name);
 
-function subscriptionTable(topic, isLinked = true) {
+function subscriptionTable(topic) {
   const sparks = new WeakMap();
   return table({
     label: "Subscriptions",
     key: (row) => row.name,
     empty: "No subscription: what is published is kept only if the retention of the namespace says so. Create one below, or connect a consumer.",
     columns: [
-      { title: "Subscription", node: (row) => (isLinked ? link(subscriptionView(topic, row.name), row.name) : h("span", {}, row.name)) },
-      { title: "Type", text: (row) => row.type || "–" },
-      { title: "Consumers", number: true, text: (row) => count((row.consumers || []).length) },
-      { title: "Out", number: true, text: (row) => rate(row.msgRateOut) },
+      { title: "Subscription", node: (row) => link(subscriptionView(topic, row.name), row.name), value: (row) => row.name },
+      { title: "Type", text: (row) => row.type || "–", value: (row) => row.type },
+      { title: "Consumers", number: true, text: (row) => count((row.consumers || []).length), value: (row) => (row.consumers || []).length },
+      { title: "Out", number: true, text: (row) => rate(row.msgRateOut), value: (row) => row.msgRateOut },
       {
         title: "Backlog",
         number: true,
+        value: (row) => row.msgBacklog,
         draw(row, cell) {
           if (!sparks.has(cell)) {
             const drawn = spark();
@@ -181,7 +199,8 @@ function subscriptionTable(topic, isLinked = true) {
           drawn.push(`${fullName(topic)}/${row.name}/backlog`, row.msgBacklog);
         },
       },
-      { title: "Unacknowledged", number: true, text: (row) => count(row.unackedMessages) },
+      { title: "Unacknowledged", number: true, text: (row) => count(row.unackedMessages), value: (row) => row.unackedMessages },
+      { title: "Acknowledged", number: true, text: (row) => rate(row.messageAckRate), value: (row) => row.messageAckRate },
       { title: "State", draw: (row, cell) => state(cell, stateOf(row)) },
     ],
   });
@@ -190,6 +209,8 @@ function subscriptionTable(topic, isLinked = true) {
 /** What a subscription does, in words. */
 export function stateOf(row) {
   if (isStalled(row)) return ["warn", row.whyIdleText];
+  const held = hoarding(row);
+  if (held.length) return ["warn", held[0]];
   if (row.msgRateOut > 0 || (row.msgBacklog > 0 && !row.whyIdle)) return ["ok", "delivers"];
   return ["", row.whyIdleText || "quiet"];
 }
@@ -228,9 +249,10 @@ function showPlain(shown) {
     try {
       stats = await restingStats(topic, { signal });
     } catch (error) {
-      if (error.status === 404 || error.status === 403) absent(topic, shown.content, error);
+      if (error.status === 404 || error.status === 403) absent(topic, shown.content, error, () => look());
       throw error;
     }
+    shown.content.querySelector(".absent")?.remove();
     if (isAtRest(stats)) {
       shownHere.abort();
       whenLoaded(shown, () => showPlain(shown));
@@ -245,11 +267,22 @@ function showPlain(shown) {
   });
 }
 
-function absent(topic, content, error) {
+/** Tell that a topic is not there, or not shown to this user. It may have been there a minute ago. */
+function absent(topic, content, error, look) {
+  error.isTold = true;
   if (content.querySelector(".absent")) return;
   content.querySelector(".quiet")?.remove();
-  content.prepend(h("p", { class: "refused absent", role: "alert" }, wordsOf(error), " ",
-    link(namespaceView(topic), "To the topics of the namespace")));
+  const isGone = error.status === 404;
+  const text = isGone
+    ? `There is no topic ${topic.tenant}/${topic.namespace}/${topic.name}. It may have been deleted: topics without subscriptions are when nobody uses them for a while, unless the policies of the namespace say otherwise.`
+    : wordsOf(error);
+  const create = isGone && topic.domain === "persistent" ? actionButton("Create it", {
+    work: () => json("PUT", topicPath(topic), { body: {} }),
+    done: `${topic.name} is there.`,
+    after: look,
+  }) : null;
+  content.prepend(h("div", { class: "refused absent", role: "alert" },
+    h("p", {}, text, " ", link(namespaceView(topic), "To the topics of the namespace")), create));
 }
 
 function showPartitioned(shown) {
@@ -267,7 +300,7 @@ function showPartitioned(shown) {
       { title: "Stored", number: true, text: (row) => bytes(row.stats.storageSize) },
     ],
   });
-  const subscriptions = subscriptionTable(topic, false);
+  const subscriptions = subscriptionTable(topic);
   const update = overview(shown, {
     rows: [
       section(`${many(partitions, "partition")}`, list.node),

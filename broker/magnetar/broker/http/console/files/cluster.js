@@ -4,7 +4,7 @@ import { each, get, wordsOf, path } from "./api.js";
 import { h, say, section, visible } from "./dom.js";
 import { amount, bytes, count, many, percent, rate, time } from "./format.js";
 import { parseTopic, topicView, view } from "./names.js";
-import { plot } from "./plot.js";
+import { plot, remember } from "./plot.js";
 import { poll } from "./polling.js";
 import { adviceFor, HOARDING_ADVICE } from "./reasons.js";
 import { link, table } from "./table.js";
@@ -118,6 +118,9 @@ export function showCluster({ frame, signal }) {
     ],
   });
 
+  // Of this broker alone: where there are several, the plots of the cluster begin now.
+  let isSeeded = false;
+
   poll(signal, EVERY_MS, async () => {
     const [well, known, stored, late, urgent] = await each(
       [lookAtHealth, lookAtBrokers, lookAtBookies, lookAtSlow, lookAtNeeds], 5, (look) => look(signal));
@@ -137,6 +140,9 @@ export function showCluster({ frame, signal }) {
       const here = known.brokers;
       for (const broker of here) if (broker.is_self) broker.load.connections = well.connections ?? broker.load.connections;
       brokers.update(here);
+      if (!isSeeded && here.length === 1)
+        remember("/magnetar/v1/history", [[messages, ["msgRateIn", "msgRateOut"]], [volume, ["msgThroughputIn", "msgThroughputOut"]]], signal);
+      isSeeded = true;
       const draining = here.filter((each) => each.draining).length;
       brokersTile.set(count(here.length), draining ? "warn" : "ok", draining ? `${draining} leaving` : "all serving");
       const total = (field) => here.reduce((all, each) => all + sum(each.load, field), 0);

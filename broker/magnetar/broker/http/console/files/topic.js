@@ -8,7 +8,7 @@ import { field, h, identity, say, section, visible } from "./dom.js";
 import { amount, bytes, count, many, rate, throughput } from "./format.js";
 import { showMessages } from "./messages.js";
 import { crumbsOf, fullName, namespaceView, parseTopic, topicView, view } from "./names.js";
-import { plot, spark } from "./plot.js";
+import { plot, remember, spark } from "./plot.js";
 import { poll } from "./polling.js";
 import { showPublish } from "./publish.js";
 import { hoarding, isStalled, publishTrouble, stalled } from "./reasons.js";
@@ -109,7 +109,7 @@ function ending(signal) {
 }
 
 /** The parts that both kinds of topics have. */
-function overview({ topic, content }, { action, of, rows }) {
+function overview({ topic, content, signal }, { action, of, rows }) {
   const messages = plot("Messages", [
     { name: "in", key: `${fullName(topic)}/in`, format: rate },
     { name: "out", key: `${fullName(topic)}/out`, format: rate },
@@ -119,6 +119,11 @@ function overview({ topic, content }, { action, of, rows }) {
     { name: "out", key: `${fullName(topic)}/bytes-out`, format: throughput },
   ]);
   const backlog = plot("Backlog of all subscriptions", [{ name: "entries", key: `${fullName(topic)}/backlog`, format: amount }]);
+  remember(topicPath(topic, "history"), [
+    [messages, ["msgRateIn", "msgRateOut"]],
+    [volume, ["msgThroughputIn", "msgThroughputOut"]],
+    [backlog, ["msgBacklog"]],
+  ], signal);
   const facts = factList(["Owner", "Stored", "Published", "Delivered", "Producers", "Subscriptions"]);
   const why = h("ul", { class: "why" });
   const flow = section("Why nothing flows", why);

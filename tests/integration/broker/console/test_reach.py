@@ -15,7 +15,15 @@ VIEWS = {
     "subscription": ("#/subscription/persistent/shop/orders/placed/stuck", "Consumers"),
     "messages": ("#/topic/persistent/shop/orders/mixed/messages", ""),
     "publish": ("#/topic/persistent/shop/orders/placed/publish", ""),
+    "schema": ("#/topic/persistent/shop/orders/placed/schema", "Versions"),
+    "policies of a topic": (
+        "#/topic/persistent/shop/orders/placed/policies",
+        "Policies that count for this topic",
+    ),
+    "policies": ("#/namespace/shop/orders/policies", "Policies"),
+    "permissions": ("#/namespace/shop/orders/permissions", ""),
     "search": ("#/search/sensor", "Found"),
+    "transactions": ("#/transactions", ""),
 }
 """Where each view is, and a table that it has."""
 
@@ -71,8 +79,12 @@ def _shown(tab: Console, name: str) -> Console:
         tab.sees("4 entries with 6 messages")
         for summary in tab.page.locator(".messages summary").all():
             summary.click()
-    else:
+    elif name == "publish":
         expect(tab.button("Publish")).to_be_enabled()
+    elif name == "permissions":
+        tab.sees("No role has a permission of its own here")
+    else:
+        tab.sees("No transaction is open.")
     return tab
 
 

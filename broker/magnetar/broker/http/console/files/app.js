@@ -9,13 +9,17 @@ import { parseTopic, topicView, view } from "./names.js";
 import { onTrouble, pause } from "./polling.js";
 import { watchPulse } from "./pulse.js";
 import { showNamespace } from "./namespace.js";
+import { showScalable } from "./scalable.js";
 import { forgetNames, showSearch, suggest } from "./search.js";
 import { showSubscription } from "./subscription.js";
 import { showTenants } from "./tenants.js";
 import { showTopic } from "./topic.js";
+import { showTransactions } from "./transactions.js";
 
 const VIEWS = {
   "": { show: showCluster, nav: "cluster" },
+  scalable: { show: showScalable, nav: "tenants" },
+  transactions: { show: showTransactions, nav: "transactions" },
   search: { show: showSearch, nav: "tenants" },
   tenants: { show: showTenants, nav: "tenants" },
   namespace: { show: showNamespace, nav: "tenants" },

@@ -8,7 +8,9 @@ import { tell } from "./dialogs.js";
 import { field, h, identity, say, section, visible } from "./dom.js";
 import { bytes, count, many, rate } from "./format.js";
 import { fullName, parseTopic, topicView, view, wholeOf } from "./names.js";
+import { showPermissions, showPolicies } from "./policies.js";
 import { poll } from "./polling.js";
+import { scalableView } from "./scalable.js";
 import { link, table } from "./table.js";
 import { stalled } from "./reasons.js";
 
@@ -18,8 +20,24 @@ const NAMES_EVERY_MS = 15_000;
 const AT_ONCE = 4;
 const AT_REST_EVERY_MS = 30_000;
 
+const TABS = [["", "Topics"], ["policies", "Policies"], ["permissions", "Permissions"]];
+
 export function showNamespace({ frame, parts, signal }) {
-  const [tenant, namespace] = parts;
+  const [tenant, namespace, tab = ""] = parts;
+  path("admin", "v2", "namespaces", tenant, namespace); // Refuses names that cannot be asked about.
+  const tabs = h("nav", { class: "tabs", "aria-label": "Of this namespace" }, TABS.map(([key, text]) =>
+    h("a", { href: view("namespace", tenant, namespace, ...(key ? [key] : [])), "aria-current": key === tab ? "page" : null }, text)));
+  const content = h("div", {});
+  frame({
+    title: `${tenant}/${namespace}`,
+    crumbs: [{ text: tenant, href: view("tenants") }, { text: namespace, href: view("namespace", tenant, namespace) }],
+    content: [tabs, content],
+  });
+  const show = { policies: showPolicies, permissions: showPermissions }[tab] || showTopics;
+  show({ tenant, namespace, content, signal });
+}
+
+function showTopics({ tenant, namespace, content, signal }) {
   const where = path("admin", "v2", "namespaces", tenant, namespace);
   let names = [];
   let wholes = new Set();
@@ -56,18 +74,17 @@ export function showNamespace({ frame, parts, signal }) {
   const form = h("form", { class: "controls", onsubmit: create },
     field("Name", name), field("Partitions (0: none)", partitions),
     h("button", { class: "primary" }, "Create"));
-  frame({
-    title: `${tenant}/${namespace}`,
-    crumbs: [{ text: tenant, href: view("tenants") }, { text: namespace, href: view("namespace", tenant, namespace) }],
-    content: [
+  const scalable = h("ul", { class: "inline" });
+  const scalables = section("Scalable topics", scalable);
+  scalables.hidden = true;
+  content.replaceChildren(
       h("div", { class: "controls" }, field("Find a topic", search),
         h("p", { class: "check" }, stuck, h("label", { for: stuck.id }, "Only what needs a person")),
         h("div", { class: "pager" }, back, position, next)),
       list.node,
       total,
-      section("Create a topic", form),
-    ],
-  });
+      scalables,
+      section("Create a topic", form));
 
   const of = (row) => stats.get(row.full) || {};
   const shown = () => {
@@ -137,6 +154,17 @@ export function showNamespace({ frame, parts, signal }) {
     return new Set(rows.keys());
   }
 
+  function tellScalable(found) {
+    visible(scalables, found.length > 0);
+    const text = found.join("\n");
+    if (scalable.dataset.shown === text) return;
+    scalable.dataset.shown = text;
+    scalable.replaceChildren(...found.map((full) => {
+      const topic = parseTopic(full.replace(/^topic:/, "persistent:"));
+      return h("li", {}, topic ? link(scalableView(tenant, namespace, topic.name), topic.name) : full);
+    }));
+  }
+
   const lookAtNames = poll(signal, NAMES_EVERY_MS, async () => {
     const lists = await Promise.all([
       get(`${where}/topics?mode=ALL`, { signal }),
@@ -145,6 +173,10 @@ export function showNamespace({ frame, parts, signal }) {
     ]);
     names = rowsOf(lists[0], [...lists[1], ...lists[2]]);
     wholes = new Set([...lists[1], ...lists[2]]);
+    tellScalable(await get(path("admin", "v2", "scalable", tenant, namespace), { signal }).catch((error) => {
+      if (![403, 404, 503].includes(error.status)) throw error;
+      return []; // They are switched off, or not for this user.
+    }));
     const known = new Set(names.map((row) => row.full));
     for (const kept of [stats, asked]) for (const full of kept.keys()) if (!known.has(full)) kept.delete(full);
     update();

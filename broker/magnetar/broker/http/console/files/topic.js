@@ -9,17 +9,22 @@ import { amount, bytes, count, many, rate, throughput } from "./format.js";
 import { showMessages } from "./messages.js";
 import { crumbsOf, fullName, namespaceView, parseTopic, topicView, view } from "./names.js";
 import { plot, remember, spark } from "./plot.js";
+import { showTopicPolicies } from "./policies.js";
 import { poll } from "./polling.js";
 import { showPublish } from "./publish.js";
 import { hoarding, isStalled, publishTrouble, stalled } from "./reasons.js";
+import { showSchemas } from "./schemas.js";
 import { showStorage } from "./storage.js";
 import { link, table } from "./table.js";
+import { duration } from "./units.js";
 
 const EVERY_MS = 3000;
 const TABS = [
   ["", "Overview"],
   ["messages", "Messages"],
   ["publish", "Publish"],
+  ["schema", "Schema"],
+  ["policies", "Policies"],
   ["storage", "Storage"],
 ];
 
@@ -49,6 +54,8 @@ async function start({ topic, tab, content, signal }) {
   }
   const shown = { topic, partitions, content, signal };
   if (tab === "publish") showPublish(shown);
+  else if (tab === "schema") showSchemas(shown);
+  else if (tab === "policies") showTopicPolicies(shown);
   else if (partitions && !tab) showPartitioned(shown);
   else {
     const show = { messages: showMessages, storage: showStorage }[tab] || showPlain;
@@ -109,6 +116,34 @@ function ending(signal) {
 }
 
 /** The parts that both kinds of topics have. */
+/** How a topic is copied to other clusters; nothing where it is not. */
+function replicationSection() {
+  const list = table({
+    label: "Copies to other clusters",
+    key: (row) => row.cluster,
+    empty: "The topic is copied nowhere.",
+    columns: [
+      { title: "Cluster", text: (row) => row.cluster, value: (row) => row.cluster },
+      { title: "State", draw: (row, cell) => state(cell, row.problem ? ["warn", row.problem] : row.connected ? ["ok", "connected"] : ["warn", "not connected"]) },
+      { title: "Backlog", number: true, text: (row) => count(row.replicationBacklog), value: (row) => row.replicationBacklog },
+      { title: "Behind by", number: true, text: (row) => duration(row.replicationDelayInSeconds ?? NaN), value: (row) => row.replicationDelayInSeconds },
+      { title: "Sent", number: true, text: (row) => rate(row.msgRateOut), value: (row) => row.msgRateOut },
+      { title: "Received", number: true, text: (row) => rate(row.msgRateIn), value: (row) => row.msgRateIn },
+      { title: "Expired", number: true, text: (row) => rate(row.msgRateExpired), value: (row) => row.msgRateExpired },
+    ],
+  });
+  const node = section("Copies to other clusters", list.node);
+  node.hidden = true;
+  return {
+    node,
+    update(stats) {
+      const rows = Object.entries(stats.replication || {}).map(([cluster, each]) => ({ cluster, ...each }));
+      visible(node, rows.length > 0);
+      list.update(rows);
+    },
+  };
+}
+
 function overview({ topic, content, signal }, { action, of, rows }) {
   const messages = plot("Messages", [
     { name: "in", key: `${fullName(topic)}/in`, format: rate },
@@ -128,7 +163,8 @@ function overview({ topic, content, signal }, { action, of, rows }) {
   const why = h("ul", { class: "why" });
   const flow = section("Why nothing flows", why);
   flow.hidden = true;
-  content.replaceChildren(h("div", { class: "plots" }, messages.node, volume.node, backlog.node), flow, facts.node, ...rows);
+  const copies = replicationSection();
+  content.replaceChildren(h("div", { class: "plots" }, messages.node, volume.node, backlog.node), flow, facts.node, copies.node, ...rows);
   return (stats, isTerminated) => {
     const subscriptions = Object.values(stats.subscriptions || {});
     messages.push([stats.msgRateIn, stats.msgRateOut]);
@@ -142,6 +178,7 @@ function overview({ topic, content, signal }, { action, of, rows }) {
       Producers: count((stats.publishers || []).length),
       Subscriptions: count(subscriptions.length),
     });
+    copies.update(stats);
     tellWhy(topic, why, stats, isTerminated);
     visible(flow, why.children.length > 0);
   };

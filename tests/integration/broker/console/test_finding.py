@@ -8,6 +8,7 @@ import pulsar
 import pytest
 from playwright.sync_api import Route, expect
 
+from tests.http_calls import admin
 from tests.integration.broker.console.browser import OpenConsole
 from tests.standalone import Standalone
 
@@ -61,6 +62,43 @@ def test_a_part_of_a_name_is_enough_to_find_a_topic(console: OpenConsole) -> Non
     box.fill("parted")  # found once: its partitions are found in it
     box.press("Enter")
     tab.heading("parted")
+
+
+def test_a_topic_at_rest_tells_what_is_stored_of_it(console: OpenConsole, shop: Standalone) -> None:
+    place = "/admin/v2/persistent/shop/orders/resting"
+    client = pulsar.Client(shop.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client.subscribe("persistent://shop/orders/resting", "desk").close()
+    producer = client.create_producer("persistent://shop/orders/resting")
+    for _ in range(7):
+        producer.send(b"x")
+    client.close()
+    admin(shop, "PUT", f"{place}/unload")
+    assert admin(shop, "GET", f"{place}/stats?onlyLoaded=true").keys() == {"atRest"}
+    tab = console().open(f"{TOPIC}/resting")
+    tab.sees("Subscription desk has a backlog of 7 entries")
+    tab.open("#/namespace/shop/orders")
+    tab.field("Find a topic").fill("resting")
+    expect(tab.row("Topics of shop/orders", "resting")).to_contain_text("at rest")
+    expect(tab.row("Topics of shop/orders", "resting").get_by_role("cell").nth(3)).to_have_text("7")
+
+
+def test_a_plot_begins_with_what_the_broker_has_kept(
+    console: OpenConsole, shop: Standalone
+) -> None:
+    """The broker has a point per minute: here its answer has those of an hour."""
+    kept = admin(shop, "GET", "/admin/v2/persistent/shop/orders/placed/history")
+    assert kept["intervalMs"] == 60_000
+
+    def with_an_hour(route: Route) -> None:
+        points = {"msgRateIn": [900.0, *[1.0] * 58], "msgRateOut": [0.0] * 59, "msgBacklog": []}
+        ended_ms = int(time.time() * 1000)
+        route.fulfill(json={"endedMs": ended_ms, "intervalMs": 60_000, "points": points})
+
+    tab = console()
+    tab.page.route("**/placed/history", with_an_hour)
+    tab.open(f"{TOPIC}/placed")
+    tab.sees("highest 900/s, last 58 min")
+    tab.page.unroute("**/placed/history")
 
 
 def test_a_consumer_that_hoards_is_named_long_before_a_limit_stops_it(

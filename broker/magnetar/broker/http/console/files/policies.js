@@ -4,6 +4,7 @@
 import { ask, each, get, json, path, topicPath, wordsOf } from "./api.js";
 import { actionButton, tell } from "./dialogs.js";
 import { field, h, identity, say, section, visible } from "./dom.js";
+import { view } from "./names.js";
 import { poll } from "./polling.js";
 import { table } from "./table.js";
 import { labelOf, valueInWords } from "./units.js";
@@ -32,12 +33,29 @@ export function showPolicies({ tenant, namespace, content, signal }) {
   const where = path("admin", "v2", "namespaces", tenant, namespace);
   const list = policyTable("Policies");
   const trouble = h("p", { class: "refused", role: "alert", hidden: true });
-  content.replaceChildren(trouble, list.node, section("Change", forms(where, () => look())));
+  content.replaceChildren(trouble, list.node, section("Change", forms(where, () => look())),
+    section("End of this namespace", removal(tenant, namespace, where)));
   const look = poll(signal, EVERY_MS, async () => {
     const found = await orTell(trouble, () => get(where, { signal }));
     const isSet = ([name, value]) => !NO_POLICIES.has(name) && !(value && typeof value === "object" && !Object.keys(value).length);
     list.update(Object.entries(found).filter(isSet).map(([name, value]) => ({ name, value })));
   });
+}
+
+function removal(tenant, namespace, where) {
+  const name = `${tenant}/${namespace}`;
+  return h("div", { class: "actions" }, actionButton("Delete the namespace", {
+    isDanger: true,
+    question: () => ({
+      title: `Delete the namespace ${name}?`,
+      text: "It must have no topics. Its policies and permissions are gone for good.",
+      action: "Delete",
+      typed: name,
+    }),
+    work: () => ask("DELETE", where),
+    done: `${name} was deleted.`,
+    after: () => { location.hash = view("tenants"); },
+  }));
 }
 
 /** Do it; what is refused is told in the view, not in the bar. */

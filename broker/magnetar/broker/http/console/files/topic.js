@@ -401,6 +401,17 @@ function actions(topic, partitions, after) {
   ];
   if (kept)
     buttons.push(
+      actionButton("Compact", {
+        question: () => ({
+          title: `Compact ${topic.name}?`,
+          text: "The newest message of each key is written once more, for consumers that read compacted topics. Nothing is lost: others read on as before.",
+          action: "Compact",
+          isDanger: false,
+        }),
+        work: () => json("PUT", topicPath(topic, "compaction")),
+        done: `${topic.name} is being compacted.`,
+        after,
+      }),
       actionButton("Terminate", {
         isDanger: true,
         question: () => ({

@@ -69,9 +69,13 @@ class Console:
             self.troubles.append(text)
 
     def open(self, where: str = "#/") -> "Console":
-        """Go to a view by its address behind the #, as by a bookmark."""
-        self.page.goto("about:blank")
-        self.page.goto(f"{self.base_url}/{where}")
+        """Go to a view by its address behind the #, as by a bookmark; the page is loaded once."""
+        if self.page.url == f"{self.base_url}/{where}":
+            self.page.reload()
+        elif self.page.url.startswith(self.base_url):
+            self.page.evaluate("(where) => { location.hash = where; }", where)
+        else:
+            self.page.goto(f"{self.base_url}/{where}")
         return self
 
     def heading(self, text: str) -> None:

@@ -43,7 +43,7 @@ export function showCluster({ frame, signal }) {
     empty: "No loaded topic has a backlog.",
     columns: [
       { title: "Topic", node: (row) => link(topicView(parseTopic(row.topic)), row.topic), value: (row) => row.topic },
-      { title: "Subscription", text: (row) => row.subscription, value: (row) => row.subscription },
+      { title: "Most of it in", text: (row) => row.subscription, value: (row) => row.subscription },
       { title: "Entries", number: true, text: (row) => count(row.msgBacklog), value: (row) => row.msgBacklog },
       { title: "Stored", number: true, text: (row) => bytes(row.storageSize), value: (row) => row.storageSize },
     ],

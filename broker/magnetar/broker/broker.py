@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from magnetar.broker.http.authentication import Application
-    from magnetar.broker.http.metrics.sampler import Sampler
+    from magnetar.broker.http.metrics.page import MetricsPage
     from magnetar.broker.websocket.service import WebSocketService
 
 _log = structlog.get_logger()
@@ -161,7 +161,7 @@ class Broker:
         self.health = self._make_health(client)
         self._server = BinaryServer(self.services, network)
         self._revoking = self._make_revoking(policies)
-        self._sampler: Sampler | None = None
+        self._page: MetricsPage | None = None
         self._http = self._make_http_server()
         self.websocket: WebSocketService | None = None
         self._https: HttpServer | None = None
@@ -684,8 +684,8 @@ class Broker:
         await self._http.stop()
         if self._https is not None:
             await self._https.stop()
-        if self._sampler is not None:
-            await self._sampler.stop()
+        if self._page is not None:
+            await self._page.stop()
 
     def _stop_process(self) -> None:
         """Have this process end in order.
@@ -716,8 +716,8 @@ class Broker:
         if self._app is None:
             view = self._view()
             page = MetricsPage(view)
-            page.sampler.start()
-            self._sampler = page.sampler
+            page.start()
+            self._page = page
             self._app = make_app(view, page)
         return self._app
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from magnetar.broker.features.retention.backlog import backlog_age
 from magnetar.broker.features.retention.expiry import Expiry
+from magnetar.broker.http.hoarding import HOARDING_AFTER_MS, HOARDING_MESSAGES_MIN
 from magnetar.broker.http.topic_stats import (
     ABSENT,
     NOT_OFFLOADED,
@@ -338,6 +339,16 @@ async def passing(seen: Seen) -> None:
     assert stats["subscriptions"]["s"]["msgDropRate"] == 999
 
 
+async def hoarding(seen: Seen) -> None:
+    world = World(seen)
+    world.harness.log.store(batch(HOARDING_MESSAGES_MIN))
+    client = await world.consumer(_TYPES.Shared, consumer_name="c")
+    client.flow(HOARDING_MESSAGES_MIN)
+    assert (await world.look())["subscriptions"]["s"]["hoarders"] == []
+    world.clock.advance(HOARDING_AFTER_MS)
+    assert (await world.look())["subscriptions"]["s"]["hoarders"] == ["c"]
+
+
 async def all_scenarios() -> Seen:
     seen = Seen()
     for scenario in (
@@ -350,6 +361,7 @@ async def all_scenarios() -> Seen:
         reading_without_a_place,
         what_others_keep,
         passing,
+        hoarding,
     ):
         await scenario(seen)
     return seen

@@ -14,12 +14,14 @@ from magnetar.broker.cluster.balance.orders import HttpOrders
 from magnetar.broker.cluster.balance.reporter import LoadReporter
 from magnetar.broker.http import refusals
 from magnetar.broker.http.admin import Admin, ClusterAdmin, SoleAdmin, SoleBundles
+from magnetar.broker.http.attention import attention_router
 from magnetar.broker.http.bodies import refuse_broken_text
 from magnetar.broker.http.bookies import bookies_router
 from magnetar.broker.http.brokers import broker_stats_router, brokers_router, configuration_router
 from magnetar.broker.http.clusters import clusters_router
 from magnetar.broker.http.context import IS_AUTHORITATIVE, HttpContext
 from magnetar.broker.http.description import add_description
+from magnetar.broker.http.history import history_router
 from magnetar.broker.http.late_routes import add_late
 from magnetar.broker.http.lookup import lookup_router
 from magnetar.broker.http.many_topics import many_topics_router
@@ -109,6 +111,8 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
         messages_router(context),
         subscriptions_router(context, keeping),
         many_topics_router(context, check),
+        attention_router(context, wall_ms=wall_ms, members=page.watch.members),
+        history_router(context, page.sampler.history),
         non_persistent_router(context),
         bundle_lists_router(context),
         transactions_router(context),

@@ -29,7 +29,14 @@ _OPEN = (
     ("GET", "/admin/v2/brokers/version"),
 )
 _LOOKED_UP = frozenset(
-    {"partitions", "stats", "partitioned-stats", "internalStats", "partitioned-internalStats"}
+    {
+        "partitions",
+        "stats",
+        "partitioned-stats",
+        "internalStats",
+        "partitioned-internalStats",
+        "history",
+    }
 )
 """Below a topic: for whoever may use it."""
 _CONSUMED = frozenset(
@@ -72,7 +79,7 @@ def need_of(method: str, path: str, parameters: Mapping[str, str]) -> Need | Non
             return Action.ADMINISTER, Tenant(tenant)
         case ["admin", "v2", "namespaces", tenant, namespace, *rest]:
             return _of_namespace(method, tenant, f"{tenant}/{namespace}", rest)
-        case ["magnetar", "v1", "namespaces", tenant, namespace, "bundles"]:
+        case ["magnetar", "v1", "namespaces", tenant, namespace, "bundles" | "topics"]:
             return Action.ADMINISTER, Namespace(f"{tenant}/{namespace}")
         case ["magnetar", "v1", "topics", _] if method == "POST":
             return None  # They check the right to each topic that the body names.

@@ -13,10 +13,12 @@ from magnetar.broker.http.fan_out import TopicWork, on_each
 from magnetar.broker.http.internal_stats import offline_backlog, topic_info, topic_internal_stats
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.summed_stats import summed
+from magnetar.broker.http.summed_stats import summed, summed_at_rest
 from magnetar.broker.http.topic_stats import topic_stats
 from magnetar.broker.schemas.errors import SchemaNotFoundError
 from magnetar.broker.topic import Topic
+from magnetar.broker.topics.at_rest.stored import resting_backlogs
+from magnetar.cursors import CursorError
 from magnetar.ledger.errors import LedgerError
 from magnetar.sdk.wire import TopicName
 
@@ -44,8 +46,9 @@ OnlyLoaded = Annotated[
     bool,
     Query(
         alias="onlyLoaded",
-        description="Do not load the topic: the answer for one that is not loaded is {}. A loaded "
-        "topic that is not used may be deleted by a policy. Pulsar has no such parameter.",
+        description="Do not load the topic: the answer for one that is not loaded has nothing but "
+        "`atRest`, what is stored of it. A loaded topic that is not used may be deleted by a "
+        "policy. Pulsar has no such parameter.",
     ),
 ]
 NoConsumers = Annotated[bool, Query(alias="excludeConsumers", description="Leave out consumers.")]
@@ -90,21 +93,33 @@ class _Routes:
         except TopicNotFoundError as error:
             raise TopicNotFoundError(f"Topic {name} not found") from error
 
-    async def _at_rest(self, tenant: str, namespace: str, topic: str) -> bool:
-        """Whether a topic of this broker is there, and not loaded.
+    async def _at_rest(self, tenant: str, namespace: str, topic: str) -> Stats | None:
+        """What is stored of a topic of this broker that is not loaded; None: it is loaded.
 
         Raises:
             TopicNotFoundError, ElsewhereError
+            HttpRefusal: 503, that cannot be read now.
         """
         name = await self._context.topic(self._domain, tenant, namespace, topic)
         if await self._work.partitions(name) is not None:
-            return False
+            return None
         await self._context.check_owner(name)
         if self._context.topics.served(name) is not None:
-            return False
+            return None
         if not await self._context.topics.exists(name):
             raise TopicNotFoundError(f"Topic {name} not found")
-        return True
+        return await self._stored(name)
+
+    async def _stored(self, name: TopicName) -> Stats:
+        """
+        Raises:
+            HttpRefusal: 503, it cannot be read now.
+        """
+        try:
+            found = await resting_backlogs(self._context.store, name)
+        except (LedgerError, CursorError) as error:
+            raise HttpRefusal(503, f"{name} cannot be read now: {error}") from error
+        return {} if found is None else {"atRest": found.shown()}
 
     async def _stats(self, topic: Topic, has_earliest: bool, query: "_Wanted") -> Stats:
         now_ms = self._wall_ms()
@@ -141,7 +156,7 @@ class _Routes:
             if only_loaded:
                 await self._context.check_owner(partition)
                 if self._context.topics.served(partition) is None:
-                    return {}
+                    return await self._stored(partition)
             return await work(await self._context.served(partition))
 
         found = await on_each(self._context.admin, every, one, "GET", action, may_be_missing=True)
@@ -173,8 +188,9 @@ class _Routes:
             only_loaded: OnlyLoaded = False,
         ) -> Stats:
             """And why its subscriptions deliver nothing; asks its owner."""
-            if only_loaded and await self._at_rest(tenant, namespace, topic):
-                return {}
+            stored = await self._at_rest(tenant, namespace, topic) if only_loaded else None
+            if stored is not None:
+                return stored
             there = await self._plain(tenant, namespace, topic)
             wanted = _Wanted(sized, no_publishers, no_consumers)
             return await self._stats(there, earliest, wanted)
@@ -203,7 +219,10 @@ class _Routes:
             action = f"stats?getEarliestTimeInBacklog={str(earliest).lower()}{wanted.query}"
             action += "&onlyLoaded=true" if only_loaded else ""
             metadata, parts = await self._parts(name, action, work, only_loaded=only_loaded)
+            resting = [part.pop("atRest") for part in parts.values() if "atRest" in part]
             total = summed(parts.values())
+            if resting:
+                total["atRest"] = summed_at_rest(resting)
             return {**total, "metadata": metadata, "partitions": parts if parted else {}}
 
         self._add_internal()

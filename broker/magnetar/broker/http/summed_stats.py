@@ -81,6 +81,11 @@ def _listed(values: Sequence[Iterable[Any]]) -> list[Any]:
     return [each for value in values for each in value]
 
 
+def _names(values: Sequence[Iterable[str]]) -> list[str]:
+    """Each name once: a client has a consumer in every partition."""
+    return sorted({name for value in values for name in value})
+
+
 def _rules(rules: Mapping[Rule, str]) -> Mapping[str, Rule]:
     return {field: rule for rule, fields in rules.items() for field in fields.split()}
 
@@ -184,6 +189,7 @@ SUBSCRIPTION_RULES: Final = {
             _first_known: "type keySharedMode",
             _common: "activeConsumerName",
             _first: "whyIdle whyIdleText",
+            _names: "hoarders",
             _united: "subscriptionProperties consumersAfterMarkDeletePosition",
         }
     ),
@@ -250,3 +256,19 @@ def summed(parts: Iterable[Mapping[str, Any]]) -> Stats:
             "oldestBacklogMessageSubscriptionName"
         )
     return total
+
+
+def summed_at_rest(parts: Iterable[Mapping[str, Any]]) -> Stats:
+    """What is stored of the partitions that are not loaded, as of one topic."""
+    subscriptions: dict[str, Stats] = {}
+    storage = 0
+    for part in parts:
+        storage += part["storageSize"]
+        for name, each in part["subscriptions"].items():
+            whole = subscriptions.setdefault(
+                name, {"msgBacklog": 0, "backlogSize": 0, "isUpperBound": False}
+            )
+            whole["msgBacklog"] += each["msgBacklog"]
+            whole["backlogSize"] += each["backlogSize"]
+            whole["isUpperBound"] |= each["isUpperBound"]
+    return {"storageSize": storage, "subscriptions": subscriptions}

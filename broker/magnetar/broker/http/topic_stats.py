@@ -9,7 +9,8 @@ Fields whose value never changes here are the tables of constants below, each wi
 other field follows what happens. A test compares both with what Pulsar answers.
 
 Beyond Pulsar's fields a subscription has `whyIdle`: the name of the reason for which it delivers
-nothing just now, and `whyIdleText`, its words; both are null while it delivers.
+nothing just now, and `whyIdleText`, its words; both are null while it delivers. `hoarders` names
+the consumers that hold messages and acknowledge none.
 
 Source: HTTP sheet, section 9.5. Pure.
 """
@@ -21,6 +22,7 @@ from typing import Any, Final
 from magnetar.broker.base.naming import CREATED_PROPERTY
 from magnetar.broker.features.replication.names import parse_replicator
 from magnetar.broker.features.retention.backlog import BacklogAge
+from magnetar.broker.http.hoarding import hoarders_of
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.consumer import KEY_SHARED, Consumer
 from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher
@@ -288,6 +290,7 @@ def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -
         **_values_of(SUBSCRIPTION_CONSTANTS),
         "whyIdle": reason.code if reason is not None else None,
         "whyIdleText": _words_of(reason, subscription),
+        "hoarders": [each.name for each in hoarders_of(subscription, now_ms)],
     }
     if subscription.context is not None:
         stats |= _stop_stats(subscription)

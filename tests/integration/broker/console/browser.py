@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # no types
 from playwright.sync_api import Browser, Locator, Page, Playwright, expect
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -16,6 +17,14 @@ WAIT_MS = 45_000
 
 DESKTOP = (1280, 860)
 PHONE = (390, 844)
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds wrong with a page for people with disabilities."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']}: {each['help']}: {node['html']}" for each in found for node in each["nodes"]
+    ]
 
 
 def launch(playwright: Playwright) -> Browser:
@@ -60,9 +69,13 @@ class Console:
             self.troubles.append(text)
 
     def open(self, where: str = "#/") -> "Console":
-        """Go to a view by its address behind the #, as by a bookmark."""
-        self.page.goto("about:blank")
-        self.page.goto(f"{self.base_url}/{where}")
+        """Go to a view by its address behind the #, as by a bookmark; the page is loaded once."""
+        if self.page.url == f"{self.base_url}/{where}":
+            self.page.reload()
+        elif self.page.url.startswith(self.base_url):
+            self.page.evaluate("(where) => { location.hash = where; }", where)
+        else:
+            self.page.goto(f"{self.base_url}/{where}")
         return self
 
     def heading(self, text: str) -> None:

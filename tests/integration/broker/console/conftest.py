@@ -29,8 +29,10 @@ class Order(Record):  # type: ignore[misc]
     lines = Array(Line())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """One for all files of this folder, and gone with the last of them: while it is there, the
+    thread has an event loop that runs, in which no test of another folder could have its own."""
     with sync_playwright() as playwright:
         chromium = launch(playwright)
         yield chromium

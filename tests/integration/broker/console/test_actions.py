@@ -111,9 +111,13 @@ def test_a_subscription_is_created_at_the_end_or_at_the_first_message(
 
 @pytest.mark.parametrize(
     ("button", "typed", "told"),
-    [("Unload", "", "was unloaded."), ("Terminate", "ending", "is terminated.")],
+    [
+        ("Unload", "", "was unloaded."),
+        ("Compact", "", "is being compacted."),
+        ("Terminate", "ending", "is terminated."),
+    ],
 )
-def test_unloading_and_terminating_ask_first(
+def test_unloading_compacting_and_terminating_ask_first(
     console: OpenConsole, shop: Standalone, button: str, typed: str, told: str
 ) -> None:
     place = _topic(shop, "ending")
@@ -123,3 +127,26 @@ def test_unloading_and_terminating_ask_first(
     tab.sees(f"ending {told}")
     state = admin(shop, "GET", f"{place}/internalStats")["state"]
     assert (state == "Terminated") == (button == "Terminate")
+
+
+def test_tenants_and_namespaces_are_created_and_deleted_after_their_names_were_typed(
+    console: OpenConsole, shop: Standalone
+) -> None:
+    tab = console().open("#/tenants")
+    tab.field("Tenant").fill("brief")
+    tab.button("Create tenant").click()
+    tab.sees("brief is there.")
+    name = tab.field("Namespace, as tenant/namespace")
+    name.fill("brief")
+    tab.button("Create namespace").click()
+    tab.sees("brief was not created. A namespace is tenant/namespace.")
+    name.fill("brief/one")
+    tab.button("Create namespace").click()
+    tab.row("Tenants", "brief").get_by_role("link", name="one", exact=True).click()
+    tab.heading("brief/one")
+    tab.page.get_by_role("link", name="Policies", exact=True).click()
+    _dialog(tab, "Delete the namespace", "Delete", typed="brief/one")
+    tab.heading("Tenants and namespaces")
+    _dialog(tab, "Delete brief", "Delete", typed="brief")
+    tab.sees("brief was deleted.")
+    assert "brief" not in admin(shop, "GET", "/admin/v2/tenants")

@@ -71,9 +71,9 @@ def test_a_hostile_address_is_text(console: OpenConsole) -> None:
     tab.sees("there is no such view")
     tab.open("#/%E0%A4%A")  # no UTF-8
     tab.sees("there is no such view")
-    tab.page.get_by_label("Go to a namespace or topic").fill(HOSTILE)
+    tab.page.get_by_label("Find a namespace or topic").fill(f"{HOSTILE} nowhere")
     tab.button("Go").click()
-    tab.sees("is neither tenant/namespace nor tenant/namespace/topic")
+    tab.sees("No namespace and no topic has a name with these words.")
     _harmless(tab)
 
 

@@ -1,6 +1,8 @@
 """Tokens, rights, and topics that another broker owns: the console on two secured brokers."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 
 import pulsar
@@ -98,7 +100,7 @@ def test_a_tenants_administrator_sees_the_tenant_and_elsewhere_the_refusal(
     tab = _sign_in(console(), "acme-admin")
     tab.sees("You may not do this:")
     tab.sees("not shown to you")
-    tab.page.get_by_label("Go to a namespace or topic").fill("acme/ns")
+    tab.page.get_by_label("Find a namespace or topic").fill("acme/ns")
     tab.button("Go").click()
     tab.heading("acme/ns")
     tab.field("Name").fill("mine")
@@ -146,3 +148,26 @@ def _asked_while_reloading(tab: Console) -> list[str]:
     tab.sees("What happens")
     tab.sees("No consumer is connected")
     return [each for each in asked if "/admin/" in each]
+
+
+def test_what_needs_a_person_is_told_of_all_brokers_and_who_does_not_answer(
+    console: OpenConsole, pair: Pair
+) -> None:
+    topic = _elsewhere(pair)
+    status, _ = pair.ask(
+        1, "PUT", f"{NAMESPACE}/{topic}/subscription/left", {"ledgerId": -1, "entryId": -1}
+    )
+    assert status in (204, 409)
+    tab = _sign_in(console(), "root")
+    needs = tab.page.get_by_role("table", name="What needs a person")
+    row = needs.get_by_role("row").filter(has_text=f"public/default/{topic} / left")
+    expect(row).to_contain_text("no consumer is connected")
+    tab.open("#/namespace/public/default")
+    expect(tab.row("Topics of public/default", topic)).to_contain_text("no consumer is connected")
+    os.kill(pair.processes[-1].pid, signal.SIGSTOP)
+    try:
+        tab.open()
+        expect(needs).to_contain_text("the broker does not answer")
+        expect(needs).to_contain_text(f"{HOST}:{pair.http_ports[1]}")
+    finally:
+        os.kill(pair.processes[-1].pid, signal.SIGCONT)

@@ -242,7 +242,7 @@ def test_publishing_to_a_terminated_topic_says_so(console: OpenConsole, shop: St
 
 def test_what_does_not_exist_is_said_in_words_with_a_way_back(console: OpenConsole) -> None:
     tab = console().open(f"{TOPIC}/nowhere")
-    expect(tab.page.get_by_role("alert")).to_contain_text("It is not there")
+    expect(tab.page.get_by_role("alert")).to_contain_text("There is no topic shop/orders/nowhere.")
     tab.page.get_by_role("link", name="To the topics of the namespace").click()
     tab.heading("shop/orders")
     tab.open("#/no/such/view")

@@ -121,6 +121,9 @@ TABLE: dict[tuple[str, str, Any], set[str]] = {
     ("POST", "/admin/v2/namespaces/acme/ns/messageTTL", 60): {"admin"},
     ("PUT", "/admin/v2/namespaces/acme/new", None): {"admin"},
     ("DELETE", "/admin/v2/namespaces/acme/new", None): {"admin"},
+    ("GET", "/magnetar/v1/namespaces/acme/ns/topics", None): {"admin"},
+    ("GET", f"{TOPIC}/history", None): {"admin", "writer", "reader"},
+    ("GET", "/magnetar/v1/attention", None): set(),
     ("GET", "/admin/v2/scalable/acme/ns", None): {"admin", "reader"},
     ("GET", "/admin/v2/scalable/acme/ns/table", None): {"admin", "writer", "reader"},
     ("PUT", "/admin/v2/scalable/acme/ns/made", None): {"admin"},
@@ -137,7 +140,7 @@ TABLE: dict[tuple[str, str, Any], set[str]] = {
 
 _T = r"/admin/v2/(non-)?persistent/acme/ns"
 _NAME = rf"{_T}/secret"
-_STATS = "(partitions|stats|partitioned-stats|internalStats|partitioned-internalStats)"
+_STATS = "(partitions|stats|partitioned-stats|internalStats|partitioned-internalStats|history)"
 _SCHEMA = "/admin/v2/schemas/acme/ns/secret"
 _WHO_USES_IT = (
     rf"GET /lookup/v2/topic/persistent/acme/ns/secret(/bundle)?|GET {_NAME}/{_STATS}"
@@ -183,7 +186,7 @@ OF_THE_CLUSTER = (
     r".* /admin/v2/(clusters|brokers|broker-stats|bookies|resource-quotas|resourcegroups)(/.*)?"
     r"|.* /admin/v2/(worker|proxy-stats|functions)(/.*)?|.* /admin/v3/.*"
     r"|GET /admin/v2/tenants|(PUT|POST|DELETE) /admin/v2/tenants/.*"
-    r"|GET /metrics|GET /magnetar/v1/(brokers|bookies|slow)"
+    r"|GET /metrics|GET /magnetar/v1/(brokers|bookies|slow|attention|history)"
     # What moves load between brokers, or chooses machines.
     r"|.* /admin/v2/namespaces/own/ns/0x\w+(/unload|/split|/topicHashPositions)?"
     r"|GET /admin/namespaces/standalone/antiAffinity/.*"

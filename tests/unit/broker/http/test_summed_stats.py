@@ -65,6 +65,7 @@ EXPECTED: Mapping[str, Mapping[str, tuple[Any, Any, Any]]] = {
     "subscription": {
         "type": ("None", "Shared", "Shared"),
         "keySharedMode": (None, "AUTO_SPLIT", "AUTO_SPLIT"),
+        "hoarders": (["b"], ["a", "b"], ["a", "b"]),
         "activeConsumerName": ("a", "b", None),
         "earliestMsgPublishTimeInBacklog": (7, 0, 7),
         "blockedSubscriptionOnUnackedMsgs": (False, True, True),

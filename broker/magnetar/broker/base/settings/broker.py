@@ -1283,6 +1283,20 @@ class BrokerSettings(
         description="Rates are averages over this interval, and updated once per interval.",
     )
 
+    # The console.
+
+    overview_topics_max: int = Field(
+        default=5_000,
+        ge=1,
+        description="Loaded topics of a namespace in one overview; more are counted and left out.",
+    )
+    history_bytes_max: int = Field(
+        default=8 << 20,
+        ge=0,
+        description="Memory for plots of the last hour, about 1.6 KB per topic with traffic or a "
+        "backlog, one point per metrics_rate_interval_ms. 0: none are kept.",
+    )
+
     # Traces.
 
     tracing: bool = Field(

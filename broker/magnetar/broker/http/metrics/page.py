@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.replication.sending import Sending
+from magnetar.broker.http.members import MembersWatch
 from magnetar.broker.http.metrics import topic_values as of
 from magnetar.broker.http.metrics.broker_values import (
     BALANCE,
@@ -278,12 +279,24 @@ class MetricsPage:
             clock=services.clock,
             interval_s=settings.metrics_rate_interval_ms / 1000,
             with_consumers=settings.expose_consumer_level_metrics,
+            history_bytes_max=settings.history_bytes_max,
         )
+        self.watch = MembersWatch(broker)
         self._sums = SumsOfCounters()
         self._ends = EndsHere()
         self._others = CollectorRegistry()
         for collector in broker.collectors:
             self._others.register(collector)
+
+    def start(self) -> None:
+        """Sample, and watch which servers come and go, from now on."""
+        self.sampler.start()
+        self.watch.start()
+
+    async def stop(self) -> None:
+        """Sample and watch no longer."""
+        await self.sampler.stop()
+        await self.watch.stop()
 
     async def gather(self) -> list[Table[Any]]:
         """Everything of the broker and its topics, as of about now."""

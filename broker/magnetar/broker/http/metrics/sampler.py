@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
+from magnetar.broker.http.metrics.history import History
 from magnetar.broker.http.metrics.topic_values import (
     CONSUMER_COUNTERS,
     SUBSCRIPTION_COUNTERS,
@@ -16,6 +17,7 @@ from magnetar.broker.http.metrics.topic_values import (
     counters_of_consumer,
     counters_of_subscription,
     counters_of_topic,
+    in_subscriptions,
 )
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.consumer import Consumer
@@ -23,6 +25,7 @@ from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topic.tail_cache import TailCachePool
 from magnetar.broker.topics.services import Counters
 from magnetar.ledger.ports import Clock
+from magnetar.sdk.wire import TopicName
 
 STEPS_AT_ONCE = 500
 """Topics, subscriptions and consumers that are looked at before others get their turn."""
@@ -43,7 +46,9 @@ class Sampler:
         clock: Clock,
         interval_s: float,
         with_consumers: bool,
+        history_bytes_max: int = 0,
     ) -> None:
+        """`history_bytes_max`: of what is kept for plots of the last hour; 0: nothing is."""
         self._list = topics
         self._pool = cache
         self._counters = counters
@@ -54,6 +59,9 @@ class Sampler:
         self.subscriptions: Rates[Subscription] = Rates(SUBSCRIPTION_COUNTERS)
         self.consumers: Rates[Consumer] = Rates(CONSUMER_COUNTERS)
         self._cache: Rates[str] = Rates(2)
+        self.history: History[TopicName] = History(
+            bytes_max=history_bytes_max, interval_s=interval_s
+        )
         self.write_latency: Sequence[int] = counters.publish_latency.since(None)
         """Entries of the last interval by how long they took, see `LatencyHistogram`."""
         self.entry_sizes: Sequence[int] = counters.entry_sizes.since(None)
@@ -105,6 +113,24 @@ class Sampler:
                 await asyncio.sleep(0)
         for rates in every:
             rates.finish()
+        await self._keep()
+
+    async def _keep(self) -> None:
+        """Keep what was just sampled, for plots."""
+        history, steps = self.history, 0
+        if not history.is_on:
+            return
+        history.begin()
+        for topic in self._list():
+            messages_in, bytes_in, messages_out, bytes_out, _ = self.topics.of(topic)
+            found = in_subscriptions(topic)
+            values = (messages_in, messages_out, bytes_in, bytes_out, float(found.backlog))
+            history.add(topic.name, values)
+            steps += 1 + found.subscriptions
+            if steps >= STEPS_AT_ONCE:
+                steps = 0
+                await asyncio.sleep(0)
+        history.finish(self._clock.wall_ms())
 
     def _add(self, topic: Topic) -> int:
         self.topics.add(topic, counters_of_topic(topic))

@@ -251,6 +251,8 @@ STATISTICS = (
         (f"{MISSING}/stats", 404),
     ),
     Row("GET", f"{PARTED}/partitioned-stats", None, 200, None, (f"{PLAIN}/partitioned-stats", 404)),
+    Row("GET", f"{PARTED}/history", None, 200, None, (f"{MISSING}/history", 404)),
+    Row("GET", f"{PLAIN}/history", None, 200, None, (f"{MISSING}/history", 404)),
     Row("GET", f"{PLAIN}/internalStats", None, 200, None, (f"{PARTED}/internalStats", 404)),
     Row(
         "GET",
@@ -425,6 +427,7 @@ NON_PERSISTENT = (
         None,
         (f"{NP}/missing/partitioned-stats", 404),
     ),
+    Row("GET", f"{NP}/parted/history", None, 200, None, (f"{NP}/missing/history", 404)),
     Row("DELETE", f"{NP}/parted/partitions", None, 204, None, (f"{NP}/missing/partitions", 404)),
     Row("DELETE", f"{NP}/np/truncate", None, 412),
     Row("POST", f"{NP}/np/subscription/s/skip_all", None, 405),

@@ -33,8 +33,14 @@ export class ApiError extends Error {
   }
 }
 
+/** Text that ends as a sentence does. */
+export const sentence = (text) => (/[.!?:]$/.test(text) ? text : `${text}.`);
+
 /** Any error in words. */
 export const wordsOf = (error) => (error instanceof ApiError ? error.words : `The console failed: ${error.message}`);
+
+/** Listeners for answers, whatever they say. */
+export const onAnswer = new Set();
 
 /** Listeners for requests that were refused for want of a token. */
 export const onUnknown = new Set();
@@ -80,6 +86,7 @@ export async function ask(method, where, { body, signal, timeoutMs = TIMEOUT_MS 
     const isLate = error.name === "TimeoutError";
     throw new ApiError(0, isLate ? `no answer within ${timeoutMs / 1000} s` : "is it running?");
   }
+  for (const listener of onAnswer) listener();
   if (answer.ok) return answer;
   let reason = answer.statusText || `status ${answer.status}`;
   try {

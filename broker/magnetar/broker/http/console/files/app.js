@@ -1,19 +1,26 @@
 // The console of a Magnetar broker: one page, a view per address behind the #. This file knows which
 // view is for which address, and what stands around them.
 
-import { onUnknown, token, wordsOf } from "./api.js";
+import { onUnknown, sentence, token, wordsOf } from "./api.js";
 import { showCluster } from "./cluster.js";
-import { askToken, tell } from "./dialogs.js";
+import { askToken } from "./dialogs.js";
 import { h, say, visible } from "./dom.js";
 import { parseTopic, topicView, view } from "./names.js";
 import { onTrouble, pause } from "./polling.js";
+import { watchPulse } from "./pulse.js";
 import { showNamespace } from "./namespace.js";
+import { showScalable } from "./scalable.js";
+import { forgetNames, showSearch, suggest } from "./search.js";
 import { showSubscription } from "./subscription.js";
 import { showTenants } from "./tenants.js";
 import { showTopic } from "./topic.js";
+import { showTransactions } from "./transactions.js";
 
 const VIEWS = {
   "": { show: showCluster, nav: "cluster" },
+  scalable: { show: showScalable, nav: "tenants" },
+  transactions: { show: showTransactions, nav: "transactions" },
+  search: { show: showSearch, nav: "tenants" },
   tenants: { show: showTenants, nav: "tenants" },
   namespace: { show: showNamespace, nav: "tenants" },
   topic: { show: showTopic, nav: "tenants" },
@@ -46,7 +53,8 @@ function frame({ title, crumbs = [], actions = [], content = [] }) {
 function show() {
   current?.abort();
   current = new AbortController();
-  visible(trouble, false);
+  failure = "";
+  tellTrouble();
   let parts;
   try {
     parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
@@ -86,9 +94,10 @@ document.getElementById("go").addEventListener("submit", (event) => {
   const namespace = /^([^/]+)\/([^/]+)$/.exec(text);
   if (topic) location.hash = topicView(topic);
   else if (namespace) location.hash = view("namespace", namespace[1], namespace[2]);
-  else if (text) tell(`${text} is neither tenant/namespace nor tenant/namespace/topic.`, true);
-  if (topic || namespace) input.value = "";
+  else if (text) location.hash = view("search", text);
+  input.value = "";
 });
+suggest(document.getElementById("go-to"));
 
 const live = document.getElementById("live");
 live.addEventListener("click", () => {
@@ -96,12 +105,34 @@ live.addEventListener("click", () => {
   live.setAttribute("aria-pressed", String(isLive));
   say(live, isLive ? "Live" : "Paused");
   pause(!isLive);
+  if (isLive) wake();
 });
 
+let failure = "";
+let silentS = 0;
+
+function tellTrouble() {
+  const silence = silentS ? `The broker does not answer: the last answer came ${Math.round(silentS)} s ago.` : "";
+  // What a request says of the same silence is said already.
+  const words = silence && failure.startsWith("The broker does not answer") ? failure.replace(/^.*?(Trying again)/, "$1") : failure;
+  visible(trouble, Boolean(silence || words));
+  say(trouble, [silence, words].filter(Boolean).join(" "));
+  live.classList.toggle("silent", Boolean(silentS));
+}
+
 onTrouble.add((error, waitMs) => {
-  visible(trouble, Boolean(error));
-  if (error) say(trouble, `${wordsOf(error)} Trying again in ${Math.round(waitMs / 1000)} s.`);
+  failure = error ? `${sentence(wordsOf(error))} Trying again in ${Math.round(waitMs / 1000)} s.` : "";
+  tellTrouble();
 });
+
+const wake = watchPulse((seconds) => {
+  silentS = seconds;
+  tellTrouble();
+}, () => document.hidden || live.getAttribute("aria-pressed") !== "true");
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) wake();
+});
+wake();
 
 const credentials = document.getElementById("credentials");
 
@@ -109,6 +140,7 @@ async function changeToken(why) {
   const given = await askToken(token.get(), why);
   if (given === null) return;
   token.set(given);
+  forgetNames();
   isDeclined = false;
   told();
   show();

@@ -3,12 +3,15 @@
 import { each, get, wordsOf, path } from "./api.js";
 import { h, say, section, visible } from "./dom.js";
 import { amount, bytes, count, many, percent, rate, time } from "./format.js";
-import { plot } from "./plot.js";
+import { parseTopic, topicView, view } from "./names.js";
+import { plot, remember } from "./plot.js";
 import { poll } from "./polling.js";
-import { table } from "./table.js";
+import { adviceFor, HOARDING_ADVICE } from "./reasons.js";
+import { link, table } from "./table.js";
 
 const EVERY_MS = 4000;
 const SLOW_SHOWN = 50;
+const LARGEST_SHOWN = 10;
 
 export function showCluster({ frame, signal }) {
   const health = tile("This broker");
@@ -23,6 +26,39 @@ export function showCluster({ frame, signal }) {
     { name: "in", key: "cluster/bytes-in", format: (value) => `${bytes(value)}/s` },
     { name: "out", key: "cluster/bytes-out", format: (value) => `${bytes(value)}/s` },
   ]);
+  const needs = table({
+    label: "What needs a person",
+    key: (row) => row.key,
+    empty: "Nothing: every subscription with a backlog is being delivered, and every server answers.",
+    columns: [
+      { title: "Where", node: (row) => whereOf(row) },
+      { title: "What", draw: (row, cell) => state(cell, [row.kind, row.text]), value: (row) => row.text },
+      { title: "What to do", text: (row) => row.advice || "–" },
+      { title: "Backlog", number: true, text: (row) => count(row.backlog), value: (row) => row.backlog },
+    ],
+  });
+  const largest = table({
+    label: "Largest backlogs",
+    key: (row) => row.topic,
+    empty: "No loaded topic has a backlog.",
+    columns: [
+      { title: "Topic", node: (row) => link(topicView(parseTopic(row.topic)), row.topic), value: (row) => row.topic },
+      { title: "Most of it in", text: (row) => row.subscription, value: (row) => row.subscription },
+      { title: "Entries", number: true, text: (row) => count(row.msgBacklog), value: (row) => row.msgBacklog },
+      { title: "Stored", number: true, text: (row) => bytes(row.storageSize), value: (row) => row.storageSize },
+    ],
+  });
+  const events = table({
+    label: "Last events",
+    key: (row) => `${row.at_ms} ${row.kind} ${row.name} ${row.text}`,
+    empty: "No server came or went since this broker began.",
+    columns: [
+      { title: "When", text: (row) => time(row.at_ms), value: (row) => row.at_ms },
+      { title: "Server", text: (row) => `${row.kind} ${row.name}`, value: (row) => row.name },
+      { title: "What", draw: (row, cell) => state(cell, [/^went|read-only|leaving$/.test(row.text) ? "warn" : "ok", row.text]) },
+    ],
+  });
+  const needsTrouble = h("p", { class: "refused", hidden: true });
   const brokers = table({
     label: "Brokers",
     key: (row) => row.broker_id,
@@ -71,16 +107,29 @@ export function showCluster({ frame, signal }) {
     title: "Cluster",
     content: [
       h("div", { class: "tiles" }, health.node, brokersTile.node, bookiesTile.node, copies.node),
+      section("What needs a person", [needsTrouble, needs.node]),
       h("div", { class: "plots" }, messages.node, volume.node),
+      section("Largest backlogs", [largest.node]),
       section("Brokers", [brokersTrouble, brokers.node]),
       section("Bookies", [bookiesTrouble, bookies.node]),
       section("Re-replication", [recovery]),
+      section("Last events", [events.node]),
       section("Slow moments of this broker", [slowTrouble, slow.node]),
     ],
   });
 
+  // Of this broker alone: where there are several, the plots of the cluster begin now.
+  let isSeeded = false;
+
   poll(signal, EVERY_MS, async () => {
-    const [well, known, stored, late] = await each([lookAtHealth, lookAtBrokers, lookAtBookies, lookAtSlow], 4, (look) => look(signal));
+    const [well, known, stored, late, urgent] = await each(
+      [lookAtHealth, lookAtBrokers, lookAtBookies, lookAtSlow, lookAtNeeds], 5, (look) => look(signal));
+    refused(needsTrouble, urgent.error);
+    if (urgent.needs) {
+      needs.update(allNeeds(urgent.needs, known.brokers || [], stored));
+      events.update(urgent.needs.events);
+      largest.update(urgent.needs.largest.slice(0, LARGEST_SHOWN));
+    }
     health.set(well.status === "ok" ? "ok" : "not well", well.status === "ok" ? "ok" : "bad",
       well.status === "ok" ? `${many(well.topics, "topic")}, ${many(well.connections, "connection")}` : well.status);
     refused(brokersTrouble, known.error);
@@ -91,6 +140,9 @@ export function showCluster({ frame, signal }) {
       const here = known.brokers;
       for (const broker of here) if (broker.is_self) broker.load.connections = well.connections ?? broker.load.connections;
       brokers.update(here);
+      if (!isSeeded && here.length === 1)
+        remember("/magnetar/v1/history", [[messages, ["msgRateIn", "msgRateOut"]], [volume, ["msgThroughputIn", "msgThroughputOut"]]], signal);
+      isSeeded = true;
       const draining = here.filter((each) => each.draining).length;
       brokersTile.set(count(here.length), draining ? "warn" : "ok", draining ? `${draining} leaving` : "all serving");
       const total = (field) => here.reduce((all, each) => all + sum(each.load, field), 0);
@@ -174,6 +226,45 @@ const lookAtBrokers = (signal) => lookAt(async () => {
   }
   return { brokers };
 });
+
+const lookAtNeeds = (signal) => lookAt(async () => ({ needs: await get("/magnetar/v1/attention", { signal }) }));
+
+/** Everything that needs a person, the worst first: servers, then what lies in the way of messages. */
+function allNeeds(found, brokers, stored) {
+  const rows = found.unanswered.map((id) => ({
+    key: `broker ${id}`, where: id, kind: "bad", text: "the broker does not answer",
+    advice: "Look at its process and its log. Its topics move to others when its lease ends.",
+  }));
+  for (const each of stored.bookies || [])
+    if (each.state !== "writable")
+      rows.push({
+        key: `bookie ${each.id}`, where: each.id, kind: each.state === "readonly" ? "warn" : "bad",
+        text: each.state === "readonly" ? "the bookie takes no more data" : "the bookie is not registered",
+        advice: each.state === "readonly" ? "Its disks are full: free some room, or add a bookie." : "Start it again; if its data are lost, magnetar admin bookies recover.",
+      });
+  if (stored.recovery?.ledgers_lost)
+    rows.push({ key: "lost", where: "ledgers", kind: "bad", text: `${many(stored.recovery.ledgers_lost, "ledger")} with entries that no bookie has`, advice: "Bring lost bookies back." });
+  for (const broker of brokers)
+    if (broker.draining) rows.push({ key: `draining ${broker.name}`, where: broker.name, kind: "warn", text: "the broker is leaving", advice: "Nothing to do if it was told to." });
+  const kinds = [["hoarding", HOARDING_ADVICE], ["quota", "Have the consumers catch up, raise the quota, or delete the subscription if nobody needs it."], ["stuck", null]];
+  for (const [kind, advice] of kinds)
+    for (const each of found[kind])
+      rows.push({
+        ...each, key: `${kind} ${each.topic} ${each.subscription} ${each.consumer}`, kind: "warn",
+        advice: advice ?? adviceFor(each.code),
+      });
+  return rows;
+}
+
+function whereOf(row) {
+  if (!row.topic) return h("span", {}, row.where);
+  const topic = parseTopic(row.topic);
+  if (!topic) return h("span", {}, row.topic);
+  const name = `${topic.tenant}/${topic.namespace}/${topic.name}`;
+  return row.subscription
+    ? link(view("subscription", topic.domain, topic.tenant, topic.namespace, topic.name, row.subscription), `${name} / ${row.subscription}`)
+    : link(topicView(topic), name);
+}
 
 const lookAtSlow = (signal) => lookAt(async () => ({
   moments: await get(`/magnetar/v1/slow?limit=${SLOW_SHOWN}`, { signal }),

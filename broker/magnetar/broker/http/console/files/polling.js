@@ -5,8 +5,17 @@ const WAIT_MS_MAX = 60_000;
 
 let isPaused = false;
 const changed = new Set();
-/** Called with the last error of the view in sight; null: all is well. */
+/** Called with an error of the view in sight and the wait until it is tried again; null: all is well. */
 export const onTrouble = new Set();
+/** What polls have trouble with: one that is well does not hide the trouble of another. */
+const troubles = new Map();
+
+function tellTrouble(poll, trouble) {
+  if (trouble) troubles.set(poll, trouble);
+  else troubles.delete(poll);
+  const { error, waitMs } = [...troubles.values()].at(-1) || { error: null, waitMs: 0 };
+  for (const each of onTrouble) each(error, waitMs);
+}
 
 /** Whether polling rests because the reader wants it to. */
 export function pause(is) {
@@ -37,11 +46,12 @@ export function poll(signal, everyMs, work) {
     try {
       await work();
       waitMs = everyMs;
-      for (const each of onTrouble) each(null, 0);
+      tellTrouble(round, null);
     } catch (error) {
       if (signal.aborted) return;
       waitMs = Math.min(2 * waitMs, WAIT_MS_MAX);
-      for (const each of onTrouble) each(error, waitMs);
+      // What the view has told in a place of its own is not told twice.
+      tellTrouble(round, error.isTold ? null : { error, waitMs });
     } finally {
       isRunning = false;
     }
@@ -63,6 +73,7 @@ export function poll(signal, everyMs, work) {
   signal.addEventListener("abort", () => {
     clearTimeout(timer);
     changed.delete(onChange);
+    troubles.delete(round);
   });
   round();
   return round;

@@ -2,8 +2,9 @@
 
 import { get, path, token, topicPath, wordsOf } from "./api.js";
 import { tell } from "./dialogs.js";
+import { draft } from "./draft.js";
 import { field, h, say, section, visible } from "./dom.js";
-import { topicView } from "./names.js";
+import { fullName, topicView } from "./names.js";
 import { link } from "./table.js";
 
 const TIMEOUT_MS = 20_000;
@@ -35,6 +36,14 @@ export function showPublish({ topic, partitions, content, signal }) {
     field("Properties", properties, "One per line: name=value"),
     trouble, h("div", { class: "actions" }, send), last);
   content.replaceChildren(section("Publish a message", form));
+  const again = draft.take(fullName(topic));
+  if (again) {
+    payload.value = again.payload;
+    format.value = again.format;
+    key.value = again.key;
+    properties.value = again.properties;
+    say(last, `Filled in from message ${again.id} of ${again.from}. It stays where it is.`);
+  }
   warnOfSchema();
 
   async function warnOfSchema() {

@@ -17,25 +17,42 @@ const ADVICE = {
   no_owner: "Consumers name their hash ranges themselves, and these do not cover all: start the missing one.",
   look_ahead: "Find the slow consumer: the messages of its keys hold up the others.",
   choosing: "Nothing to do: this takes a moment.",
+  unreadable: "Bring back the bookies that have these entries; magnetar admin subscriptions skip-unreadable gives them up.",
   paused: "If this lasts, look at the broker's log.",
 };
 
 /** Between two messages these are what anybody finds who looks: no trouble while something flows. */
-const MOMENTARY = new Set(["nothing_new", "reading", "choosing", "not_writable"]);
+const MOMENTARY = new Set(["nothing_new", "reading", "choosing", "not_writable", "paused"]);
+
+/** Nothing is wrong with these: messages that are not due yet are delivered when they are. */
+const NEEDS_NOBODY = new Set(["nothing_left", "delayed"]);
 
 /** Whether a subscription has something to deliver and does not. */
 export function isStalled(subscription) {
   const code = subscription.whyIdle;
-  if (!code || code === "nothing_left" || !(subscription.msgBacklog > 0)) return false;
+  if (!code || NEEDS_NOBODY.has(code) || !(subscription.msgBacklog > 0)) return false;
   return !(MOMENTARY.has(code) && subscription.msgRateOut > 0);
 }
 
-/** The subscriptions of a topic, or of its partitions, that have a backlog and deliver nothing. */
+/** What to do about consumers that take messages and acknowledge none. */
+export const HOARDING_ADVICE = "Look at what this consumer does: nobody else gets the messages that it holds. To take them from it, end it, or disconnect it by unloading the topic.";
+
+/** Who of a subscription holds messages and acknowledges none, in words; empty: nobody. */
+export function hoarding(subscription) {
+  const held = new Map((subscription.consumers || []).map((each) => [each.consumerName, each.unackedMessages]));
+  return (subscription.hoarders || []).map((name) =>
+    `consumer ${name || "without a name"} holds ${many(held.get(name), "message")} and acknowledges none`);
+}
+
+/** The subscriptions of a topic, or of its partitions, that have a backlog and deliver nothing, and those
+ * whose consumers hoard. */
 export function stalled(stats) {
   const found = [];
   const parts = stats.partitions && typeof stats.partitions === "object" ? Object.entries(stats.partitions) : [["", stats]];
   for (const [part, each] of parts)
-    for (const [name, subscription] of Object.entries(each.subscriptions || {}))
+    for (const [name, subscription] of Object.entries(each.subscriptions || {})) {
+      for (const text of hoarding(subscription))
+        found.push({ part, name, code: `hoarding ${text.split(" holds ")[0]}`, text, backlog: subscription.msgBacklog, advice: HOARDING_ADVICE });
       if (isStalled(subscription))
         found.push({
           part,
@@ -45,6 +62,7 @@ export function stalled(stats) {
           backlog: subscription.msgBacklog,
           advice: ADVICE[subscription.whyIdle] || "",
         });
+    }
   return found;
 }
 

@@ -1,7 +1,8 @@
 // Tenants and their namespaces.
 
-import { each, get, path, wordsOf } from "./api.js";
-import { field, h } from "./dom.js";
+import { ask, each, get, json, path, wordsOf } from "./api.js";
+import { actionButton, tell } from "./dialogs.js";
+import { field, h, section } from "./dom.js";
 import { view } from "./names.js";
 import { poll } from "./polling.js";
 import { link, table } from "./table.js";
@@ -21,14 +22,54 @@ export function showTenants({ frame, signal }) {
     columns: [
       { title: "Tenant", text: (row) => row.name },
       { title: "Namespaces", draw: drawNamespaces },
+      { title: "End it", node: (row) => removal(row.name) },
     ],
   });
   const note = h("p", { class: "refused", hidden: true });
   frame({
     title: "Tenants and namespaces",
     crumbs: [],
-    content: [h("div", { class: "controls" }, field("Find a tenant or namespace", search)), note, list.node],
+    content: [h("div", { class: "controls" }, field("Find a tenant or namespace", search)), note, list.node,
+      section("Create", [
+        creation("Tenant", (name) => path("admin", "v2", "tenants", name),
+          async () => ({ allowedClusters: await get(path("admin", "v2", "clusters"), { signal }) })),
+        creation("Namespace, as tenant/namespace", (name) => path("admin", "v2", "namespaces", ...partsOf(name)), () => undefined),
+      ])],
   });
+
+  /** A form for one name. where(name): what is put there; body(): with what. */
+  function creation(label, where, body) {
+    const name = h("input", { required: true, autocomplete: "off", spellcheck: "false" });
+    const form = h("form", { class: "controls", onsubmit: submit }, field(label, name), h("button", { class: "primary" }, `Create ${label.split(/\W/)[0].toLowerCase()}`));
+    async function submit(event) {
+      event.preventDefault();
+      const text = name.value.trim();
+      try {
+        await json("PUT", where(text), { body: await body() });
+        tell(`${text} is there.`);
+        name.value = "";
+        look();
+      } catch (error) {
+        tell(`${text} was not created. ${error.status === undefined ? error.message : wordsOf(error)}`, true);
+      }
+    }
+    return form;
+  }
+
+  function removal(name) {
+    return actionButton(`Delete ${name}`, {
+      isDanger: true,
+      question: () => ({
+        title: `Delete the tenant ${name}?`,
+        text: "It must have no namespaces. Its administrators lose their rights with it.",
+        action: "Delete",
+        typed: name,
+      }),
+      work: () => ask("DELETE", path("admin", "v2", "tenants", name)),
+      done: `${name} was deleted.`,
+      after: () => look(),
+    });
+  }
 
   function drawNamespaces(row, cell) {
     const known = found.get(row.name);
@@ -52,7 +93,7 @@ export function showTenants({ frame, signal }) {
     list.update(rows);
   }
 
-  poll(signal, EVERY_MS, async () => {
+  const look = poll(signal, EVERY_MS, async () => {
     try {
       tenants = await get(path("admin", "v2", "tenants"), { signal });
       note.hidden = true;
@@ -73,4 +114,11 @@ export function showTenants({ frame, signal }) {
     });
     update();
   });
+}
+
+/** The two names of a namespace. Throws words for whoever typed it. */
+function partsOf(text) {
+  const parts = text.split("/");
+  if (parts.length !== 2 || !parts.every(Boolean)) throw new Error("A namespace is tenant/namespace.");
+  return parts;
 }

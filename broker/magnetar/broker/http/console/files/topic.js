@@ -8,18 +8,23 @@ import { field, h, identity, say, section, visible } from "./dom.js";
 import { amount, bytes, count, many, rate, throughput } from "./format.js";
 import { showMessages } from "./messages.js";
 import { crumbsOf, fullName, namespaceView, parseTopic, topicView, view } from "./names.js";
-import { plot, spark } from "./plot.js";
+import { plot, remember, spark } from "./plot.js";
+import { showTopicPolicies } from "./policies.js";
 import { poll } from "./polling.js";
 import { showPublish } from "./publish.js";
-import { isStalled, publishTrouble, stalled } from "./reasons.js";
+import { hoarding, isStalled, publishTrouble, stalled } from "./reasons.js";
+import { showSchemas } from "./schemas.js";
 import { showStorage } from "./storage.js";
 import { link, table } from "./table.js";
+import { duration } from "./units.js";
 
 const EVERY_MS = 3000;
 const TABS = [
   ["", "Overview"],
   ["messages", "Messages"],
   ["publish", "Publish"],
+  ["schema", "Schema"],
+  ["policies", "Policies"],
   ["storage", "Storage"],
 ];
 
@@ -49,6 +54,8 @@ async function start({ topic, tab, content, signal }) {
   }
   const shown = { topic, partitions, content, signal };
   if (tab === "publish") showPublish(shown);
+  else if (tab === "schema") showSchemas(shown);
+  else if (tab === "policies") showTopicPolicies(shown);
   else if (partitions && !tab) showPartitioned(shown);
   else {
     const show = { messages: showMessages, storage: showStorage }[tab] || showPlain;
@@ -65,14 +72,19 @@ export function whenLoaded({ topic, content, signal }, show) {
     try {
       stats = await restingStats(topic, { signal });
     } catch (error) {
-      if (error.status === 404 || error.status === 403) absent(topic, content, error);
+      if (error.status === 404 || error.status === 403) absent(topic, content, error, () => look());
       throw error;
     }
+    content.querySelector(".absent")?.remove();
     if (!isAtRest(stats)) {
       waiting.abort();
       show();
-    } else if (!content.querySelector(".at-rest")) content.replaceChildren(notice, section("Actions", actions(topic, 0, () => look())));
+    } else {
+      if (!content.querySelector(".at-rest")) content.replaceChildren(notice, kept, section("Actions", actions(topic, 0, () => look())));
+      tellKept(kept, stats.atRest);
+    }
   });
+  const kept = h("ul", { class: "told" });
   const load = actionButton("Load it", {
     work: () => get(topicPath(topic, "stats"), { signal }),
     done: `${topic.name} is loaded.`,
@@ -84,6 +96,18 @@ export function whenLoaded({ topic, content, signal }, show) {
     load);
 }
 
+/** What is stored of a topic at rest, in words. */
+function tellKept(list, stored) {
+  if (!stored) return;
+  const lines = [`${bytes(stored.storageSize)} are stored.`];
+  for (const [name, each] of Object.entries(stored.subscriptions))
+    lines.push(`Subscription ${name} has a backlog of ${each.isUpperBound ? "at most " : ""}${many(each.msgBacklog, "entry", "entries")}, ${bytes(each.backlogSize)}.`);
+  const text = lines.join("\n");
+  if (list.dataset.shown === text) return;
+  list.dataset.shown = text;
+  list.replaceChildren(...lines.map((line) => h("li", {}, line)));
+}
+
 /** A signal of its own for a part of a view, which ends with the view's. */
 function ending(signal) {
   const own = new AbortController();
@@ -92,7 +116,35 @@ function ending(signal) {
 }
 
 /** The parts that both kinds of topics have. */
-function overview({ topic, content }, { action, of, rows }) {
+/** How a topic is copied to other clusters; nothing where it is not. */
+function replicationSection() {
+  const list = table({
+    label: "Copies to other clusters",
+    key: (row) => row.cluster,
+    empty: "The topic is copied nowhere.",
+    columns: [
+      { title: "Cluster", text: (row) => row.cluster, value: (row) => row.cluster },
+      { title: "State", draw: (row, cell) => state(cell, row.problem ? ["warn", row.problem] : row.connected ? ["ok", "connected"] : ["warn", "not connected"]) },
+      { title: "Backlog", number: true, text: (row) => count(row.replicationBacklog), value: (row) => row.replicationBacklog },
+      { title: "Behind by", number: true, text: (row) => duration(row.replicationDelayInSeconds ?? NaN), value: (row) => row.replicationDelayInSeconds },
+      { title: "Sent", number: true, text: (row) => rate(row.msgRateOut), value: (row) => row.msgRateOut },
+      { title: "Received", number: true, text: (row) => rate(row.msgRateIn), value: (row) => row.msgRateIn },
+      { title: "Expired", number: true, text: (row) => rate(row.msgRateExpired), value: (row) => row.msgRateExpired },
+    ],
+  });
+  const node = section("Copies to other clusters", list.node);
+  node.hidden = true;
+  return {
+    node,
+    update(stats) {
+      const rows = Object.entries(stats.replication || {}).map(([cluster, each]) => ({ cluster, ...each }));
+      visible(node, rows.length > 0);
+      list.update(rows);
+    },
+  };
+}
+
+function overview({ topic, content, signal }, { action, of, rows }) {
   const messages = plot("Messages", [
     { name: "in", key: `${fullName(topic)}/in`, format: rate },
     { name: "out", key: `${fullName(topic)}/out`, format: rate },
@@ -102,11 +154,17 @@ function overview({ topic, content }, { action, of, rows }) {
     { name: "out", key: `${fullName(topic)}/bytes-out`, format: throughput },
   ]);
   const backlog = plot("Backlog of all subscriptions", [{ name: "entries", key: `${fullName(topic)}/backlog`, format: amount }]);
+  remember(topicPath(topic, "history"), [
+    [messages, ["msgRateIn", "msgRateOut"]],
+    [volume, ["msgThroughputIn", "msgThroughputOut"]],
+    [backlog, ["msgBacklog"]],
+  ], signal);
   const facts = factList(["Owner", "Stored", "Published", "Delivered", "Producers", "Subscriptions"]);
   const why = h("ul", { class: "why" });
   const flow = section("Why nothing flows", why);
   flow.hidden = true;
-  content.replaceChildren(h("div", { class: "plots" }, messages.node, volume.node, backlog.node), flow, facts.node, ...rows);
+  const copies = replicationSection();
+  content.replaceChildren(h("div", { class: "plots" }, messages.node, volume.node, backlog.node), flow, facts.node, copies.node, ...rows);
   return (stats, isTerminated) => {
     const subscriptions = Object.values(stats.subscriptions || {});
     messages.push([stats.msgRateIn, stats.msgRateOut]);
@@ -120,6 +178,7 @@ function overview({ topic, content }, { action, of, rows }) {
       Producers: count((stats.publishers || []).length),
       Subscriptions: count(subscriptions.length),
     });
+    copies.update(stats);
     tellWhy(topic, why, stats, isTerminated);
     visible(flow, why.children.length > 0);
   };
@@ -155,20 +214,21 @@ function tellWhy(topic, list, stats, isTerminated) {
 export const subscriptionView = (topic, name) =>
   view("subscription", topic.domain, topic.tenant, topic.namespace, topic.name, name);
 
-function subscriptionTable(topic, isLinked = true) {
+function subscriptionTable(topic) {
   const sparks = new WeakMap();
   return table({
     label: "Subscriptions",
     key: (row) => row.name,
     empty: "No subscription: what is published is kept only if the retention of the namespace says so. Create one below, or connect a consumer.",
     columns: [
-      { title: "Subscription", node: (row) => (isLinked ? link(subscriptionView(topic, row.name), row.name) : h("span", {}, row.name)) },
-      { title: "Type", text: (row) => row.type || "–" },
-      { title: "Consumers", number: true, text: (row) => count((row.consumers || []).length) },
-      { title: "Out", number: true, text: (row) => rate(row.msgRateOut) },
+      { title: "Subscription", node: (row) => link(subscriptionView(topic, row.name), row.name), value: (row) => row.name },
+      { title: "Type", text: (row) => row.type || "–", value: (row) => row.type },
+      { title: "Consumers", number: true, text: (row) => count((row.consumers || []).length), value: (row) => (row.consumers || []).length },
+      { title: "Out", number: true, text: (row) => rate(row.msgRateOut), value: (row) => row.msgRateOut },
       {
         title: "Backlog",
         number: true,
+        value: (row) => row.msgBacklog,
         draw(row, cell) {
           if (!sparks.has(cell)) {
             const drawn = spark();
@@ -181,7 +241,8 @@ function subscriptionTable(topic, isLinked = true) {
           drawn.push(`${fullName(topic)}/${row.name}/backlog`, row.msgBacklog);
         },
       },
-      { title: "Unacknowledged", number: true, text: (row) => count(row.unackedMessages) },
+      { title: "Unacknowledged", number: true, text: (row) => count(row.unackedMessages), value: (row) => row.unackedMessages },
+      { title: "Acknowledged", number: true, text: (row) => rate(row.messageAckRate), value: (row) => row.messageAckRate },
       { title: "State", draw: (row, cell) => state(cell, stateOf(row)) },
     ],
   });
@@ -190,6 +251,8 @@ function subscriptionTable(topic, isLinked = true) {
 /** What a subscription does, in words. */
 export function stateOf(row) {
   if (isStalled(row)) return ["warn", row.whyIdleText];
+  const held = hoarding(row);
+  if (held.length) return ["warn", held[0]];
   if (row.msgRateOut > 0 || (row.msgBacklog > 0 && !row.whyIdle)) return ["ok", "delivers"];
   return ["", row.whyIdleText || "quiet"];
 }
@@ -228,9 +291,10 @@ function showPlain(shown) {
     try {
       stats = await restingStats(topic, { signal });
     } catch (error) {
-      if (error.status === 404 || error.status === 403) absent(topic, shown.content, error);
+      if (error.status === 404 || error.status === 403) absent(topic, shown.content, error, () => look());
       throw error;
     }
+    shown.content.querySelector(".absent")?.remove();
     if (isAtRest(stats)) {
       shownHere.abort();
       whenLoaded(shown, () => showPlain(shown));
@@ -245,11 +309,22 @@ function showPlain(shown) {
   });
 }
 
-function absent(topic, content, error) {
+/** Tell that a topic is not there, or not shown to this user. It may have been there a minute ago. */
+function absent(topic, content, error, look) {
+  error.isTold = true;
   if (content.querySelector(".absent")) return;
   content.querySelector(".quiet")?.remove();
-  content.prepend(h("p", { class: "refused absent", role: "alert" }, wordsOf(error), " ",
-    link(namespaceView(topic), "To the topics of the namespace")));
+  const isGone = error.status === 404;
+  const text = isGone
+    ? `There is no topic ${topic.tenant}/${topic.namespace}/${topic.name}. It may have been deleted: topics without subscriptions are when nobody uses them for a while, unless the policies of the namespace say otherwise.`
+    : wordsOf(error);
+  const create = isGone && topic.domain === "persistent" ? actionButton("Create it", {
+    work: () => json("PUT", topicPath(topic), { body: {} }),
+    done: `${topic.name} is there.`,
+    after: look,
+  }) : null;
+  content.prepend(h("div", { class: "refused absent", role: "alert" },
+    h("p", {}, text, " ", link(namespaceView(topic), "To the topics of the namespace")), create));
 }
 
 function showPartitioned(shown) {
@@ -267,7 +342,7 @@ function showPartitioned(shown) {
       { title: "Stored", number: true, text: (row) => bytes(row.stats.storageSize) },
     ],
   });
-  const subscriptions = subscriptionTable(topic, false);
+  const subscriptions = subscriptionTable(topic);
   const update = overview(shown, {
     rows: [
       section(`${many(partitions, "partition")}`, list.node),
@@ -326,6 +401,17 @@ function actions(topic, partitions, after) {
   ];
   if (kept)
     buttons.push(
+      actionButton("Compact", {
+        question: () => ({
+          title: `Compact ${topic.name}?`,
+          text: "The newest message of each key is written once more, for consumers that read compacted topics. Nothing is lost: others read on as before.",
+          action: "Compact",
+          isDanger: false,
+        }),
+        work: () => json("PUT", topicPath(topic, "compaction")),
+        done: `${topic.name} is being compacted.`,
+        after,
+      }),
       actionButton("Terminate", {
         isDanger: true,
         question: () => ({

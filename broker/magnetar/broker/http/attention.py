@@ -1,0 +1,134 @@
+"""What needs a person, and what flows in a namespace, over HTTP. Beyond Pulsar's interface.
+
+Any broker answers for all: it looks at its own loaded topics and asks the other brokers for theirs.
+A broker that does not answer in time is named and left out. Topics at rest are in no row: nobody
+publishes to them and nobody waits for them.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+
+from magnetar.broker.base import naming
+from magnetar.broker.base.errors import BrokerMetadataError
+from magnetar.broker.http.admin import KnownBroker
+from magnetar.broker.http.context import HttpContext
+from magnetar.broker.http.late_routes import late_router
+from magnetar.broker.http.members import Members
+from magnetar.broker.http.overview import ITEMS_MAX, Row, largest_backlogs, row_of, troubles_in
+from magnetar.broker.topic import Topic
+
+ASK_S_MAX: Final = 3.0
+"""Seconds that another broker may take. The console shows what the others say meanwhile."""
+KEPT_MS: Final = 2_000
+"""However many consoles look, a broker walks over all its topics once in this time."""
+TOPICS_AT_ONCE: Final = 200
+"""Topics that are looked at before others get their turn: some milliseconds."""
+
+Own = Annotated[bool, Query(description="Only topics of this broker: so brokers ask each other.")]
+
+
+class _Attention:
+    """Routes over all loaded topics."""
+
+    def __init__(self, context: HttpContext, wall_ms: Callable[[], int], members: Members) -> None:
+        self._context = context
+        self._members = members
+        self._wall_ms = wall_ms
+        self._kept: tuple[int, dict[str, Any]] | None = None
+
+    async def attention(self, own: Own = False) -> dict[str, Any]:
+        """What needs a person: subscriptions that are stuck, consumers that hoard, backlogs near
+        their quota; the largest backlogs; and which servers came and went. At most 50 of each
+        kind, and 100 events."""
+        found = await self._own_attention()
+        if own:
+            return found
+        answers, unanswered = await self._of_others("/magnetar/v1/attention?own=true")
+        events = self._members.shown()
+        return {**merged([found, *answers]), "unanswered": unanswered, "events": events}
+
+    async def _own_attention(self) -> dict[str, Any]:
+        now_ms = self._wall_ms()
+        if self._kept is not None and 0 <= now_ms - self._kept[0] < KEPT_MS:
+            return self._kept[1]
+        topics = self._context.topics.loaded
+        rows = await self._rows(
+            [each for each in topics if not naming.is_system_topic(str(each.name))]
+        )
+        found = {**troubles_in(rows), "largest": largest_backlogs(rows), "topics": len(rows)}
+        self._kept = (now_ms, found)
+        return found
+
+    async def topics(self, tenant: str, namespace: str, own: Own = False) -> dict[str, Any]:
+        """A row for each loaded topic of a namespace, up to `overview_topics_max`."""
+        name = await self._context.namespace(tenant, namespace)
+        loaded = [each for each in self._context.topics.loaded if each.name.namespace_name == name]
+        limit = self._context.settings.overview_topics_max
+        rows: list[Any] = [each.shown() for each in await self._rows(loaded[:limit])]
+        found = {"topics": rows, "leftOut": max(0, len(loaded) - limit)}
+        if own:
+            return found
+        where = f"/magnetar/v1/namespaces/{name}/topics?own=true"
+        answers, unanswered = await self._of_others(where)
+        for answer in answers:
+            room = limit - len(rows)
+            rows += answer["topics"][:room]
+            found["leftOut"] += answer["leftOut"] + max(0, len(answer["topics"]) - room)
+        return {**found, "unanswered": unanswered}
+
+    async def _rows(self, topics: Sequence[Topic]) -> list[Row]:
+        now_ms, rows = self._wall_ms(), []
+        for at, topic in enumerate(topics, start=1):
+            rows.append(row_of(topic, now_ms))
+            if at % TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return rows
+
+    async def _of_others(self, path: str) -> tuple[list[dict[str, Any]], list[str]]:
+        """What the other brokers say of their topics; and those that do not."""
+        others = [each for each in self._context.admin.brokers() if not each.is_self]
+
+        async def ask(broker: KnownBroker) -> dict[str, Any] | None:
+            try:
+                async with asyncio.timeout(ASK_S_MAX):
+                    answer = await self._context.admin.ask(broker.record.http_url, "GET", path)
+                value = json.loads(answer.body) if answer.is_success else None
+            except (BrokerMetadataError, TimeoutError, ValueError):
+                return None
+            return value if isinstance(value, dict) else None
+
+        answers = await asyncio.gather(*map(ask, others))
+        silent = [
+            each.broker_id for each, found in zip(others, answers, strict=True) if found is None
+        ]
+        return [each for each in answers if each is not None], silent
+
+
+def merged(answers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one list of what needs a person, out of those of several brokers."""
+    answers = list(answers)
+    found: dict[str, Any] = {"topics": sum(each["topics"] for each in answers)}
+    for kind in ("stuck", "hoarding", "quota"):
+        items = [item for each in answers for item in each[kind]]
+        found[kind] = sorted(items, key=lambda item: -item["backlog"])[:ITEMS_MAX]
+    largest = [item for each in answers for item in each["largest"]]
+    found["largest"] = sorted(largest, key=lambda item: -item["msgBacklog"])[:ITEMS_MAX]
+    return found
+
+
+def attention_router(
+    context: HttpContext, *, wall_ms: Callable[[], int], members: Members
+) -> APIRouter:
+    """The routes over all topics of a cluster or a namespace, for the console."""
+    router = late_router(tags=["overview"])
+    routes = _Attention(context, wall_ms, members)
+    router.get("/magnetar/v1/attention", summary="What needs a person")(routes.attention)
+    router.get(
+        "/magnetar/v1/namespaces/{tenant}/{namespace}/topics",
+        summary="The loaded topics of a namespace, a row each",
+    )(routes.topics)
+    return router

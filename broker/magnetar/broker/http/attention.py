@@ -25,6 +25,8 @@ ASK_S_MAX: Final = 3.0
 """Seconds that another broker may take. The console shows what the others say meanwhile."""
 KEPT_MS: Final = 2_000
 """However many consoles look, a broker walks over all its topics once in this time."""
+SHARE_OF_TIME: Final = 20
+"""A walk that takes long is kept for so many times as long: looking costs 5 % at most."""
 TOPICS_AT_ONCE: Final = 200
 """Topics that are looked at before others get their turn: some milliseconds."""
 
@@ -38,7 +40,8 @@ class _Attention:
         self._context = context
         self._members = members
         self._wall_ms = wall_ms
-        self._kept: tuple[int, dict[str, Any]] | None = None
+        self._kept: tuple[float, dict[str, Any]] | None = None
+        """Until when an answer is good, by the steady clock; and the answer."""
 
     async def attention(self, own: Own = False) -> dict[str, Any]:
         """What needs a person: subscriptions that are stuck, consumers that hoard, backlogs near
@@ -52,15 +55,16 @@ class _Attention:
         return {**merged([found, *answers]), "unanswered": unanswered, "events": events}
 
     async def _own_attention(self) -> dict[str, Any]:
-        now_ms = self._wall_ms()
-        if self._kept is not None and 0 <= now_ms - self._kept[0] < KEPT_MS:
+        begun_s = self._context.clock.monotonic_s()
+        if self._kept is not None and begun_s < self._kept[0]:
             return self._kept[1]
         topics = self._context.topics.loaded
         rows = await self._rows(
             [each for each in topics if not naming.is_system_topic(str(each.name))]
         )
         found = {**troubles_in(rows), "largest": largest_backlogs(rows), "topics": len(rows)}
-        self._kept = (now_ms, found)
+        ended_s = self._context.clock.monotonic_s()
+        self._kept = (ended_s + kept_s(ended_s - begun_s), found)
         return found
 
     async def topics(self, tenant: str, namespace: str, own: Own = False) -> dict[str, Any]:
@@ -106,6 +110,11 @@ class _Attention:
             each.broker_id for each, found in zip(others, answers, strict=True) if found is None
         ]
         return [each for each in answers if each is not None], silent
+
+
+def kept_s(took_s: float) -> float:
+    """Return how long an answer is good for, by how long it took to make."""
+    return max(KEPT_MS / 1000, SHARE_OF_TIME * took_s)
 
 
 def merged(answers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

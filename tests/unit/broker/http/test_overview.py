@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.http.attention import merged
+from magnetar.broker.http.attention import KEPT_MS, SHARE_OF_TIME, kept_s, merged
 from magnetar.broker.http.hoarding import (
     HOARDING_AFTER_MS,
     HOARDING_MESSAGES_MIN,
@@ -127,3 +127,8 @@ def test_what_brokers_say_becomes_one_list() -> None:
     assert (found["topics"], found["hoarding"], found["quota"]) == (3, [], [])
     many = _answer([_row(f"t{number}", 1, _stuck(1)) for number in range(ITEMS_MAX)])
     assert len(merged([many, many])["stuck"]) == ITEMS_MAX
+
+
+def test_a_walk_that_takes_long_is_not_repeated_soon() -> None:
+    assert kept_s(0.0) == KEPT_MS / 1000
+    assert kept_s(1.0) == SHARE_OF_TIME

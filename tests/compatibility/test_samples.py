@@ -77,6 +77,7 @@ FIRST = Path(__file__).parent / "samples" / "03daffae"
 TIERED = Path(__file__).parent / "samples" / "5d891d5e"
 REPLICATED = Path(__file__).parent / "samples" / "f0c3b827"
 SCALABLE = Path(__file__).parent / "samples" / "1db3ce98"
+MIGRATED = Path(__file__).parent / "samples" / "6dc1c4fd"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 BEGUN_MS = 1_767_225_600_000
 LOG = "/managed-ledgers/public/default/persistent/flights"
@@ -107,7 +108,8 @@ SAMPLED = {
     "partitioned-topic.json dynamic-configuration.json resource-group.json resource-quota.json "
     "bookie-racks.json",
     "pulsar-frame.md": ON_THE_WIRE,
-    "scalable-topics.md": "scalable-topic.json",
+    "scalable-topics.md": "scalable-topic.json scalable-topic-migrating.json "
+    "scalable-topic-pruned.json partitioned-topic-final.json",
     "schemas.md": "schema-record.json schema-entry.json",
     "subscription-markers.md": "subscription-markers.json",
     "transactions.md": "coordinator-log.json coordinator-snapshot.json topic-transactions.json",
@@ -135,7 +137,9 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
         for name in where.split()
     }
     assert named == {
-        path.name for folder in (FIRST, TIERED, REPLICATED, SCALABLE) for path in folder.iterdir()
+        path.name
+        for folder in (FIRST, TIERED, REPLICATED, SCALABLE, MIGRATED)
+        for path in folder.iterdir()
     }
 
 
@@ -156,6 +160,37 @@ def test_the_record_of_a_scalable_topic_says_its_layout_and_the_change_under_way
     assert change is not None
     assert (change.kind, change.parents) == (ChangeKind.MERGE, (3, 1))
     assert [(each.id, each.parents) for each in change.children] == [(4, (3, 1))]
+
+
+def scalable(name: str) -> ScalableTopicRecord:
+    value = (MIGRATED / name).read_bytes()
+    return decode(ScalableTopicRecord, "/topics/public/default/flights", value)
+
+
+def test_the_record_of_a_migration_under_way_says_which_logs_become_segments() -> None:
+    record = scalable("scalable-topic-migrating.json")
+    assert record.is_migrating
+    assert [each.legacy for each in record.legacy] == [0, 1]
+    assert record.change is not None
+    assert [(each.id, each.parents) for each in record.change.children] == [
+        (2, (0, 1)),
+        (3, (0, 1)),
+    ]
+    value = (MIGRATED / "partitioned-topic-final.json").read_bytes()
+    assert decode(PartitionedTopicRecord, "/path", value).is_final
+
+
+def test_the_record_of_a_migrated_topic_says_what_was_pruned_and_how_it_is_scaled() -> None:
+    record = scalable("scalable-topic-pruned.json")
+    assert [each.id for each in record.pruned] == [0]
+    assert [each.id for each in record.sealed] == [1, 2]
+    assert (record.epoch, record.splits, record.merges) == (6, 1, 0)
+    last = record.last_change
+    assert last is not None
+    assert (last.kind, last.parents, last.stalled_ms) == (ChangeKind.SPLIT, (2,), 20)
+    policy = record.auto_scale
+    assert policy is not None
+    assert (policy.is_on, policy.segments_max, policy.split_msg_rate_in) == (True, 8, 20_000.0)
 
 
 # What bookies store

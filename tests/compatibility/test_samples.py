@@ -81,6 +81,7 @@ TIERED = Path(__file__).parent / "samples" / "5d891d5e"
 REPLICATED = Path(__file__).parent / "samples" / "f0c3b827"
 SCALABLE = Path(__file__).parent / "samples" / "1db3ce98"
 ACKS = Path(__file__).parent / "samples" / "cdeda097"
+MIGRATED = Path(__file__).parent / "samples" / "6dc1c4fd"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 BEGUN_MS = 1_767_225_600_000
 LOG = "/managed-ledgers/public/default/persistent/flights"
@@ -111,7 +112,8 @@ SAMPLED = {
     "partitioned-topic.json dynamic-configuration.json resource-group.json resource-quota.json "
     "bookie-racks.json",
     "pulsar-frame.md": ON_THE_WIRE,
-    "scalable-topics.md": "scalable-topic.json",
+    "scalable-topics.md": "scalable-topic.json scalable-topic-migrating.json "
+    "scalable-topic-pruned.json partitioned-topic-final.json",
     "schemas.md": "schema-record.json schema-entry.json",
     "subscription-acks.md": "subscription-acks.json",
     "subscription-markers.md": "subscription-markers.json",
@@ -141,7 +143,7 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
     }
     assert named == {
         path.name
-        for folder in (FIRST, TIERED, REPLICATED, SCALABLE, ACKS)
+        for folder in (FIRST, TIERED, REPLICATED, SCALABLE, ACKS, MIGRATED)
         for path in folder.iterdir()
     }
 
@@ -163,6 +165,37 @@ def test_the_record_of_a_scalable_topic_says_its_layout_and_the_change_under_way
     assert change is not None
     assert (change.kind, change.parents) == (ChangeKind.MERGE, (3, 1))
     assert [(each.id, each.parents) for each in change.children] == [(4, (3, 1))]
+
+
+def scalable(name: str) -> ScalableTopicRecord:
+    value = (MIGRATED / name).read_bytes()
+    return decode(ScalableTopicRecord, "/topics/public/default/flights", value)
+
+
+def test_the_record_of_a_migration_under_way_says_which_logs_become_segments() -> None:
+    record = scalable("scalable-topic-migrating.json")
+    assert record.is_migrating
+    assert [each.legacy for each in record.legacy] == [0, 1]
+    assert record.change is not None
+    assert [(each.id, each.parents) for each in record.change.children] == [
+        (2, (0, 1)),
+        (3, (0, 1)),
+    ]
+    value = (MIGRATED / "partitioned-topic-final.json").read_bytes()
+    assert decode(PartitionedTopicRecord, "/path", value).is_final
+
+
+def test_the_record_of_a_migrated_topic_says_what_was_pruned_and_how_it_is_scaled() -> None:
+    record = scalable("scalable-topic-pruned.json")
+    assert [each.id for each in record.pruned] == [0]
+    assert [each.id for each in record.sealed] == [1, 2]
+    assert (record.epoch, record.splits, record.merges) == (6, 1, 0)
+    last = record.last_change
+    assert last is not None
+    assert (last.kind, last.parents, last.stalled_ms) == (ChangeKind.SPLIT, (2,), 20)
+    policy = record.auto_scale
+    assert policy is not None
+    assert (policy.is_on, policy.segments_max, policy.split_msg_rate_in) == (True, 8, 20_000.0)
 
 
 # What bookies store

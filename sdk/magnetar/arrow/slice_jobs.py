@@ -14,7 +14,7 @@ from magnetar.arrow.column_types import (
     value_fields,
 )
 from magnetar.arrow.errors import refusals_typed
-from magnetar.arrow.shared import ReadsInTurn, SliceRows, rows_of
+from magnetar.arrow.shared import ReadsInTurn, rows_of, slice_rows
 from magnetar.arrow.values import value_columns
 from magnetar.sdk.spark.slices import PERMISSIVE, Slice, ValueSchema
 
@@ -84,7 +84,7 @@ def batches_of(job: SliceJob, reads: ReadsInTurn) -> Generator[pa.RecordBatch, N
     schema = pa.schema([known.field(name) for name in names])
     rows = rows_of(schema, wanted, value_columns(names, wanted.value_schema))
     with refusals_typed():
-        for batch in SliceRows(wanted, rows, reads.of(wanted)).batches():
+        for batch in slice_rows(wanted, rows, reads.of(wanted)).batches():
             found = job.rows.rows(batch)
             if found.num_rows:
                 yield found.select(list(job.names))

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from magnetar.arrow import read
-from magnetar.sdk.spark import broker_reads
 from tests.cluster import ProcessCluster
 from tests.integration.arrow.support import at_bookies, keep_topics, through_brokers
 from tests.integration.pulsar_client.support import connect, publish_to
@@ -57,24 +56,6 @@ def test_a_broker_that_dies_is_not_needed_to_read_bookies(cluster: ProcessCluste
     assert _numbers(list(reader)) == list(range(len(VALUES)))
 
 
-@pytest.fixture
-def closed_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Close connections to brokers that break in their handshake: the reads leave them to the
-    garbage collector, which warns."""
-    begin = broker_reads._Link.__init__
-
-    def closing(link: broker_reads._Link, *arguments: Any) -> None:
-        try:
-            begin(link, *arguments)
-        except BaseException:
-            if hasattr(link, "_socket"):
-                link.close()
-            raise
-
-    monkeypatch.setattr(broker_reads._Link, "__init__", closing)
-
-
-@pytest.mark.usefixtures("closed_links")
 @pytest.mark.parametrize("how", [{}, {"workers": 2}])
 def test_a_broker_that_dies_while_it_is_read_through_is_waited_for(
     cluster: ProcessCluster, how: dict[str, Any]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import grimp  # comes with import-linter
 
-COMPONENTS = ("ledger", "bookie", "cursors", "sdk", "broker", "deploy", "testing")
+COMPONENTS = ("ledger", "bookie", "cursors", "sdk", "broker", "deploy", "testing", "arrow")
 _CACHE = Path(__file__).resolve().parent.parent / ".import_linter_cache"
 _BROKER = "magnetar.broker."
 

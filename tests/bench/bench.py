@@ -21,6 +21,7 @@ import structlog
 
 from tests.bench import load
 from tests.bench.acks_bench import AcksBench
+from tests.bench.arrow_bench import ArrowBench
 from tests.bench.dedup_bench import DeduplicationBench
 from tests.bench.delayed_bench import DelayedBench
 from tests.bench.dispatch_bench import DispatchBench
@@ -252,6 +253,7 @@ def main() -> None:
             WebSocketBench(report, effort).websocket,
             SdkBench(report, effort).sdk,
             SparkBench(report, effort).spark,
+            ArrowBench(report, effort).arrow,
             OffloadBench(report, effort).offload,
         ):
             # Of the loop is told whatever loaded it.

@@ -13,8 +13,8 @@ from magnetar.deploy.cli import app
 from tests.structure import COMPONENTS
 
 ROOT = Path(__file__).resolve().parents[2]
-# Two packages that stand on everything share a source root.
-ROOTS = {"testing": "deploy"}
+# Packages that share a source root with another one.
+ROOTS = {"testing": "deploy", "arrow": "sdk"}
 GENERATED = ("pulsar_pb2.py", "pulsar_pb2.pyi")
 
 # Only these may touch the world directly; everything else is handed a clock, a random, a disk.

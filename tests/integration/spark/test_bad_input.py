@@ -23,7 +23,8 @@ from magnetar.sdk.spark.errors import (
     OptionError,
     UnreachableError,
 )
-from magnetar.sdk.spark.slices import Address, Slice
+from magnetar.sdk.spark.partitions import SlicePartition
+from magnetar.sdk.spark.slices import Address
 from tests.http_calls import admin
 from tests.integration.pulsar_client.support import publish_to
 from tests.integration.spark.driven import SCHEMA
@@ -258,12 +259,12 @@ def test_columns_that_a_topic_does_not_have(
         reader.schema("carrier int").load().collect()
 
 
-def out_of_reach(server: Standalone, topic: str) -> tuple[DataSourceReader, Slice]:
+def out_of_reach(server: Standalone, topic: str) -> tuple[DataSourceReader, SlicePartition]:
     """A planned query whose one slice names bookies where nobody listens."""
     source = MagnetarDataSource(options_for(server, topic=topic))
     reader = source.reader(source.schema())
     (slice_,) = reader.partitions()
-    assert isinstance(slice_, Slice)
+    assert isinstance(slice_, SlicePartition)
     slice_.addresses = {name: Address(HOST, free_ports(1)[0]) for name in slice_.addresses}
     return reader, slice_
 

@@ -14,9 +14,8 @@ from functools import lru_cache
 from itertools import accumulate
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
-from magnetar.sdk.spark.columns import (
+from magnetar.sdk.spark.column_names import (
     ERROR,
     EVENT_TIME,
     KEY,
@@ -27,7 +26,7 @@ from magnetar.sdk.spark.columns import (
 )
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import DROPMALFORMED, FAILFAST, NO_VERSION, PERMISSIVE
-from magnetar.sdk.spark.stored_values import StoredValues, ValueColumns, arrow_schema
+from magnetar.sdk.spark.stored_values import Schema, StoredValues, ValueColumns, arrow_schema
 from magnetar.sdk.wire.hot_commands import encode_varint
 
 ROWS_MAX = 10_000
@@ -35,9 +34,6 @@ BYTES_MAX = 4 << 20
 
 _TIME_MS_MAX = (1 << 63) // 1000 - 1
 """Spark's times are microseconds in 64 bits."""
-
-NO_TIME_MS = 1 << 62
-"""Stands for a publish time that is not known."""
 
 _LEFT_OUT_LINES_MAX = 10
 """Of each slice, about messages that cannot be read."""
@@ -59,7 +55,7 @@ class ArrowRows:
 
     def __init__(
         self,
-        schema: StructType,
+        schema: Schema,
         *,
         topic: str,
         partition: int,

@@ -18,7 +18,7 @@ import fastavro
 import fastavro.read
 import fastavro.schema
 
-from magnetar.sdk.spark.columns import is_decimal, members_of
+from magnetar.sdk.spark.column_names import is_decimal, members_of
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
 

@@ -331,6 +331,13 @@ class _Link:
         self._consumer_id = 0
         self._used = 0
         """Permits that the broker has used since it was given some."""
+        try:
+            self._greet(settings, proxy_to)
+        except BaseException:
+            self.close()
+            raise
+
+    def _greet(self, settings: ClientSettings, proxy_to: str) -> None:
         self._send(
             BaseCommand(
                 type=BaseCommand.CONNECT,

@@ -32,17 +32,46 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from magnetar.sdk.spark.column_names import (
+    ERROR,
+    EVENT_TIME,
+    KEY,
+    KEY_PART,
+    MESSAGE_ID,
+    PROPERTIES,
+    PUBLISH_TIME,
+    TOPIC,
+    VALUE,
+    is_decimal,
+    widest_of,
+)
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
 
-VALUE = "value"
-KEY = "__key"
-TOPIC = "__topic"
-MESSAGE_ID = "__messageId"
-PUBLISH_TIME = "__publishTime"
-EVENT_TIME = "__eventTime"
-PROPERTIES = "__messageProperties"
-ERROR = "__error"
+__all__ = [
+    "ERROR",
+    "ERROR_FIELD",
+    "EVENT_TIME",
+    "KEY",
+    "KEY_PART",
+    "MESSAGE_ID",
+    "METADATA_FIELDS",
+    "METADATA_NAMES",
+    "PRIMITIVE_TYPES",
+    "PROPERTIES",
+    "PUBLISH_TIME",
+    "RESERVED_NAMES",
+    "TEXT_KINDS",
+    "TOPIC",
+    "VALUE",
+    "check_field",
+    "has_field",
+    "is_union",
+    "type_of",
+    "value_fields",
+    "value_type",
+    "wants_bytes_only",
+]
 
 METADATA_FIELDS = (
     StructField(KEY, BinaryType()),
@@ -74,7 +103,6 @@ _PRIMITIVES: dict[str, DataType] = {
 }
 
 _DEPTH_MAX = 64
-_DIGITS_MAX = 38
 
 
 def type_of(definition: str, *, is_json: bool) -> DataType | None:
@@ -94,24 +122,7 @@ def type_of(definition: str, *, is_json: bool) -> DataType | None:
         raise SchemaMismatchError(f"the topic's schema is not Avro: {error!r}") from None
 
 
-def members_of(union: list[Any]) -> list[Any]:
-    """The types of a union that are members of its struct; empty if it is a column of one type."""
-    others = [each for each in union if each != "null"]
-    return [] if len(others) < 2 or _widest(others) is not None else others
-
-
-def is_decimal(schema: Mapping[str, Any]) -> bool:
-    """Whether it is a number that Spark has room for; else it is its bytes."""
-    return schema.get("logicalType") == "decimal" and 0 < schema.get("precision", 0) <= _DIGITS_MAX
-
-
-def _widest(types: list[Any]) -> DataType | None:
-    names = {each for each in types if isinstance(each, str)}
-    if len(types) == 2 and names == {"int", "long"}:
-        return LongType()
-    if len(types) == 2 and names == {"float", "double"}:
-        return DoubleType()
-    return None
+_WIDEST: Mapping[str, DataType] = {"long": LongType(), "double": DoubleType()}
 
 
 class _Types:
@@ -156,7 +167,9 @@ class _Types:
             for index, each in enumerate(types)
             if each is not None
         ]
-        return _widest(others) or (StructType(fields) if len(fields) == len(types) else None)
+        return _WIDEST.get(widest_of(others)) or (
+            StructType(fields) if len(fields) == len(types) else None
+        )
 
     def _record(self, schema: Mapping[str, Any], depth: int) -> DataType | None:
         types = {each["name"]: self.of(each["type"], depth + 1) for each in schema["fields"]}
@@ -182,9 +195,6 @@ class _Types:
             return DecimalType(int(schema["precision"]), int(schema.get("scale", 0)))
         return None
 
-
-KEY_PART = "key"
-"""Column of the key of a KEY_VALUE schema; `value` is the one of its value."""
 
 PRIMITIVE_TYPES: dict[str, DataType] = {
     "STRING": StringType(),

@@ -7,12 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import BinaryType, StructField, StructType
-
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.admin_client import AdminClient
-from magnetar.sdk.spark.columns import ERROR_FIELD, METADATA_FIELDS, VALUE, value_fields
 from magnetar.sdk.spark.errors import DataLossError, OffsetError
 from magnetar.sdk.spark.object_options import ObjectOptions
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, StartingOffsets, before, reach, shown_id
@@ -25,7 +21,6 @@ from magnetar.sdk.spark.planning import (
 )
 from magnetar.sdk.spark.slices import (
     PERMISSIVE,
-    JoinedSlices,
     LedgerPart,
     ObjectPart,
     Slice,
@@ -42,6 +37,8 @@ from magnetar.sdk.spark.topic_states import TopicState, TopicStates
 from magnetar.sdk.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from magnetar.sdk.spark.ledger_directory import LedgerDirectory
     from magnetar.sdk.spark.stored_topics import StoredTopics
 
@@ -169,7 +166,7 @@ class SourceDriver:
         value_schema: ValueSchema,
         cuts: Mapping[str, int],
         joined: Mapping[str, int],
-    ) -> list[InputPartition]:
+    ) -> list[tuple[Slice, ...]]:
         """The tasks that read what lies between: slices of so many entries as `cuts` says, those of
         `joined` topics together.
 
@@ -182,9 +179,7 @@ class SourceDriver:
             groups.setdefault(("alone", number) if task is None else ("joined", task), []).append(
                 each
             )
-        return [
-            group[0] if len(group) == 1 else JoinedSlices(tuple(group)) for group in groups.values()
-        ]
+        return [tuple(group) for group in groups.values()]
 
     def slices(
         self,
@@ -394,24 +389,32 @@ def _check_order(name: str, first: MessageId | None, last: MessageId) -> None:
         )
 
 
-def read_schema(options: Mapping[str, str]) -> StructType:
+def read_schema(options: Mapping[str, str]) -> "StructType":
     """The columns of a query: those of its topics' schema, and the metadata.
 
     Raises:
         OptionError, TopicNotFoundError, SchemaMismatchError, UnreachableError
     """
+    from pyspark.sql.types import StructType
+
+    from magnetar.sdk.spark.columns import ERROR_FIELD, METADATA_FIELDS, value_fields
+
     checked = SourceOptions.read(options)
     error = [ERROR_FIELD] if checked.settings.mode == PERMISSIVE else []
     return StructType([*value_fields(_value_schema(checked)), *METADATA_FIELDS, *error])
 
 
-def archived_schema(options: Mapping[str, str]) -> StructType:
+def archived_schema(options: Mapping[str, str]) -> "StructType":
     """The columns of an archive: the fields of JSON and AVRO, and of every other schema the bytes,
     out of which a replay makes the same messages.
 
     Raises:
         OptionError, TopicNotFoundError, SchemaMismatchError, UnreachableError
     """
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from magnetar.sdk.spark.columns import METADATA_FIELDS, VALUE, value_fields
+
     value_schema = _value_schema(SourceOptions.read(options))
     stored = [StructField(VALUE, BinaryType())]
     fields = value_fields(value_schema) if value_schema.kind in ("JSON", "AVRO") else stored

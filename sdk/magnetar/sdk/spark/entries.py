@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from magnetar.sdk.spark.arrow_rows import NO_TIME_MS, ArrowRows, Part
+from magnetar.sdk.spark.arrow_rows import ArrowRows, Part
 from magnetar.sdk.spark.errors import CorruptDataError, HeadlessMessageError, UnreachableError
-from magnetar.sdk.spark.slices import NO_VERSION
+from magnetar.sdk.spark.slices import NO_TIME_MS, NO_VERSION
 from magnetar.sdk.wire.compression import decompress
 from magnetar.sdk.wire.errors import MalformedPayloadError, SdkError
 from magnetar.sdk.wire.frames import split_payload

@@ -33,6 +33,7 @@ from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.errors import DataLossError, one_line_errors
 from magnetar.sdk.spark.hold import Hold
 from magnetar.sdk.spark.offsets import BEFORE_FIRST, QueryOffset, reach, shown_id
+from magnetar.sdk.spark.partitions import partition_of
 from magnetar.sdk.spark.planning import entries_left, limited_ends, releasable
 from magnetar.sdk.spark.slices import Slice, ValueSchema, slices_of
 from magnetar.sdk.spark.source_options import SourceOptions
@@ -93,7 +94,8 @@ class BatchReader(DataSourceReader):
         cuts = driver.cuts(states, starts, ends)
         joined = driver.joined(states, starts, ends, cuts)
         tasks = driver.tasks(states, starts, ends, value_schema, cuts, joined)
-        return tasks or [Slice("", -1, (), value_schema=value_schema)]  # Spark wants one
+        nothing = (Slice("", -1, (), value_schema=value_schema),)  # Spark wants one
+        return [partition_of(each) for each in tasks or [nothing]]
 
 
 def _warn_of_missing(states: Mapping[str, TopicState]) -> None:
@@ -249,7 +251,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert self._value_schema is not None
             ends = {name: at for name, at in ended.topics.items() if name in states}
             cuts = {**driver.cuts(states, starts, ends), **ended.slice_entries}
-            return driver.tasks(states, starts, ends, self._value_schema, cuts, ended.joined)
+            tasks = driver.tasks(states, starts, ends, self._value_schema, cuts, ended.joined)
+            return [partition_of(each) for each in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         with one_line_errors():

@@ -25,7 +25,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from magnetar.sdk.settings import ClientSettings
 from magnetar.sdk.spark.arrow_rows import BYTES_MAX, ROWS_MAX, ArrowRows
@@ -40,9 +39,10 @@ from magnetar.sdk.spark.errors import (
 )
 from magnetar.sdk.spark.ledger_reads import LedgerReads
 from magnetar.sdk.spark.slices import LEDGERS_BEFORE_MAX, LedgerPart, Slice
-from magnetar.sdk.spark.values import value_columns
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from magnetar.sdk.spark.object_reads import ObjectLedgerReads
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ _LOSS_LINES_MAX = 10
 """Of each ledger, about places where entries are gone."""
 
 
-def read_slices(schema: StructType, wanted: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+def read_slices(schema: "StructType", wanted: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
     """The rows of a task's slices, in order.
 
     Raises:
@@ -72,18 +72,23 @@ def read_slices(schema: StructType, wanted: Sequence[Slice]) -> Iterator[pa.Reco
         yield from batches if len(wanted) == 1 else _large(batches)
 
 
-def _batches(schema: StructType, wanted: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    reads: _Reads | None = None
+def _batches(schema: "StructType", wanted: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    # Here, not above: other readers than Spark's have columns of their own.
+    from magnetar.sdk.spark.values import value_columns
+
+    reads = ReadsInTurn()
     try:
         for each in wanted:
-            before, reads = reads, _reads_of(each, reads)
-            hands_on = isinstance(before, FallbackReads) and isinstance(reads, FallbackReads)
-            if before is not None and not hands_on:
-                before.close()
-            yield from _SliceReader(schema, each, reads).batches()
+            rows = ArrowRows(
+                schema,
+                topic=each.topic,
+                partition=each.partition,
+                values=value_columns(schema, each.value_schema),
+                mode=each.settings.mode,
+            )
+            yield from SliceReader(each, rows, reads.of(each)).batches()
     finally:
-        if reads is not None:
-            reads.close()
+        reads.close()
 
 
 def _large(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -102,26 +107,31 @@ def _large(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
-class _SliceReader:
+class SliceReader:
     """Entries of one slice into rows."""
 
-    def __init__(self, schema: StructType, wanted: Slice, reads: "_Reads") -> None:
-        """`reads`: of the task; whoever made it closes it."""
-        settings = wanted.settings
+    def __init__(
+        self,
+        wanted: Slice,
+        rows: ArrowRows,
+        reads: "Reads",
+        *,
+        entries: type[EntryRows] = EntryRows,
+    ) -> None:
+        """
+        Args:
+            rows: of this slice alone.
+            reads: of the task; whoever made it closes it.
+            entries: takes entries apart.
+        """
         self._slice = wanted
-        self._rows = ArrowRows(
-            schema,
-            topic=wanted.topic,
-            partition=wanted.partition,
-            values=value_columns(schema, wanted.value_schema),
-            mode=settings.mode,
-        )
-        self._entries = EntryRows(
-            self._rows,
+        self._rows = rows
+        self._entries = entries(
+            rows,
             topic=wanted.topic,
             fetch_before=self._before,
-            decompressed_bytes_max=settings.decompressed_bytes_max,
-            chunked_bytes_max=settings.chunked_bytes_max,
+            decompressed_bytes_max=wanted.settings.decompressed_bytes_max,
+            chunked_bytes_max=wanted.settings.chunked_bytes_max,
         )
         self._reads = reads
 
@@ -275,7 +285,7 @@ class _Losses:
             )
 
 
-class _Reads(Protocol):
+class Reads(Protocol):
     """Bookies or brokers, or one behind the other: what gives entries."""
 
     def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]: ...
@@ -285,12 +295,39 @@ class _Reads(Protocol):
     def close(self) -> None: ...
 
 
-def _reads_of(wanted: Slice, before: _Reads | None = None) -> _Reads:
+def _reads_of(wanted: Slice, before: Reads | None = None) -> Reads:
     """`before`: of the slice before it in a task, which ends with this."""
     settings = wanted.settings
     if any(part.ensembles or part.object for part in wanted.parts) or not wanted.parts:
         return FallbackReads(wanted, before if isinstance(before, FallbackReads) else None)
     return BrokerReads(wanted.topic, settings.service_url, settings.client or ClientSettings())
+
+
+class ReadsInTurn:
+    """What gives the entries of one slice after the other; connections to bookies stay. For one
+    thread."""
+
+    def __init__(self) -> None:
+        self._reads: Reads | None = None
+
+    def of(self, wanted: Slice) -> Reads:
+        """For the next slice; what was given before is not used any more.
+
+        Raises:
+            OptionError: a file of the bookies' security cannot be used.
+        """
+        before, made = self._reads, _reads_of(wanted, self._reads)
+        hands_on = isinstance(before, FallbackReads) and isinstance(made, FallbackReads)
+        if before is not None and not hands_on:
+            before.close()
+        self._reads = made
+        return made
+
+    def close(self) -> None:
+        """Close the connections. Closing twice is fine."""
+        if self._reads is not None:
+            self._reads.close()
+            self._reads = None
 
 
 def _has(bitmap: bytes, at: int) -> bool:

@@ -2,15 +2,16 @@
 
 A slice is a run of entries of one topic (or partition of one), over one or several ledgers. It
 holds where each ledger's entries lie, so that executors need neither brokers nor the metadata
-store. Spark pickles it.
+store. It is pickled: Spark's partitions are made of it (`partitions.py`).
 """
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pyspark.sql.datasource import InputPartition
-
 from magnetar.sdk.settings import ClientSettings
+
+NO_TIME_MS = 1 << 62
+"""Stands for a publish time that is not known."""
 
 NO_VERSION = -1
 """Of the schema that a message was written with: it does not say."""
@@ -126,7 +127,7 @@ class ValueSchema:
     """The key is the message's, and not in the payload."""
 
 
-class Slice(InputPartition):
+class Slice:
     """One task's share of a topic."""
 
     def __init__(
@@ -165,7 +166,7 @@ class Slice(InputPartition):
         self.value_schema = value_schema or ValueSchema()
 
 
-class JoinedSlices(InputPartition):
+class JoinedSlices:
     """One task's share of several topics: small slices, each of which would not be worth a task."""
 
     def __init__(self, slices: tuple[Slice, ...]) -> None:
@@ -173,7 +174,7 @@ class JoinedSlices(InputPartition):
         self.slices = slices
 
 
-def slices_of(partition: InputPartition) -> tuple[Slice, ...]:
+def slices_of(partition: object) -> tuple[Slice, ...]:
     """What a task reads."""
     if isinstance(partition, JoinedSlices):
         return partition.slices

@@ -8,15 +8,19 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, StringType, StructType
 
-from magnetar.sdk.spark.columns import VALUE
+from magnetar.sdk.spark.column_names import VALUE
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
 
 Part = bytes | memoryview
+
+Schema: TypeAlias = Union[pa.Schema, "StructType"]
+"""Columns, by Arrow's types or by Spark's: PySpark is imported for the latter alone."""
 
 
 @dataclass(slots=True)
@@ -59,12 +63,22 @@ class ValueColumns(Protocol):
         ...
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark wants batches to be, to the letter."""
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Columns as Spark wants batches to be, to the letter."""
+    if isinstance(schema, pa.Schema):
+        return schema
+    from pyspark.sql.pandas.types import to_arrow_schema
+
     try:
         return to_arrow_schema(schema, timezone="UTC")
     except TypeError:
         return to_arrow_schema(schema)  # Spark 4.1 takes UTC without being told
+
+
+def _kind_of(kind: "DataType") -> pa.DataType:
+    from pyspark.sql.types import StringType
+
+    return pa.string() if isinstance(kind, StringType) else pa.binary()
 
 
 class StoredColumn:
@@ -72,8 +86,9 @@ class StoredColumn:
 
     needs_keys = False
 
-    def __init__(self, kind: DataType) -> None:
-        self._kind = pa.string() if isinstance(kind, StringType) else pa.binary()
+    def __init__(self, kind: "pa.DataType | DataType") -> None:
+        """`kind`: binary, or text."""
+        self._kind = kind if isinstance(kind, pa.DataType) else _kind_of(kind)
 
     def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
         rows = len(stored.lengths)

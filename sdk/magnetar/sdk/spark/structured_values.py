@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.json
-from pyspark.sql.types import StructType
 
-from magnetar.sdk.spark.columns import VALUE, is_union, value_type
+from magnetar.sdk.spark.column_names import VALUE
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
-from magnetar.sdk.spark.stored_values import Part, StoredValues, arrow_schema
+from magnetar.sdk.spark.stored_values import Part, Schema, StoredValues, arrow_schema
 
 _VALUE_CHARACTERS_MAX = 100
 
@@ -44,16 +43,20 @@ class StructuredValues:
 
     needs_keys = False
 
-    def __init__(self, wanted: StructType, value_schema: ValueSchema) -> None:
-        """`wanted`: columns that the schema has, see `value_fields`.
+    def __init__(
+        self, wanted: Schema, value_schema: ValueSchema, *, is_record: bool | None = None
+    ) -> None:
+        """
+        Args:
+            wanted: columns that the schema has, see `value_fields`.
+            is_record: whether the fields of the schema are columns; None: Spark's types say it.
 
         Raises:
             SchemaMismatchError: a definition that cannot be read.
         """
         self._schema = arrow_schema(wanted)
         self._is_json = value_schema.kind == "JSON"
-        kind = value_type(value_schema)
-        self._is_record = isinstance(kind, StructType) and not is_union(value_schema)
+        self._is_record = _is_record(value_schema) if is_record is None else is_record
         if not self._is_json:
             from magnetar.sdk.spark.avro_reading import AvroReader
 
@@ -182,12 +185,21 @@ class StructuredValues:
         return pa.array(values, field.type)
 
 
+def _is_record(schema: ValueSchema) -> bool:
+    # Here, not above: other readers than Spark's do without its types.
+    from pyspark.sql.types import StructType
+
+    from magnetar.sdk.spark.columns import is_union, value_type
+
+    return isinstance(value_type(schema), StructType) and not is_union(schema)
+
+
 class WholeRecord:
     """One column `value`: a struct of the fields that the query asks for, null without a value."""
 
     needs_keys = False
 
-    def __init__(self, wanted: StructType, value_schema: ValueSchema) -> None:
+    def __init__(self, wanted: Schema, value_schema: ValueSchema) -> None:
         """
         Raises:
             SchemaMismatchError: a definition that cannot be read.

@@ -3,15 +3,16 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
-
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar.sdk.spark.admin_client import AdminClient, Json
-from magnetar.sdk.spark.columns import PRIMITIVE_TYPES, wants_bytes_only
+from magnetar.sdk.spark.column_names import PRIMITIVE_KINDS
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
 from magnetar.sdk.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _NOT_FOUND = 404
 _STRUCTURED = ("JSON", "AVRO")
@@ -51,7 +52,7 @@ class BrokerSchemas:
 
 
 def value_schema_of(
-    source: SchemaSource, topics: Iterable[str], wanted: StructType | None = None
+    source: SchemaSource, topics: Iterable[str], wanted: "StructType | None" = None
 ) -> ValueSchema:
     """The schema that all these topics have; bytes if they have none, or one that no columns are
     made of. Its versions are left out: they are each topic's own, see `with_versions`.
@@ -68,7 +69,7 @@ def value_schema_of(
     for topic, stored in source.schemas(named, every=False).items():
         found.setdefault(parsed(stored[0]) if stored else ValueSchema(), topic)
     if len(found) > 1:
-        if wanted is not None and wants_bytes_only(wanted):
+        if wanted is not None and _wants_bytes_only(wanted):
             return ValueSchema()
         shown = ", ".join(f"{topic} has {each.kind}" for each, topic in found.items())
         raise SchemaMismatchError(
@@ -78,6 +79,12 @@ def value_schema_of(
             f'.schema("value binary, __topic string")'
         )
     return next(iter(found), ValueSchema())
+
+
+def _wants_bytes_only(wanted: "StructType") -> bool:
+    from magnetar.sdk.spark.columns import wants_bytes_only
+
+    return wants_bytes_only(wanted)
 
 
 def parsed(answer: Mapping[str, Any]) -> ValueSchema:
@@ -101,7 +108,7 @@ def parsed(answer: Mapping[str, Any]) -> ValueSchema:
         )
     if kind in _STRUCTURED:
         return ValueSchema(kind, str(answer["data"]))
-    return ValueSchema(kind) if kind in PRIMITIVE_TYPES else ValueSchema()
+    return ValueSchema(kind) if kind in PRIMITIVE_KINDS else ValueSchema()
 
 
 def with_versions(

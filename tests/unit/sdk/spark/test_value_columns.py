@@ -321,7 +321,7 @@ def test_batches_have_the_schema_that_each_spark_wants(monkeypatch: pytest.Monke
     schema = StructType([StructField("value", TimestampType())])
     expected = arrow_schema(schema)
     monkeypatch.setattr(
-        "magnetar.sdk.spark.stored_values.to_arrow_schema",
+        "pyspark.sql.pandas.types.to_arrow_schema",
         lambda each: to_arrow_schema(each, timezone="UTC"),
     )
     assert arrow_schema(schema) == expected

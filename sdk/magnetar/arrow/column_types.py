@@ -1,0 +1,207 @@
+"""The columns of a topic as Arrow types: those of its schema, and those of every message. Pure.
+
+Types are those that the Spark source gives (`magnetar.sdk.spark.columns`), to the letter: one
+archive may be written by either. JSON and AVRO values are described by Avro definitions: a union
+with null may be null, int with long is long, float with double is double, and any other union is a
+struct of its members, of which one is set; in JSON it is its text. What Arrow has no type for is
+left out: null, a record within itself, and what is made of these.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from magnetar.arrow.errors import SchemaMismatchError
+from magnetar.sdk.spark.slices import ValueSchema
+
+VALUE = "value"
+KEY_PART = "key"
+"""Column of the key of a KEY_VALUE schema; `value` is the one of its value."""
+
+KEY = "__key"
+TOPIC = "__topic"
+MESSAGE_ID = "__messageId"
+PUBLISH_TIME = "__publishTime"
+EVENT_TIME = "__eventTime"
+PROPERTIES = "__messageProperties"
+ERROR = "__error"
+
+INSTANT = pa.timestamp("us", tz="UTC")
+"""Times are moments, as precise as Spark has them."""
+
+METADATA_FIELDS = (
+    pa.field(KEY, pa.binary()),
+    pa.field(TOPIC, pa.string()),
+    pa.field(MESSAGE_ID, pa.binary()),
+    pa.field(PUBLISH_TIME, INSTANT),
+    pa.field(EVENT_TIME, INSTANT),
+    pa.field(PROPERTIES, pa.map_(pa.string(), pa.string())),
+)
+"""What every message has beside its value. `__messageId` is a serialized `MessageIdData`."""
+
+ERROR_FIELD = pa.field(ERROR, pa.string())
+"""Why a message has no value, or not all of it; else null. Only with mode PERMISSIVE."""
+
+METADATA_NAMES = frozenset(each.name for each in (*METADATA_FIELDS, ERROR_FIELD))
+_RESERVED = frozenset(name.lower() for name in METADATA_NAMES)
+
+_PRIMITIVES: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+
+SCHEMA_TYPES: Mapping[str, pa.DataType] = {
+    "STRING": pa.string(),
+    "BOOLEAN": pa.bool_(),
+    "INT8": pa.int8(),
+    "INT16": pa.int16(),
+    "INT32": pa.int32(),
+    "INT64": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "DATE": INSTANT,
+    "TIMESTAMP": INSTANT,
+    "INSTANT": INSTANT,
+    "LOCAL_DATE": pa.date32(),
+    "LOCAL_DATE_TIME": pa.timestamp("us"),
+    "TIME": pa.int64(),
+    "LOCAL_TIME": pa.int64(),
+}
+"""Primitive schemas. DATE is a moment, as Java's `Date` is. TIME is milliseconds of the day,
+LOCAL_TIME nanoseconds."""
+
+_DEPTH_MAX = 64
+_DIGITS_MAX = 38
+
+
+def value_fields(schema: ValueSchema) -> list[pa.Field]:
+    """The columns of a topic's values: the fields of a record but those that have the name of a
+    metadata column, key and value of KEY_VALUE, and else one column `value`.
+
+    Raises:
+        SchemaMismatchError: a definition that cannot be read.
+    """
+    if schema.key is not None and schema.value is not None:
+        return [
+            pa.field(KEY_PART, value_type(schema.key)),
+            pa.field(VALUE, value_type(schema.value)),
+        ]
+    made = value_type(schema)
+    if is_record(schema, made):
+        fields = [each for each in made if each.name.lower() not in _RESERVED]
+        if fields:
+            return fields
+        made = pa.binary()
+    return [pa.field(VALUE, made)]
+
+
+def value_type(schema: ValueSchema) -> pa.DataType:
+    """The type of a value; binary if Arrow has none for it.
+
+    Raises:
+        SchemaMismatchError: a definition that cannot be read.
+    """
+    if schema.kind in ("JSON", "AVRO"):
+        return type_of(schema.definition, is_json=schema.kind == "JSON") or pa.binary()
+    return SCHEMA_TYPES.get(schema.kind, pa.binary())
+
+
+def is_record(schema: ValueSchema, made: pa.DataType) -> bool:
+    """Whether its fields are columns; the members of a union are not."""
+    return pa.types.is_struct(made) and not schema.definition.lstrip().startswith("[")
+
+
+def type_of(definition: str, *, is_json: bool) -> pa.DataType | None:
+    """The type of a value with this Avro definition; None if Arrow has none. In JSON, logical types
+    are what they are written as, and a union of types is its text.
+
+    Raises:
+        SchemaMismatchError: the definition is no JSON, or no Avro.
+    """
+    try:
+        schema = json.loads(definition)
+    except ValueError as error:
+        raise SchemaMismatchError(f"the topic's schema is not JSON: {error}") from None
+    try:
+        return _Types(is_json).of(schema, 0)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise SchemaMismatchError(f"the topic's schema is not Avro: {error!r}") from None
+
+
+class _Types:
+    """One definition: records and enums have names that later types refer to."""
+
+    def __init__(self, is_json: bool) -> None:
+        self._is_json = is_json
+        self._named: dict[str, pa.DataType | None] = {}
+
+    def of(self, schema: Any, depth: int) -> pa.DataType | None:
+        if depth > _DEPTH_MAX:
+            return None
+        if isinstance(schema, list):
+            return self._union(schema, depth)
+        if isinstance(schema, str):
+            # A record that is not complete is none of the named ones: it is within itself.
+            return _PRIMITIVES.get(schema) or self._named.get(schema)
+        kind = schema["type"]
+        if kind == "record":
+            return self._record(schema, depth)
+        if kind == "enum":
+            return self._name(schema, pa.string())
+        if kind == "fixed":
+            return self._name(schema, self._logical(schema) or pa.binary())
+        if kind == "array":
+            items = self.of(schema["items"], depth + 1)
+            return None if items is None else pa.list_(pa.field("element", items))
+        if kind == "map":
+            values = self.of(schema["values"], depth + 1)
+            return None if values is None else pa.map_(pa.string(), values)
+        return self._logical(schema) or self.of(kind, depth + 1)
+
+    def _union(self, union: list[Any], depth: int) -> pa.DataType | None:
+        others = [each for each in union if each != "null"]
+        types = [self.of(each, depth + 1) for each in others]
+        if len(types) < 2:
+            return types[0] if types else None
+        if self._is_json:
+            return pa.string()
+        names = {each for each in others if isinstance(each, str)}
+        if len(others) == 2 and names == {"int", "long"}:
+            return pa.int64()
+        if len(others) == 2 and names == {"float", "double"}:
+            return pa.float64()
+        fields = [
+            pa.field(f"member{index}", each) for index, each in enumerate(types) if each is not None
+        ]
+        return pa.struct(fields) if len(fields) == len(types) else None
+
+    def _record(self, schema: Mapping[str, Any], depth: int) -> pa.DataType | None:
+        types = {each["name"]: self.of(each["type"], depth + 1) for each in schema["fields"]}
+        fields = [pa.field(name, each) for name, each in types.items() if each is not None]
+        return self._name(schema, pa.struct(fields) if fields else None)
+
+    def _name(self, schema: Mapping[str, Any], made: pa.DataType | None) -> pa.DataType | None:
+        name = str(schema["name"])
+        self._named[name] = made
+        if schema.get("namespace"):
+            self._named[f"{schema['namespace']}.{name}"] = made
+        return made
+
+    def _logical(self, schema: Mapping[str, Any]) -> pa.DataType | None:
+        if self._is_json:
+            return None
+        logical = schema.get("logicalType")
+        if logical == "date":
+            return pa.date32()
+        if logical in ("timestamp-millis", "timestamp-micros"):
+            return INSTANT
+        if logical == "decimal" and 0 < schema.get("precision", 0) <= _DIGITS_MAX:
+            return pa.decimal128(int(schema["precision"]), int(schema.get("scale", 0)))
+        return None

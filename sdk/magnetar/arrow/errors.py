@@ -1,0 +1,113 @@
+"""Errors of the Arrow reader. Those that it shares with the Spark source are the same classes.
+
+SdkError                        see `magnetar.sdk.errors`
+└── MagnetarArrowError          one line that says what to do; `retryable` as everywhere
+    ├── OptionError             an argument whose value is not allowed
+    ├── TopicNotFoundError      no topic of that name
+    ├── OffsetError             a place to begin or end at that the topic does not have
+    ├── AccessDeniedError       the credentials are missing, wrong, or may not read the topic
+    ├── SchemaMismatchError     values, or columns, that do not fit the topic's schema
+    ├── DataLossError           messages that were to be read have been deleted
+    ├── CorruptDataError        a message that cannot be read: damaged, or encrypted
+    ├── MemoryLimitError        a message that does not fit into `memory_bytes`
+    ├── UnreachableError        a broker, bookie or metadata store does not answer
+    └── WorkerLostError         a process that was reading has ended
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+from magnetar.sdk.spark.admin_client import RefusedError
+from magnetar.sdk.spark.errors import (
+    CorruptDataError,
+    DataLossError,
+    EntryLossError,
+    HeadlessMessageError,
+    MagnetarSparkError,
+    OffsetError,
+    OptionError,
+    SchemaMismatchError,
+    TopicNotFoundError,
+    UnreachableError,
+)
+from magnetar.sdk.wire.errors import AuthenticationError, AuthorizationError
+
+__all__ = [
+    "AccessDeniedError",
+    "CorruptDataError",
+    "DataLossError",
+    "MagnetarArrowError",
+    "MemoryLimitError",
+    "OffsetError",
+    "OptionError",
+    "SchemaMismatchError",
+    "TopicNotFoundError",
+    "UnreachableError",
+    "WorkerLostError",
+    "error_from",
+    "refusals_typed",
+]
+
+MagnetarArrowError = MagnetarSparkError
+"""The root of this tree is the root of the Spark source's, until both have a place of their own:
+decision 38."""
+
+
+class AccessDeniedError(MagnetarArrowError):
+    """A broker refuses the credentials, or their role may not read the topic."""
+
+
+class MemoryLimitError(MagnetarArrowError):
+    """A message, or a batch of its producer, is larger than the reader may hold."""
+
+
+class WorkerLostError(MagnetarArrowError):
+    """A process that was reading has ended before its share was read: it was killed, or ran out of
+    memory. Reading again may help."""
+
+    retryable = True
+
+
+_DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+_HINT = "give credentials of a role that may consume from the topic, as authentication='token:…'"
+
+
+@contextmanager
+def refusals_typed() -> Iterator[None]:
+    """Raise AccessDeniedError where a broker says that the caller may not."""
+    try:
+        yield
+    except RefusedError as error:
+        if error.status not in _DENIED:
+            raise
+        raise AccessDeniedError(f"{error}: {_HINT}") from error
+    except UnreachableError as error:
+        # Brokers that entries are read through give their reason to the cause.
+        reason = getattr(error.__cause__, "error", None)
+        if not isinstance(reason, AuthenticationError | AuthorizationError):
+            raise
+        raise AccessDeniedError(f"{error}: {_HINT}") from error
+
+
+_BY_NAME: dict[str, type[MagnetarSparkError]] = {
+    each.__name__: each
+    for each in (
+        AccessDeniedError,
+        CorruptDataError,
+        DataLossError,
+        EntryLossError,
+        HeadlessMessageError,
+        MemoryLimitError,
+        OffsetError,
+        SchemaMismatchError,
+        TopicNotFoundError,
+        UnreachableError,
+        WorkerLostError,
+    )
+}
+
+
+def error_from(name: str, text: str) -> MagnetarArrowError:
+    """The error of a process that read for this one, by the name of its class."""
+    return _BY_NAME.get(name, MagnetarArrowError)(text)

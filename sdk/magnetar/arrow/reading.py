@@ -1,0 +1,225 @@
+"""`read` and `scan`: from a topic's name to a stream of record batches.
+
+A read is planned once: which entries of which ledgers, up to the last one that is confirmed at that
+moment. Slices of it are read by workers, threads or processes, straight from bookies and object
+stores where these can be reached, and through brokers where not. Batches come in the order of the
+topic; those of several topics, or partitions, come one topic after the other.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Protocol, Unpack
+
+import pyarrow as pa
+
+from magnetar.arrow.errors import OptionError, SchemaMismatchError, refusals_typed
+from magnetar.arrow.ordered_batches import OrderedBatches
+from magnetar.arrow.request import ReadArguments, Request, checked
+from magnetar.arrow.shared import ReadsInTurn
+from magnetar.arrow.slice_jobs import SliceJob, all_columns, batches_of
+from magnetar.arrow.worker_process import WorkerProcess
+from magnetar.sdk.spark.driver import SourceDriver
+from magnetar.sdk.spark.slices import Slice, ValueSchema
+from magnetar.sdk.spark.topic_schema import value_schema_of
+from magnetar.sdk.spark.topic_states import TopicState
+from magnetar.sdk.wire.topic_name import TopicName
+
+_log = logging.getLogger(__name__)
+
+_HOLD_S = 3_600
+"""How long brokers take the topics for used, from when a read is planned: who reads from bookies is
+connected to no broker."""
+
+_UNREAD_LINES_MAX = 10
+
+
+def read(topic: str | Sequence[str], **arguments: Unpack[ReadArguments]) -> pa.RecordBatchReader:
+    """Read a topic, or several with one schema, as a stream of Arrow record batches.
+
+    The read is bounded: it ends with the last message that is confirmed when it begins, or earlier
+    if `end` says so. What is published later is not part of it. Messages come in the order of the
+    topic; partitions, and several topics, come one after the other. Aborted transactions are left
+    out, and so is all that follows the first open one.
+
+    A RecordBatchReader is read once, by one thread at a time. Close it if you do not read it to its
+    end.
+
+    Args:
+        topic: a name, or several. A partitioned topic is all its partitions.
+        arguments: where to read and what: see `ReadArguments`.
+
+    Raises:
+        OptionError: an argument that is not allowed.
+        TopicNotFoundError, OffsetError, AccessDeniedError, SchemaMismatchError, DataLossError,
+        UnreachableError: found while the read is planned, or later, by the reader.
+        CorruptDataError, MemoryLimitError, WorkerLostError: by the reader.
+    """
+    return scan(topic, **arguments).reader()
+
+
+def scan(topic: str | Sequence[str], **arguments: Unpack[ReadArguments]) -> "Scan":
+    """Describe a read that begins later, and may be read several times.
+
+    Arguments as in `read`. No server is asked yet.
+
+    Raises:
+        OptionError: an argument that is not allowed.
+    """
+    return Scan(checked(topic, arguments))
+
+
+class Scan:
+    """A read that has not begun. Each use of it is a read of its own, which ends with the last
+    message that is confirmed then.
+
+    Whatever takes Arrow streams takes a scan: `polars.DataFrame(scan)`, `pyarrow.table(scan)`.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, by the newest schema of the topic. Asks the servers each time.
+
+        Raises:
+            TopicNotFoundError, AccessDeniedError, SchemaMismatchError, UnreachableError
+        """
+        with _driver(self._request) as driver:
+            return _planned_columns(self._request, driver, driver.topics())[1]
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Begin the read: see `read`, also for what it raises."""
+        with _driver(self._request) as driver:
+            states = driver.topics(hold_s=_HOLD_S)
+            _warn_of_missing(states)
+            value_schema, schema = _planned_columns(self._request, driver, states)
+            slices = driver.slices(states, driver.starts(states), driver.ends(states), value_schema)
+        names = tuple(schema.names)
+        jobs = [SliceJob(each, names, self._request.rows) for each in sorted(slices, key=_order)]
+        return pa.RecordBatchReader.from_batches(schema, _batches(self._request, jobs))
+
+    def table(self) -> pa.Table:
+        """All of it at once: see `read`, also for what it raises."""
+        return self.reader().read_all()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The read as an Arrow C stream, for other libraries."""
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+
+@contextmanager
+def _driver(request: Request) -> Iterator[SourceDriver]:
+    driver = SourceDriver(request.source)
+    try:
+        with refusals_typed():
+            yield driver
+    finally:
+        driver.close()
+
+
+def _planned_columns(
+    request: Request, driver: SourceDriver, states: Mapping[str, TopicState]
+) -> tuple[ValueSchema, pa.Schema]:
+    """The schema of the values, and the columns that are wanted.
+
+    Raises:
+        SchemaMismatchError: the topics have different ones, or the definition cannot be read.
+        OptionError: there is no such column.
+    """
+    value_schema = ValueSchema()
+    if request.decodes:
+        try:
+            value_schema = value_schema_of(driver.schemas, states)
+        except SchemaMismatchError as error:
+            raise SchemaMismatchError(
+                "the topics do not have one schema: read each by itself, or all of them with "
+                f"decode=False ({error})"
+            ) from error
+    known = all_columns(value_schema, request.source.settings.mode)
+    if request.columns is None:
+        return value_schema, known
+    unknown = [name for name in request.columns if name not in known.names]
+    if unknown:
+        raise OptionError(
+            "columns", f"there is no column {unknown[0]!r}; there are {', '.join(known.names)}"
+        )
+    return value_schema, pa.schema([known.field(name) for name in dict.fromkeys(request.columns)])
+
+
+def _order(wanted: Slice) -> tuple[str, int]:
+    """Partitions by their numbers. Slices of one topic are in order already."""
+    return str(TopicName.parse(wanted.topic).partitioned), wanted.partition
+
+
+def _warn_of_missing(states: Mapping[str, TopicState]) -> None:
+    """Tell of partitions that nobody has, and of what a read of objects alone cannot see."""
+    told = [
+        f"{name} does not exist: it was deleted, or was not made yet; the read goes on without it"
+        for name, state in states.items()
+        if not state.is_there
+    ]
+    told += [f"{name}: {state.unread}" for name, state in states.items() if state.unread]
+    for line in told[:_UNREAD_LINES_MAX]:
+        _log.warning("%s", line)
+    if len(told) > _UNREAD_LINES_MAX:
+        _log.warning("%d topics or partitions are not read in full", len(told))
+
+
+class _Worker(Protocol):
+    """Reads slices, one after the other."""
+
+    def batches(self, job: SliceJob) -> Generator[pa.RecordBatch, None, None]: ...
+
+    def close(self) -> None: ...
+
+
+class _ThreadWorker:
+    """Reads in the thread that asks it."""
+
+    def __init__(self) -> None:
+        self._reads = ReadsInTurn()
+
+    def batches(self, job: SliceJob) -> Generator[pa.RecordBatch, None, None]:
+        return batches_of(job, self._reads)
+
+    def close(self) -> None:
+        self._reads.close()
+
+
+def _batches(request: Request, jobs: Sequence[SliceJob]) -> Iterator[pa.RecordBatch]:
+    """Read all slices, and give their batches in order. Workers begin with the first batch."""
+    order = OrderedBatches(len(jobs), bytes_max=request.queue_bytes_max)
+    kind = WorkerProcess if request.uses_processes else _ThreadWorker
+    for number in range(min(request.workers, len(jobs))):
+        threading.Thread(
+            target=_work, args=(order, jobs, kind), name=f"arrow-{number}", daemon=True
+        ).start()
+    try:
+        while (batch := order.take()) is not None:
+            yield batch
+    finally:
+        order.close()
+
+
+def _work(order: OrderedBatches, jobs: Sequence[SliceJob], kind: Callable[[], _Worker]) -> None:
+    """Read slice after slice, until there is none left or nobody wants them."""
+    worker: _Worker | None = None
+    try:
+        while (number := order.begin()) is not None:
+            try:
+                worker = worker or kind()
+                with closing(worker.batches(jobs[number])) as batches:
+                    for batch in batches:
+                        if not order.put(number, batch):
+                            return
+            except BaseException as error:  # noqa: BLE001 - it is the consumer's
+                # Slices behind this one are not wanted any more, and those before it are begun.
+                order.end(number, error)
+                return
+            order.end(number)
+    finally:
+        if worker is not None:
+            worker.close()

@@ -1,0 +1,235 @@
+"""What a caller wants to read, checked: arguments of Python into the options of a source."""
+
+import difflib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypedDict
+
+from magnetar.arrow.errors import OptionError
+from magnetar.arrow.slice_jobs import RowFilter
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.spark.offsets import shown_id
+from magnetar.sdk.spark.options import shown
+from magnetar.sdk.spark.slices import FAILFAST
+from magnetar.sdk.spark.source_options import SourceOptions
+from magnetar.sdk.wire.errors import TopicNameError
+from magnetar.sdk.wire.topic_name import TopicName
+
+Place = str | int | datetime | bytes | MessageId | Mapping[str, str | bytes | MessageId]
+"""Where to begin or end: `earliest`, `latest`, the id of a message as `ledger:entry`, as bytes or
+as `MessageId`, one for each topic, or a publish time as datetime or in milliseconds since 1970."""
+
+MEMORY_BYTES = 256 << 20
+"""Of a read that does not say otherwise."""
+
+MEMORY_BYTES_PER_WORKER_MIN = 32 << 20
+"""Enough for what a worker has under way, and for messages of the largest size that brokers take
+by default."""
+
+WORKERS_MAX = 256
+
+_QUEUE_SHARE = 2
+"""Half of the memory is for batches that wait for the caller."""
+
+_MESSAGE_SHARE = 4
+"""A message, or a batch of its producer, may have a quarter of its worker's share."""
+
+_SLICE_BYTES_MIN, _SLICE_BYTES_MAX = 1 << 20, 32 << 20
+
+_ARGUMENT_OF: Mapping[str, str] = {
+    "service.url": "service_url",
+    "admin.url": "admin_url",
+    "metadata.url": "metadata_url",
+    "startingOffsets": "start",
+    "startingTime": "start",
+    "endingOffsets": "end",
+    "endingTime": "end",
+    "topics": "topic",
+}
+"""Options of the source that are arguments here, by other names."""
+
+_ARGUMENTS: Mapping[str, str] = {
+    "topicspattern": "topic, a list of names",
+    **{name: name for name in ("topic", "authentication", "objects", "mode")},
+    **{option.lower(): argument for option, argument in _ARGUMENT_OF.items()},
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A read, checked as far as it can be without asking a server."""
+
+    source: SourceOptions
+    columns: tuple[str, ...] | None
+    """None: all of them."""
+    rows: RowFilter
+    decodes: bool
+    workers: int
+    uses_processes: bool
+    memory_bytes: int
+
+    @property
+    def queue_bytes_max(self) -> int:
+        """What may wait for the caller."""
+        return self.memory_bytes // _QUEUE_SHARE
+
+
+class ReadArguments(TypedDict, total=False):
+    """Arguments of `read` and `scan`, beside the topic. All may be left out, but that a read needs
+    either `service_url` and `admin_url`, or `objects`."""
+
+    service_url: str
+    """Brokers: `pulsar://host:port,…` or `pulsar+ssl://…`."""
+    admin_url: str
+    """HTTP interface of the brokers: `http://host:port,…`."""
+    metadata_url: str
+    """The metadata store, as brokers have it. With it entries are read straight from the bookies;
+    without it, or where no bookie answers, through brokers."""
+    objects: str
+    """Instead of these three: URL of an object store. No server is asked."""
+    authentication: str
+    """`token:TOKEN`, `token:file:PATH`, `basic:USER:PASSWORD` or `tls`; default: none."""
+    start: Place
+    """The first message; default `earliest`. A time means the first message that was published then
+    or later, and leaves out earlier ones behind it; without a zone it is UTC. Of a partitioned
+    topic, ids are given for each partition, by its name."""
+    end: Place
+    """The last message; default `latest`: the last one that is confirmed when the read begins. A
+    time is inclusive."""
+    columns: Sequence[str] | None
+    """Names of the columns that are wanted; default: all."""
+    keys: Collection[str | bytes] | None
+    """Only messages with one of these keys; default: all."""
+    decode: bool
+    """Make columns of the values by the topic's schema: the default. False: one column `value` with
+    the bytes, whatever the schema is."""
+    mode: str
+    """What becomes of messages that cannot be read, or whose value is not of its schema:
+    `FAILFAST`, the default, raises; `PERMISSIVE` gives null and a column `__error`; `DROPMALFORMED`
+    leaves them out."""
+    workers: int
+    """How many slices are read at once; default 1."""
+    processes: bool
+    """Workers are processes, and not threads: Python decodes in one thread at a time. Default
+    False."""
+    memory_bytes: int
+    """What is held at once, in bytes; default `MEMORY_BYTES`. Half of it is for batches that wait
+    for the caller, and a share of it for each worker. What the caller keeps does not count."""
+    options: Mapping[str, str]
+    """Further ones by their names in the Spark source (docs/spark.md), such as
+    `{"failOnDataLoss": "false"}`."""
+
+
+def checked(topic: str | Sequence[str], arguments: ReadArguments) -> Request:
+    """
+    Raises:
+        OptionError: with one line that names the argument and what is allowed.
+    """
+    unknown = sorted(set(arguments) - set(ReadArguments.__annotations__))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], ReadArguments.__annotations__, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise OptionError(unknown[0], f"there is no argument of this name{hint}")
+    _check_bounds(arguments)
+    try:
+        source = SourceOptions.read(_source_options(topic, arguments), is_stream=False)
+    except OptionError as error:
+        problem = str(error).removeprefix(f"option {error.name}: ")
+        raise OptionError(_ARGUMENT_OF.get(error.name, error.name), problem) from None
+    columns, keys = arguments.get("columns"), arguments.get("keys")
+    return Request(
+        source,
+        None if columns is None else tuple(columns),
+        RowFilter(
+            None if keys is None else frozenset(map(_key, keys)),
+            source.starting_ms,
+            source.ending_ms,
+        ),
+        arguments.get("decode", True),
+        arguments.get("workers", 1),
+        arguments.get("processes", False),
+        arguments.get("memory_bytes", MEMORY_BYTES),
+    )
+
+
+def _check_bounds(arguments: ReadArguments) -> None:
+    workers = arguments.get("workers", 1)
+    memory_bytes = arguments.get("memory_bytes", MEMORY_BYTES)
+    columns, options = arguments.get("columns"), arguments.get("options", {})
+    if not 1 <= workers <= WORKERS_MAX:
+        raise OptionError("workers", f"{workers} is not from 1 to {WORKERS_MAX}")
+    least = workers * MEMORY_BYTES_PER_WORKER_MIN
+    if memory_bytes < least:
+        raise OptionError(
+            "memory_bytes",
+            f"{memory_bytes} is too little for {workers} workers, which need {least}: give more "
+            f"memory, or fewer workers",
+        )
+    if isinstance(columns, str) or (columns is not None and not columns):
+        raise OptionError("columns", "it is a list of at least one name, or None for all columns")
+    if isinstance(arguments.get("keys"), str | bytes):
+        raise OptionError("keys", "it is a collection of keys; for one key write [key]")
+    for name in options:
+        if argument := _ARGUMENTS.get(name.lower()):
+            raise OptionError("options", f"{shown(name)} is an argument of its own: {argument}")
+
+
+def _source_options(topic: str | Sequence[str], arguments: ReadArguments) -> dict[str, str]:
+    share = arguments.get("memory_bytes", MEMORY_BYTES) // arguments.get("workers", 1)
+    slice_bytes = min(max(share // 8, _SLICE_BYTES_MIN), _SLICE_BYTES_MAX)
+    given = {
+        "service.url": arguments.get("service_url", ""),
+        "admin.url": arguments.get("admin_url", ""),
+        "metadata.url": arguments.get("metadata_url", ""),
+        "objects": arguments.get("objects", ""),
+        "authentication": arguments.get("authentication", ""),
+    }
+    selected = {"topic": topic} if isinstance(topic, str) else {"topics": ",".join(topic)}
+    return {
+        "sliceBytes": str(slice_bytes),
+        "maxDecompressedBytes": str(share // _MESSAGE_SHARE),
+        "maxChunkedBytes": str(share // _MESSAGE_SHARE),
+        **arguments.get("options", {}),
+        **{name: value for name, value in given.items() if value},
+        **selected,
+        "mode": arguments.get("mode", FAILFAST),
+        **_place(topic, "start", arguments.get("start", "earliest"), "starting"),
+        **_place(topic, "end", arguments.get("end", "latest"), "ending"),
+    }
+
+
+def _place(topic: str | Sequence[str], argument: str, place: Place, prefix: str) -> dict[str, str]:
+    """The option that says it: `prefix` with `Time` or `Offsets`."""
+    if isinstance(place, datetime):
+        moment = place if place.tzinfo else place.replace(tzinfo=UTC)
+        return {f"{prefix}Time": str(int(moment.timestamp() * 1000))}
+    if isinstance(place, int):
+        return {f"{prefix}Time": str(place)}
+    if isinstance(place, str) and place.lower() in ("earliest", "latest"):
+        return {f"{prefix}Offsets": place}
+    if isinstance(place, Mapping):
+        ids = {name: _id_text(each) for name, each in place.items()}
+    elif isinstance(topic, str):
+        ids = {topic: _id_text(place)}
+    else:
+        raise OptionError(argument, "with several topics it is a message id for each of them")
+    return {f"{prefix}Offsets": _as_json(argument, ids)}
+
+
+def _id_text(place: str | bytes | MessageId) -> str:
+    if isinstance(place, MessageId):
+        return shown_id(place)
+    return place.hex() if isinstance(place, bytes) else place
+
+
+def _as_json(argument: str, ids: Mapping[str, str]) -> str:
+    try:
+        return json.dumps({str(TopicName.parse(topic)): text for topic, text in ids.items()})
+    except TopicNameError as error:
+        raise OptionError(argument, str(error)) from None
+
+
+def _key(key: str | bytes) -> bytes:
+    return key.encode() if isinstance(key, str) else bytes(key)

@@ -1,0 +1,89 @@
+"""What reading by Arrow and reading by Spark have in common: slices, the reading of entries,
+messages and rows. Decision 38 says how the two become one.
+"""
+
+import pyarrow as pa
+
+from magnetar.arrow.column_types import is_record, value_type
+from magnetar.arrow.errors import CorruptDataError, MemoryLimitError
+from magnetar.sdk.spark.arrow_rows import ArrowRows
+from magnetar.sdk.spark.entries import EntryRows
+from magnetar.sdk.spark.slice_reader import Reads, ReadsInTurn, SliceReader
+from magnetar.sdk.spark.slices import Slice, ValueSchema
+from magnetar.sdk.spark.stored_values import StoredColumn, ValueColumns
+from magnetar.sdk.spark.structured_values import StructuredValues
+from magnetar.sdk.wire.errors import SdkError
+from magnetar.sdk.wire.frames import split_payload
+
+__all__ = ["ReadsInTurn", "rows_of", "slice_rows", "stored_column", "structured_values"]
+
+
+def rows_of(schema: pa.Schema, wanted: Slice, values: ValueColumns) -> ArrowRows:
+    """What collects rows of these columns; `values` makes those that are no metadata."""
+    return ArrowRows(
+        schema,
+        topic=wanted.topic,
+        partition=wanted.partition,
+        values=values,
+        mode=wanted.settings.mode,
+    )
+
+
+def stored_column(kind: pa.DataType) -> StoredColumn:
+    """Values as they are: bytes or text."""
+    return StoredColumn(kind)
+
+
+def structured_values(wanted: pa.Schema, schema: ValueSchema) -> StructuredValues:
+    """Columns of JSON and AVRO values.
+
+    Raises:
+        SchemaMismatchError: a definition that cannot be read.
+    """
+    return StructuredValues(wanted, schema, is_record=is_record(schema, value_type(schema)))
+
+
+def slice_rows(wanted: Slice, rows: ArrowRows, reads: Reads) -> SliceReader:
+    """The rows of one slice."""
+    return SliceReader(wanted, rows, reads, entries=_BoundedEntryRows)
+
+
+class _BoundedEntryRows(EntryRows):
+    """Tells messages that are too large from those that are damaged."""
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        payload: bytes,
+        *,
+        skip_through: int = -1,
+        stop_at: int = -1,
+    ) -> None:
+        """Add the messages of an entry, as `EntryRows.add` does.
+
+        Raises:
+            MemoryLimitError: it is larger than the reader may hold.
+            CorruptDataError, HeadlessMessageError, UnreachableError
+        """
+        try:
+            super().add(ledger_id, entry_id, payload, skip_through=skip_through, stop_at=stop_at)
+        except CorruptDataError as error:
+            size, limit = self._size_of(payload)
+            if size <= limit:
+                raise
+            raise MemoryLimitError(
+                f"{self._topic}: message {ledger_id}:{entry_id} has {size} bytes, and this reader "
+                f"takes {limit}: raise memory_bytes, or read with fewer workers"
+            ) from error
+
+    def _size_of(self, payload: bytes) -> tuple[int, int]:
+        """How large the message is that ends here, and how large it may be."""
+        try:
+            metadata, _ = split_payload(payload)
+        except SdkError:  # what is wrong with it was said already
+            return 0, 0
+        if metadata.num_chunks_from_msg > 1:
+            whole = max(metadata.total_chunk_msg_size, metadata.uncompressed_size)
+            return whole, self._chunked_bytes_max
+        return metadata.uncompressed_size, self._decompressed_bytes_max

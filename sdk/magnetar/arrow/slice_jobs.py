@@ -1,0 +1,90 @@
+"""A slice of a topic into Arrow batches: what one worker does with one share of the work."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from magnetar.arrow.column_types import (
+    ERROR_FIELD,
+    KEY,
+    METADATA_FIELDS,
+    PUBLISH_TIME,
+    value_fields,
+)
+from magnetar.arrow.errors import refusals_typed
+from magnetar.arrow.shared import ReadsInTurn, rows_of, slice_rows
+from magnetar.arrow.values import value_columns
+from magnetar.sdk.spark.slices import PERMISSIVE, Slice, ValueSchema
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """Bounds of the rows that are wanted; None: no matter which."""
+
+    keys: frozenset[bytes] | None = None
+    from_ms: int | None = None
+    """Publish time, inclusive."""
+    through_ms: int | None = None
+    """Publish time, inclusive."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that it looks at."""
+        by_time = self.from_ms is not None or self.through_ms is not None
+        return (*((KEY,) if self.keys is not None else ()), *((PUBLISH_TIME,) if by_time else ()))
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that are wanted."""
+        if self.keys is not None:
+            keys = pa.array(sorted(self.keys), pa.binary())
+            batch = batch.filter(pc.is_in(batch.column(KEY), value_set=keys))
+        if self.from_ms is not None:
+            batch = batch.filter(pc.greater_equal(_times(batch), self.from_ms * 1_000))
+        if self.through_ms is not None:
+            batch = batch.filter(pc.less(_times(batch), (self.through_ms + 1) * 1_000))
+        return batch
+
+
+def _times(batch: pa.RecordBatch) -> pa.Array:
+    return batch.column(PUBLISH_TIME).view(pa.int64())
+
+
+@dataclass(frozen=True, slots=True)
+class SliceJob:
+    """One share of the work. Pickled to worker processes."""
+
+    wanted: Slice
+    names: tuple[str, ...]
+    """Of the columns."""
+    rows: RowFilter = RowFilter()
+
+
+def all_columns(schema: ValueSchema, mode: str) -> pa.Schema:
+    """The columns that there are: those of the values, then those of every message.
+
+    Raises:
+        SchemaMismatchError: a definition that cannot be read.
+    """
+    error = [ERROR_FIELD] if mode == PERMISSIVE else []
+    return pa.schema([*value_fields(schema), *METADATA_FIELDS, *error])
+
+
+def batches_of(job: SliceJob, reads: ReadsInTurn) -> Generator[pa.RecordBatch, None, None]:
+    """The rows of a slice that are wanted, in order.
+
+    Raises:
+        DataLossError, CorruptDataError, MemoryLimitError, SchemaMismatchError, UnreachableError,
+        AccessDeniedError
+    """
+    wanted = job.wanted
+    known = all_columns(wanted.value_schema, wanted.settings.mode)
+    names = tuple(dict.fromkeys((*job.names, *job.rows.names)))
+    schema = pa.schema([known.field(name) for name in names])
+    rows = rows_of(schema, wanted, value_columns(names, wanted.value_schema))
+    with refusals_typed():
+        for batch in slice_rows(wanted, rows, reads.of(wanted)).batches():
+            found = job.rows.rows(batch)
+            if found.num_rows:
+                yield found.select(list(job.names))

@@ -1,0 +1,164 @@
+"""Reading topics by `magnetar.arrow`: rows per second of one worker and of two processes, of raw
+values and of decoded AVRO, beside the SDK's consumer on the same topic; and what memory it takes.
+
+The server runs beside it on the same processors, and is asked for blocks of a megabyte only.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from typing import Any, Final
+
+from magnetar.sdk import Client, ProducerSettings
+from magnetar.sdk.schemas import AvroObjectSchema
+from tests.bench import load
+from tests.bench.report import FULL, Effort, Figure, Report
+from tests.http_calls import admin
+from tests.processes import ROOT, magnetar_environment
+from tests.standalone import Standalone
+
+_RAW: Final = "persistent://public/default/arrow-bench-raw"
+_AVRO: Final = "persistent://public/default/arrow-bench-avro"
+_ROWS, _ROWS_QUICK = 10_000_000, 300_000
+_RAW_MIN, _AVRO_MIN, _RATIO_MIN = 1_000_000, 400_000, 1.7
+_MEMORY_BYTES = 128 << 20
+_RESIDENT_BYTES_MAX = _MEMORY_BYTES + (200 << 20)
+"""The limit, and what Python, pyarrow and numpy take by themselves."""
+
+_BATCH = 1_000
+_AT_ONCE = 100_000
+_TIMEOUT_S = 1_800
+
+_ORDER: Final = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "customer", "type": "string"},
+        {"name": "amount", "type": "double"},
+        {"name": "quantity", "type": "int"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "note", "type": ["null", "string"]},
+    ],
+}
+
+
+class ArrowBench:
+    """Adds its figures to the report."""
+
+    def __init__(self, report: Report, effort: Effort) -> None:
+        self._report = report
+        is_full = effort is FULL
+        self._rows = _ROWS if is_full else _ROWS_QUICK
+        self._repeats = 3 if is_full else 1
+
+    def arrow(self) -> None:
+        """Raw values, then AVRO."""
+        with Standalone(self._report.directory / "arrow") as server:
+            admin(
+                server,
+                "POST",
+                "namespaces/public/default/inactiveTopicPolicies",
+                {
+                    "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+                    "maxInactiveDurationSeconds": 3_600,
+                    "deleteWhileInactive": False,
+                },
+            )
+            load.produce(server.url, _RAW, messages=self._rows, size=100, batch=_BATCH)
+            asyncio.run(_publish_orders(server.url, self._rows))
+            for topic, name, least in (
+                (_RAW, "raw values, 100 B", _RAW_MIN),
+                (_AVRO, "AVRO, decoded", _AVRO_MIN),
+            ):
+                self._reads(server, topic, name, least)
+
+    def _reads(self, server: Standalone, topic: str, name: str, least: int) -> None:
+        one = self._read(server, topic, workers=1)
+        beside = load.consume(server.url, topic, messages=self._rows).msgs_per_s
+        rate = one["rows_per_s"]
+        self._report.add(
+            Figure(
+                name=f"Arrow reads {name}, one worker",
+                unit="rows/s",
+                value=round(rate),
+                target=f">= {least:,}",
+                met=rate >= least,
+                ratio=round(rate / beside, 2),
+                beside="the SDK's consumer",
+                beside_value=round(beside),
+                runs=one["runs"],
+                details={"rows_per_cpu_s": round(one["rows_per_cpu_s"])},
+            )
+        )
+        two = self._read(server, topic, workers=2, processes=True)
+        ratio = two["rows_per_s"] / rate
+        self._report.add(
+            Figure(
+                name=f"Arrow reads {name}, two processes to one worker",
+                unit="x",
+                value=round(ratio, 2),
+                target=f">= {_RATIO_MIN}",
+                met=ratio >= _RATIO_MIN,
+                runs=two["runs"],
+                details={"rows_per_cpu_s": round(two["rows_per_cpu_s"])},
+            )
+        )
+        self._report.add_limit(
+            f"Arrow reads {name}, memory with a limit of {_MEMORY_BYTES >> 20} MiB",
+            "MB",
+            [one["resident_peak_bytes"] / 1e6],
+            limit=_RESIDENT_BYTES_MAX / 1e6,
+        )
+
+    def _read(self, server: Standalone, topic: str, **how: Any) -> dict[str, Any]:
+        work = {
+            "topic": topic,
+            "repeats": self._repeats,
+            "processors": sorted(os.sched_getaffinity(0)),
+            "arguments": {
+                "service_url": server.url,
+                "admin_url": server.http_url,
+                "metadata_url": server.metadata_url,
+                "memory_bytes": _MEMORY_BYTES,
+                **how,
+            },
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.bench.arrow_load", json.dumps(work)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=magnetar_environment(),
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise load.LoadFailedError(done.stderr[-2_000:])
+        found: dict[str, Any] = json.loads(done.stdout)
+        assert found["rows"] == self._rows, (found["rows"], self._rows)
+        return found
+
+
+async def _publish_orders(url: str, rows: int) -> None:
+    settings = ProducerSettings(batching=True, batch_messages_max=_BATCH)
+    async with Client(url) as client:
+        producer = await client.producer(_AVRO, settings, schema=AvroObjectSchema(_ORDER))
+        for first in range(0, rows, _AT_ONCE):
+            await producer.send_many(
+                [_order(number) for number in range(first, min(first + _AT_ONCE, rows))]
+            )
+        await producer.flush()
+
+
+def _order(number: int) -> dict[str, object]:
+    return {
+        "id": number,
+        "customer": f"customer {number % 10_007}",
+        "amount": number / 7,
+        "quantity": number % 100,
+        "at": 1_700_000_000_000 + number,
+        "note": None if number % 3 else "a note of some length",
+    }

@@ -1,0 +1,140 @@
+"""What is wrong with an argument is said in one line that names it, before a server is asked."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from magnetar.arrow.errors import OptionError
+from magnetar.arrow.request import (
+    MEMORY_BYTES,
+    MEMORY_BYTES_PER_WORKER_MIN,
+    WORKERS_MAX,
+    Request,
+    checked,
+)
+from magnetar.sdk.message_id import MessageId
+
+TOPIC = "persistent://public/default/t"
+
+
+def _request(topic: Any = "t", **arguments: Any) -> Request:
+    where = {"service_url": "pulsar://h:1", "admin_url": "http://h:2"}
+    return checked(topic, {**where, **arguments})  # type: ignore[typeddict-item]
+
+
+def test_a_read_without_further_arguments_is_of_everything() -> None:
+    request = _request()
+    assert [str(each) for each in request.source.selection.topics] == [TOPIC]
+    assert (request.source.starting.word, request.source.ending.word) == ("earliest", "latest")
+    assert (request.columns, request.rows.names, request.decodes) == (None, (), True)
+    assert (request.workers, request.uses_processes) == (1, False)
+    assert not request.source.reads_bookies
+    assert _request(metadata_url="zk://z:1/m").source.reads_bookies
+
+
+def test_several_topics_are_a_list() -> None:
+    assert len(_request(["a", "b"]).source.selection.topics) == 2
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("12:3", MessageId(12, 3)),
+        (MessageId(12, 3), MessageId(12, 3)),
+        (MessageId(12, 3, batch_index=4), MessageId(12, 3, batch_index=4)),
+        (MessageId(12, 3).to_bytes(), MessageId(12, 3)),
+        ({"t": "12:3"}, MessageId(12, 3)),
+        ({TOPIC: MessageId(12, 3)}, MessageId(12, 3)),
+    ],
+)
+def test_a_place_is_a_message_id_in_any_form(place: Any, expected: MessageId) -> None:
+    for found in (_request(start=place).source.starting, _request(end=place).source.ending):
+        at = found.of(TOPIC)
+        assert at is not None
+        assert (at.ledger_id, at.entry_id, at.batch_index) == (
+            expected.ledger_id, expected.entry_id, expected.batch_index,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        1_767_225_600_000,
+        datetime(2026, 1, 1),
+        datetime(2026, 1, 1, tzinfo=UTC),
+        datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))),
+    ],
+)
+def test_a_place_is_a_time_in_any_form(place: Any) -> None:
+    request = _request(start=place, end=place)
+    assert request.source.starting_ms == request.source.ending_ms == 1_767_225_600_000
+    assert request.rows.from_ms == request.rows.through_ms == 1_767_225_600_000
+
+
+def test_keys_are_text_or_bytes() -> None:
+    assert _request(keys=["a", b"b"]).rows.keys == frozenset({b"a", b"b"})
+    assert _request(keys=[]).rows.keys == frozenset()
+
+
+def test_memory_is_shared_out() -> None:
+    request = _request(workers=2, memory_bytes=256 << 20)
+    assert request.queue_bytes_max == 128 << 20
+    assert request.source.settings.decompressed_bytes_max == 32 << 20
+    assert request.source.settings.chunked_bytes_max == 32 << 20
+    assert request.source.slice_bytes == 16 << 20
+    assert _request(options={"sliceBytes": "5000000"}).source.slice_bytes == 5_000_000
+
+
+def test_memory_has_a_least_for_each_worker() -> None:
+    least = 4 * MEMORY_BYTES_PER_WORKER_MIN
+    assert _request(workers=4, memory_bytes=least).memory_bytes == least
+    with pytest.raises(OptionError, match=r"memory_bytes: .* too little for 4 workers"):
+        _request(workers=4, memory_bytes=least - 1)
+
+
+@pytest.mark.parametrize("workers", [1, WORKERS_MAX])
+def test_workers_are_bounded(workers: int) -> None:
+    memory_bytes = max(MEMORY_BYTES, workers * MEMORY_BYTES_PER_WORKER_MIN)
+    assert _request(workers=workers, memory_bytes=memory_bytes).workers == workers
+    with pytest.raises(OptionError, match="option workers"):
+        _request(workers=workers - 1 if workers == 1 else workers + 1, memory_bytes=1 << 60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"service_url": ""}, "option service_url: it is required"),
+        ({"service_url": "http://h"}, "option service_url: "),
+        ({"admin_url": ""}, "option admin_url: it is required"),
+        ({"metadata_url": "h:1"}, "option metadata_url: 'h:1' is not of the form"),
+        ({"authentication": "x"}, "option authentication: it is none, tls, token"),
+        ({"start": "1"}, "option start: .*'1' is not a message id"),
+        ({"start": {"t": 5}}, "option start: "),
+        ({"end": "earliest"}, "option end: "),
+        ({"start": 5, "end": 4}, "option end: it is before"),
+        ({"mode": "x"}, "option mode: 'x' is not allowed; it is one of FAILFAST"),
+        ({"columns": "a"}, "option columns: it is a list"),
+        ({"columns": []}, "option columns: it is a list"),
+        ({"keys": "a"}, "option keys: it is a collection"),
+        ({"options": {"startingTime": "5"}}, "option options: .* an argument of its own: start"),
+        ({"options": {"TOPIC": "x"}}, "option options: .* an argument of its own: topic"),
+        ({"options": {"sliceByte": "x"}}, "option slicebyte: .*did you mean sliceBytes"),
+        ({"column": ["a"]}, "option column: .*did you mean columns"),
+        ({"objects": "file:///x"}, "option service_url: it cannot be given together with objects"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        _request(**arguments)
+
+
+@pytest.mark.parametrize("topic", ["", "a/b", "non-persistent://public/default/t", []])
+def test_a_topic_that_cannot_be_read_is_named(topic: Any) -> None:
+    with pytest.raises(OptionError, match="option topic"):
+        _request(topic)
+
+
+def test_one_id_is_not_for_several_topics() -> None:
+    with pytest.raises(OptionError, match="option start: with several topics"):
+        _request(["a", "b"], start="1:2")

@@ -106,6 +106,16 @@ def test_a_topic_says_what_it_does_and_why_it_does_nothing(server: Standalone) -
     assert admin(server, "topics", "stats", "missing").status == 8
 
 
+def test_a_standalone_keeps_what_nobody_has_subscribed_to_unless_it_is_told_otherwise(
+    server: Standalone, tmp_path: Path
+) -> None:
+    command = ("brokers", "get-runtime-config", "--json")
+    assert json.loads(done(server, *command))["unsubscribed_retention"] == "True"
+    other = {"UNSUBSCRIBED_RETENTION": "false"}
+    with Standalone(tmp_path / "data", settings=other) as pulsars:
+        assert json.loads(done(pulsars, *command))["unsubscribed_retention"] == "False"
+
+
 def test_tenants_and_namespaces_are_made_and_taken_away(server: Standalone) -> None:
     done(server, "tenants", "create", "acme", "--admin-roles", "a, b")
     assert done(server, "tenants", "list").split() == ["acme", "public", "pulsar"]

@@ -116,6 +116,22 @@ def test_a_standalone_keeps_what_nobody_has_subscribed_to_unless_it_is_told_othe
         assert json.loads(done(pulsars, *command))["unsubscribed_retention"] == "False"
 
 
+def test_a_backlog_is_told_in_entries_and_about_in_messages(server: Standalone) -> None:
+    done(server, "topics", "create", "batched")
+    done(server, "subscriptions", "create", "batched", "slow", "--at", "earliest")
+    lines = "\n".join(map(str, range(300)))
+    ended = magnetar("produce", "batched", "--url", server.url, stdin=lines)
+    assert ended.status == 0, ended.stderr
+    stats = json.loads(done(server, "topics", "stats", "batched", "--json"))
+    found = stats["subscriptions"]["slow"]
+    assert found["msgBacklog"] < 300
+    assert found["backlogMessagesEstimate"] == 300
+    (line,) = [
+        each for each in done(server, "topics", "stats", "batched").splitlines() if "slow" in each
+    ]
+    assert "300" in line
+
+
 def test_tenants_and_namespaces_are_made_and_taken_away(server: Standalone) -> None:
     done(server, "tenants", "create", "acme", "--admin-roles", "a, b")
     assert done(server, "tenants", "list").split() == ["acme", "public", "pulsar"]

@@ -66,6 +66,7 @@ export function showSubscription({ frame, parts, signal }) {
     }
     const found = Object.hasOwn(stats.subscriptions, name) ? stats.subscriptions[name] : null;
     visible(trouble, !found);
+    for (const each of content.slice(1)) visible(each, Boolean(found));
     if (!found) {
       trouble.replaceChildren(`The topic has no subscription ${name} (any more). `, link(topicView(topic), "To the topic"));
       return;
@@ -81,7 +82,9 @@ export function showSubscription({ frame, parts, signal }) {
     tellFacts(facts, {
       Type: found.type || "–",
       Kept: found.isDurable ? "yes" : "no: it goes with its consumer",
-      Backlog: many(found.msgBacklog, "entry", "entries"),
+      Backlog: found.backlogMessagesEstimate >= 0
+        ? `about ${many(found.backlogMessagesEstimate, "message")} in ${many(found.msgBacklog, "entry", "entries")}`
+        : many(found.msgBacklog, "entry", "entries"),
       Unacknowledged: many(found.unackedMessages, "message"),
       Delayed: many(found.msgDelayed, "entry", "entries"),
       Expired: many(found.totalMsgExpired, "entry", "entries"),

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from playwright.sync_api import Request, expect
+from playwright.sync_api import Request, Route, expect
 
 from magnetar.sdk.blocking import Client
 from magnetar.sdk.schemas import INSTANT, AvroSchema
@@ -247,6 +247,36 @@ def test_what_does_not_exist_is_said_in_words_with_a_way_back(console: OpenConso
     tab.heading("shop/orders")
     tab.open("#/no/such/view")
     tab.sees("there is no such view")
+
+
+def test_a_subscription_that_is_not_there_offers_nothing_to_do(console: OpenConsole) -> None:
+    tab = console().open("#/subscription/persistent/shop/orders/placed/nope")
+    expect(tab.page.get_by_role("alert").first).to_contain_text("no subscription nope")
+    expect(tab.button("Delete")).to_be_hidden()
+    expect(tab.page.get_by_text("What happens")).to_be_hidden()
+    tab.open("#/subscription/persistent/shop/orders/placed/stuck")
+    expect(tab.page.get_by_text("What happens")).to_be_visible()
+
+
+def test_a_frozen_broker_is_told_of_while_its_answer_is_waited_for(console: OpenConsole) -> None:
+    tab = console()
+    held: list[Route] = []
+    is_frozen = True
+
+    def hold(route: Route) -> None:
+        if is_frozen:
+            held.append(route)
+        else:
+            route.continue_()
+
+    tab.open(f"{TOPIC}/placed")
+    expect(tab.row("Subscriptions", "audit")).to_be_visible()
+    tab.page.route("**/stats?*", hold)
+    tab.sees("The broker has not answered for 2 s")
+    is_frozen = False
+    for each in held:
+        each.continue_()
+    expect(tab.page.locator("#trouble")).to_be_hidden()
 
 
 def test_nothing_is_asked_while_nobody_looks_and_seldom_while_nobody_answers(

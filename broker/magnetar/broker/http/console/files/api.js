@@ -3,6 +3,8 @@
 // request on (X-Magnetar-Forward). Every request ends within a bound.
 
 const TIMEOUT_MS = 20_000;
+/** After so long without an answer the page says so, and waits on. */
+const LATE_MS = 2_000;
 const KEY = "magnetar.token";
 
 export const token = {
@@ -39,6 +41,9 @@ export const wordsOf = (error) => (error instanceof ApiError ? error.words : `Th
 /** Listeners for requests that were refused for want of a token. */
 export const onUnknown = new Set();
 
+/** Called when a request has waited for so many seconds: the broker may be frozen, or cut off. */
+export const onLate = new Set();
+
 /** A path out of names. Browsers take "." and ".." in paths for directions, encoded or not: a
  * request about such a name would be about something else. */
 export function path(...names) {
@@ -64,6 +69,9 @@ export async function ask(method, where, { body, signal, timeoutMs = TIMEOUT_MS 
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const signals = [AbortSignal.timeout(timeoutMs)];
   if (signal) signals.push(signal);
+  const late = setTimeout(() => {
+    if (!signal?.aborted) for (const listener of onLate) listener(LATE_MS / 1000);
+  }, LATE_MS);
   let answer;
   try {
     answer = await fetch(where, {
@@ -79,6 +87,8 @@ export async function ask(method, where, { body, signal, timeoutMs = TIMEOUT_MS 
     if (signal?.aborted) throw error;
     const isLate = error.name === "TimeoutError";
     throw new ApiError(0, isLate ? `no answer within ${timeoutMs / 1000} s` : "is it running?");
+  } finally {
+    clearTimeout(late);
   }
   if (answer.ok) return answer;
   let reason = answer.statusText || `status ${answer.status}`;

@@ -1,7 +1,7 @@
 // The console of a Magnetar broker: one page, a view per address behind the #. This file knows which
 // view is for which address, and what stands around them.
 
-import { onUnknown, token, wordsOf } from "./api.js";
+import { onLate, onUnknown, token, wordsOf } from "./api.js";
 import { showCluster } from "./cluster.js";
 import { askToken, tell } from "./dialogs.js";
 import { h, say, visible } from "./dom.js";
@@ -100,7 +100,12 @@ live.addEventListener("click", () => {
 
 onTrouble.add((error, waitMs) => {
   visible(trouble, Boolean(error));
-  if (error) say(trouble, `${wordsOf(error)} Trying again in ${Math.round(waitMs / 1000)} s.`);
+  if (error) say(trouble, `${wordsOf(error).replace(/[.]?$/, ".")} Trying again in ${Math.round(waitMs / 1000)} s.`);
+});
+
+onLate.add((seconds) => {
+  visible(trouble, true);
+  say(trouble, `The broker has not answered for ${seconds} s: what is shown is old. Waiting.`);
 });
 
 const credentials = document.getElementById("credentials");

@@ -132,6 +132,16 @@ def test_a_backlog_is_told_in_entries_and_about_in_messages(server: Standalone) 
     assert "300" in line
 
 
+def test_a_time_is_checked_before_anything_is_asked(server: Standalone) -> None:
+    ended = admin(server, "subscriptions", "reset-to-time", "orders", "made", "soon")
+    assert ended.status == 2
+    assert "bad TIMESTAMP 'soon'" in ended.stderr
+    ended = admin(server, "subscriptions", "expire", "orders", "made", "5x")
+    assert "bad SECONDS '5x'" in ended.stderr
+    ended = admin(server, "subscriptions", "expire", "orders", "made", "2m")
+    assert "older than 120 s of made?" in ended.stderr
+
+
 def test_tenants_and_namespaces_are_made_and_taken_away(server: Standalone) -> None:
     done(server, "tenants", "create", "acme", "--admin-roles", "a, b")
     assert done(server, "tenants", "list").split() == ["acme", "public", "pulsar"]
@@ -173,10 +183,12 @@ def test_policies_are_set_shown_and_removed_by_their_names(server: Standalone) -
     assert done(server, "topicPolicies", "get-message-ttl", "orders", "--applied") == "0\n"
     refused = admin(server, "namespaces", "set-message-ttl", "public/default", "soon")
     assert refused.status == 2
-    assert "JSON" in refused.stderr
+    assert "a duration" in refused.stderr
     assert admin(server, "namespaces", "set-message-ttl", "public/default", "-1").status != 0
-    shown = CliRunner().invoke(app, ["admin", "namespaces", "--help"]).stdout
-    assert "set-retention" in shown
+    done(server, "namespaces", "set-retention", "public/default", "--time", "3d", "--size", "10G")
+    shown = json.loads(done(server, "namespaces", "get-retention", "public/default"))
+    assert shown == {"retentionTimeInMinutes": 4320, "retentionSizeInMB": 10240}
+    done(server, "namespaces", "remove-retention", "public/default")
 
 
 def test_a_topic_is_compacted_and_says_what_came_of_it(server: Standalone) -> None:

@@ -1,6 +1,5 @@
 """The commands that measure: perf produce, perf consume, perf ledger."""
 
-import asyncio
 import json
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -174,6 +173,8 @@ def ledger(
 ) -> None:
     """Measure one ledger writer, directly on the bookies of a cluster."""
     configure_logging(LogLevel.WARNING, LogFormat.AUTO, stream=sys.stderr)
+    import asyncio
+
     import uvloop
 
     from magnetar.deploy.explain import explained

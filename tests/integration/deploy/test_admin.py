@@ -103,7 +103,7 @@ def test_a_topic_says_what_it_does_and_why_it_does_nothing(server: Standalone) -
     assert "no: no consumer is connected" in " ".join(shown.split())
     found = json.loads(done(server, "topics", "stats", "orders", "--json"))
     assert found["subscriptions"]["idle"]["whyIdle"] == "no_consumer"
-    assert admin(server, "topics", "stats", "missing").status == 8
+    assert admin(server, "topics", "stats", "missing").status == 14
 
 
 def test_a_standalone_keeps_what_nobody_has_subscribed_to_unless_it_is_told_otherwise(
@@ -154,7 +154,7 @@ def test_tenants_and_namespaces_are_made_and_taken_away(server: Standalone) -> N
     assert "has namespaces" in admin(server, "tenants", "delete", "acme", "--yes").stderr
     done(server, "namespaces", "delete", "acme/shop", "--yes")
     done(server, "tenants", "delete", "acme", "--yes")
-    assert admin(server, "tenants", "get", "acme").status == 8
+    assert admin(server, "tenants", "get", "acme").status == 14
 
 
 def test_policies_are_set_shown_and_removed_by_their_names(server: Standalone) -> None:
@@ -227,7 +227,7 @@ def test_a_bundle_is_split_where_one_says(server: Standalone) -> None:
         "0x20000000_0x40000000",
     ]
     again = admin(server, *split, bundle)
-    assert again.status == 8
+    assert again.status == 13
     assert f"no bundle {bundle}" in again.stderr
 
 
@@ -236,9 +236,9 @@ def test_a_bundle_is_split_where_one_says(server: Standalone) -> None:
     [
         (("lookup", "a/b"), 2, "a/b"),
         (("namespaces", "bundles", "public"), 2, "tenant/namespace"),
-        (("namespaces", "bundles", "public/nowhere"), 8, "does not exist"),
+        (("namespaces", "bundles", "public/nowhere"), 14, "does not exist"),
         (("namespaces", "unload", "public/default", "--destination", "x", "--yes"), 2, "--bundle"),
-        (("topics", "unload", "missing", "--yes"), 8, "not found"),
+        (("topics", "unload", "missing", "--yes"), 14, "not found"),
         (("namespaces", "split-bundle", "a/b", "--bundle", "x", "--by", "magic"), 2, "magic"),
     ],
 )

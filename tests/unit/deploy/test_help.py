@@ -34,6 +34,8 @@ print("imported:", *sorted(sys.modules))
         "produce --help",
         "perf produce --help",
         "cluster --help",
+        "doctor --help",
+        "context set --help",
         "admin namespaces --help",
         "admin namespaces set-retention --help",
         "admin topicPolicies --help",

@@ -21,4 +21,8 @@ if ! "$python" -m pip config list | grep -Eq '\.((extra-)?index-url|no-index)=';
         echo "uv could not install this; pip tries." >&2
     fi
 fi
-exec "$python" -m pip install --quiet --use-pep517 "$@"
+"$python" -m pip install --quiet --use-pep517 "$@" && exit 0
+status=$?
+echo "Nothing was installed: see above. Without a network, fetch the wheels elsewhere (pip download --dest DIR)," >&2
+echo "then have PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR in the environment." >&2
+exit $status

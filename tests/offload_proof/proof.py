@@ -117,6 +117,7 @@ def _environment(plan: Plan, store: Store) -> dict[str, str]:
         "RETENTION_MINUTES": "-1",
         "RETENTION_MIB": "-1",
         "RETENTION_CHECK_INTERVAL_S": "0.5",
+        "UNSUBSCRIBED_RETENTION": "false",
         "OBJECT_STORES": json.dumps([store.settings]),
         "OFFLOAD_STORE": "main",
         "OFFLOAD_CHECK_INTERVAL_S": "0.2",

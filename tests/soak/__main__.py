@@ -21,8 +21,12 @@ from tests.standalone import EXCEPTION_MARKS, Standalone
 
 _SAMPLE_S = 5.0
 _JUDGES_MEMORY_FROM_MINUTES = 30.0
-_SETTINGS = {"LEDGER_ENTRIES_MAX": "1000", "LEDGER_AGE_MIN_S": "0"}
-"""Ledgers end, are trimmed and deleted all the time."""
+_SETTINGS = {
+    "LEDGER_ENTRIES_MAX": "1000",
+    "LEDGER_AGE_MIN_S": "0",
+    "UNSUBSCRIBED_RETENTION": "false",
+}
+"""Ledgers end, are trimmed and deleted all the time, also where nobody has subscribed."""
 _BOOKIE = {"MAGNETAR_BOOKIE_GC_INTERVAL_S": "30"}
 
 

@@ -12,7 +12,13 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from magnetar.deploy.credentials import ClientCredentials
-from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
+from magnetar.deploy.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    NotAllowedError,
+    NotFoundError,
+    SettingsError,
+)
 from magnetar.sdk.http_client import (
     AnswerTooLargeError,
     HttpAnswer,
@@ -34,13 +40,20 @@ _HINTS = {
 }
 """What to do about refusals whose reason cannot say it."""
 
+_EXIT_STATUSES = {
+    401: NotAllowedError.exit_status,
+    403: NotAllowedError.exit_status,
+    404: NotFoundError.exit_status,
+}
 
-class RequestRefusedError(BrokerUnreachableError):
+
+class RequestRefusedError(BrokerRefusedError):
     """A broker answered a request with a status that is none of success."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+        self.exit_status = _EXIT_STATUSES.get(status, BrokerRefusedError.exit_status)
 
 
 class AdminClient:

@@ -39,9 +39,10 @@ from magnetar.deploy.standard_error import tolerate_lost_lines
 _EPILOG = (
     "Exit status: 0 done; 1 unexpected failure; 2 bad option or setting; 3 port taken; "
     "4 data directory locked; 5 cookie of another bookie or cluster; 6 metadata store unreachable; "
-    "7 data directory unusable; 8 broker unreachable, or it refused; "
+    "7 data directory unusable; 8 broker unreachable; "
     "9 a required program is missing; 10 unreadable metadata; 11 damaged files found; "
-    "12 source and target of a migration differ."
+    "12 source and target of a migration differ; 13 broker refused; 14 not found; 15 not allowed; "
+    "16 too few messages came in time."
 )
 _HOST_HELP = "Address to listen on."
 _BROKER_HOST_HELP = (
@@ -65,15 +66,35 @@ app = typer.Typer(
 )
 
 
+_WITH_CONTEXT = frozenset(
+    {"produce", "consume", "read", "doctor", "admin", "perf", "pipeline", "ledger", "backup"}
+)
+"""Commands that a context tells addresses and credentials: tools of one cluster, no servers."""
+
+
 @app.callback(invoke_without_command=True)
 def _root(
+    call: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)
     ] = False,
+    context: Annotated[
+        str,
+        typer.Option(
+            "--context",
+            envvar="MAGNETAR_CONTEXT",
+            metavar="NAME",
+            help="Context of this command: see `magnetar context`. Default: the one in use.",
+        ),
+    ] = "",
 ) -> None:
     if version:
         sys.stdout.write(f"magnetar {package_version('magnetar')}\n")
         raise typer.Exit
+    if call.invoked_subcommand in _WITH_CONTEXT:
+        from magnetar.deploy.contexts import use_context
+
+        use_context(context)
 
 
 add_tools(app)

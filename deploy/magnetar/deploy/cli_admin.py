@@ -298,13 +298,14 @@ def topic_stats(
         }
     )
     _print_table(
-        ("subscription", "type", "consumers", "backlog", "unacked", "delivers"),
+        ("subscription", "type", "consumers", "entries", "about messages", "unacked", "delivers"),
         (
             (
                 subscription,
                 each["type"],
                 str(len(each["consumers"])),
                 str(each["msgBacklog"]),
+                _known(each.get("backlogMessagesEstimate", -1)),
                 str(each["unackedMessages"]),
                 f"no: {each['whyIdleText']}" if each["whyIdle"] else "yes",
             )
@@ -325,6 +326,10 @@ def topic_stats(
                 for cluster, each in found["replication"].items()
             ),
         )
+
+
+def _known(count: int) -> str:
+    return "?" if count < 0 else str(count)
 
 
 @topics.command("compact")

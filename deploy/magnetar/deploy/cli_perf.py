@@ -1,13 +1,14 @@
 """The commands that measure: perf produce, perf consume, perf ledger."""
 
-import asyncio
 import json
 import sys
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
+from magnetar.deploy.errors import BrokerRefusedError, NothingCameError, SettingsError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import DEFAULT_URL, UrlOption, parse_quorum
 
@@ -26,11 +27,29 @@ InFlightOption = Annotated[
     typer.Option("--in-flight", min=1, help="Most unconfirmed entries; 1 measures latency."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+ProgressOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--progress/--no-progress",
+        help="Print the rate of each second on stderr. Default: if stderr is a terminal.",
+    ),
+]
 
 
 TopicArgument = Annotated[str, typer.Argument(help="Topic; created if it does not exist.")]
 SecondsOption = Annotated[
     float, typer.Option(min=0, help="Stop after this many seconds; 0: no limit.")
+]
+
+IdleOption = Annotated[
+    float,
+    typer.Option(
+        "--idle-seconds", min=0.01, help="Stop after this many seconds without a message."
+    ),
+]
+FromLatestOption = Annotated[
+    bool,
+    typer.Option("--from-latest", help="Start a new subscription at the end of the topic."),
 ]
 
 
@@ -63,6 +82,7 @@ def produce(
         float, typer.Option(min=0, help="Messages per second; 0: as fast as receipts allow.")
     ] = 0,
     compression: Annotated[str, typer.Option(help="none, lz4, zlib, zstd or snappy.")] = "none",
+    progress: ProgressOption = None,
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
@@ -85,7 +105,8 @@ def produce(
         rate=rate or None,
         compression=tools.choose(Compression, "--compression", compression),
     )
-    _show_result(tools.run(run_load(options)), as_json=as_json)
+    on_progress = _progress(progress)
+    _show_result(tools.run(run_load(options, on_progress=on_progress)), as_json=as_json)
 
 
 @perf.command()
@@ -106,12 +127,7 @@ def consume(
         typer.Option("--messages", "-n", min=0, help="Stop after this many messages; 0: no limit."),
     ] = 0,
     seconds: SecondsOption = 0,
-    idle_seconds: Annotated[
-        float,
-        typer.Option(
-            "--idle-seconds", min=0.01, help="Stop after this many seconds without a message."
-        ),
-    ] = 5.0,
+    idle_seconds: IdleOption = 5.0,
     ack: Annotated[str, typer.Option(help="individual, cumulative or none.")] = "individual",
     receiver_queue: Annotated[
         int, typer.Option("--receiver-queue", min=1, help="Receiver queue size per consumer.")
@@ -119,14 +135,13 @@ def consume(
     decode: Annotated[
         bool, typer.Option("--decode", help="Decode batches into messages, as an application does.")
     ] = False,
-    from_latest: Annotated[
-        bool,
-        typer.Option("--from-latest", help="Start a new subscription at the end of the topic."),
-    ] = False,
+    from_latest: FromLatestOption = False,
+    progress: ProgressOption = None,
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
-    """Measure consuming; latency is from the publish time to arrival."""
+    """Measure consuming; latency is from the publish time to arrival. Of messages that were there
+    before, that is their age."""
     from magnetar.deploy import tools
     from magnetar.deploy.credentials import ClientCredentials
     from magnetar.sdk.perf import AckMode, ConsumeOptions
@@ -151,7 +166,14 @@ def consume(
         )
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    _show_result(tools.run(run_load(options)), as_json=as_json)
+    result = tools.run(run_load(options, on_progress=_progress(progress)))
+    if not result.messages:
+        waited_s = min(seconds or idle_seconds, idle_seconds)
+        raise NothingCameError(
+            f"nothing came from {topic} within {waited_s:g} s. Is somebody publishing? A "
+            "subscription that is there goes on where it stopped: give another --subscription"
+        )
+    _show_result(result, as_json=as_json)
 
 
 @perf.command()
@@ -174,6 +196,8 @@ def ledger(
 ) -> None:
     """Measure one ledger writer, directly on the bookies of a cluster."""
     configure_logging(LogLevel.WARNING, LogFormat.AUTO, stream=sys.stderr)
+    import asyncio
+
     import uvloop
 
     from magnetar.deploy.explain import explained
@@ -198,18 +222,35 @@ def ledger(
         except MetadataError:
             raise
         except LedgerError as error:
-            raise BrokerUnreachableError(f"the bookies refused the load: {error}") from error
+            raise BrokerRefusedError(f"the bookies refused the load: {error}") from error
     _show_figures(result, as_json=as_json)
 
 
+def _progress(wanted: bool | None) -> Callable[[int], None] | None:
+    if not (sys.stderr.isatty() if wanted is None else wanted):
+        return None
+    from magnetar.deploy.perf_progress import PerfProgress
+
+    return PerfProgress(write=sys.stderr.write, now_s=time.monotonic).on_progress
+
+
 def _show_result(result: "PerfResult", *, as_json: bool) -> None:
-    sys.stdout.write((result.to_json() if as_json else result.to_text()) + "\n")
+    if as_json:
+        sys.stdout.write(f"{result.to_json()}\n")
+        return
+    sys.stdout.write(f"{result.to_text()}\n")
+    histogram = result.histogram_text()
+    if histogram:
+        sys.stdout.write(f"{histogram}\n")
 
 
 def _show_figures(result: dict[str, object], *, as_json: bool) -> None:
-    """Print what was measured: JSON, or `name value` lines."""
+    """Print what was measured: JSON, or `name value` lines; parts of a value have lines of their
+    own."""
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")
         return
     for name, value in result.items():
-        sys.stdout.write(f"{name:<12} {value}\n")
+        parts = value.items() if isinstance(value, dict) else [("", value)]
+        for part, figure in parts:
+            sys.stdout.write(f"{f'{name} {part}'.strip():<20} {figure}\n")

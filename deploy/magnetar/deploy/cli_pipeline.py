@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from magnetar.deploy.credentials import ClientCredentials
 from magnetar.deploy.errors import MissingProgramError
 from magnetar.deploy.options import DEFAULT_URL, UrlOption
 
@@ -174,6 +173,7 @@ def rollup(
 def _brokers(url: str, admin_url: str, metadata_url: str) -> "ClusterAddress":
     if find_spec("pyspark") is None:
         raise MissingProgramError("Spark is not installed: pip install 'magnetar[pipeline]'")
+    from magnetar.deploy.credentials import ClientCredentials
     from magnetar.sdk.spark.pipeline.job import ClusterAddress
 
     credentials = ClientCredentials.of_environment()

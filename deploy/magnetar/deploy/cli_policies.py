@@ -1,29 +1,36 @@
-"""The commands of policies: one to show, to set and to remove each policy of the broker's table.
+"""The commands of policies: one to show, to set and to remove each policy of `policy_rows.py`.
 
-`magnetar admin namespaces set-retention NAMESPACE '{"retentionTimeInMinutes": 60, ...}'`,
-`magnetar admin topicPolicies get-max-producers TOPIC`. Names are those of Pulsar's tool, values are
-the JSON of its HTTP interface. The table is read when such a command is used or listed: it takes
-longer to import than the other commands take to run.
+`magnetar admin namespaces set-retention NAMESPACE --time 3d --size 10G`, `magnetar admin
+topicPolicies get-max-producers TOPIC`. Names are those of Pulsar's tool. A value is given by
+options with units where a policy has some, else in one argument: with a unit, or as the JSON of
+Pulsar's HTTP interface. Each command is made when it is used.
 """
 
+import inspect
 import json
-import re
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from magnetar.deploy.errors import SettingsError
-
-Kind = Literal["namespace", "topic"]
+from magnetar.deploy.policy_rows import (
+    BACKLOG_QUOTA,
+    Kind,
+    Row,
+    names_of,
+    part_of,
+    value_help,
+    value_of,
+)
 
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
 
 _VERBS = ("get", "set", "remove")
-_QUOTA = "backlog-quota"
+_QUOTA_TYPE = "destination_storage"
 
 _Url = Annotated[
     str,
@@ -34,7 +41,6 @@ _Url = Annotated[
         help="HTTP address of one broker or, separated by commas, several.",
     ),
 ]
-_Value = Annotated[str, typer.Argument(help="JSON, as in Pulsar's HTTP interface.")]
 _Applied = Annotated[
     bool,
     typer.Option(
@@ -56,21 +62,36 @@ _Topic = Annotated[
 
 
 class PolicyGroup(TyperGroup):
-    """A group that also knows the policies of what `kind` says."""
+    """A group that also knows the policies of what `kind` says. Its help names each policy once,
+    not once for each verb."""
 
     kind: Kind = "namespace"
+    _is_in_help = False
 
     def list_commands(self, ctx: Any) -> list[str]:
-        names = [f"{verb}-{name}" for name in _names(self.kind) for verb in _VERBS]
-        return [*super().list_commands(ctx), *names]
+        own = super().list_commands(ctx)
+        if self._is_in_help:
+            return own
+        return [*own, *(f"{verb}-{name}" for name in names_of(self.kind) for verb in _VERBS)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         found = super().get_command(ctx, cmd_name)
         verb, _, name = cmd_name.partition("-")
         if found is not None or verb not in _VERBS:
             return found
-        paths = _names(self.kind)
-        return _command(self.kind, verb, name, paths[name]) if name in paths else None
+        rows = names_of(self.kind)
+        return _command(self.kind, verb, name, rows[name]) if name in rows else None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.epilog = (
+            "Policies: get-NAME, set-NAME and remove-NAME, where NAME is one of "
+            f"{', '.join(sorted(names_of(self.kind)))}. For example: set-retention --help."
+        )
+        self._is_in_help = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._is_in_help = False
 
 
 class TopicPolicyGroup(PolicyGroup):
@@ -79,107 +100,117 @@ class TopicPolicyGroup(PolicyGroup):
     kind = "topic"
 
 
-def _names(kind: Kind) -> dict[str, Any]:
-    """The names of commands, and the rows of the table; None for backlog quotas."""
-    from magnetar.broker.policies.table import POLICIES
-
-    names = {getattr(policy, kind): policy for policy in POLICIES}
-    known: dict[str, Any] = {_kebab(name): policy for name, policy in names.items() if name}
-    return {**known, _QUOTA: None}
-
-
-def _kebab(name: str) -> str:
-    """maxProducersPerTopic as max-producers-per-topic, messageTTL as message-ttl."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
-
-
-def _command(kind: Kind, verb: str, name: str, policy: Any) -> Any:
+def _command(kind: Kind, verb: str, name: str, row: Row) -> Any:
     """The command of one policy, made when it is used or listed."""
-    target = _Namespace if kind == "namespace" else _Topic
     words = {"get": "Print", "set": "Set", "remove": "Remove"}[verb]
     app = typer.Typer(add_completion=False)
-    function = _function(kind, verb, policy)
-    function.__annotations__["target"] = target
     app.command(f"{verb}-{name}", help=f"{words} the {name.replace('-', ' ')} of a {kind}.")(
-        function
+        _function(kind, verb, row)
     )
     command = get_command(app)
     command.name = f"{verb}-{name}"
     return command
 
 
-def _function(kind: Kind, verb: str, policy: Any) -> Callable[..., None]:
-    def get(target: str, url: _Url = DEFAULT_ADMIN_URL) -> None:
-        _run(kind, verb, policy, target, url)
+def _function(kind: Kind, verb: str, row: Row) -> Callable[..., None]:
+    def run(**values: Any) -> None:
+        _run(kind, verb, row, values)
 
-    def get_of_topic(target: str, applied: _Applied = False, url: _Url = DEFAULT_ADMIN_URL) -> None:
-        _run(kind, verb, policy, target, url, applied=applied)
+    parameters: list[tuple[str, Any, Any]] = [
+        ("target", _Namespace if kind == "namespace" else _Topic, inspect.Parameter.empty)
+    ]
+    parameters += _parameters_of(kind, verb, row)
+    parameters.append(("url", _Url, DEFAULT_ADMIN_URL))
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # typer reads it
+        [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+            )
+            for name, annotation, default in parameters
+        ]
+    )
+    run.__annotations__ = {name: annotation for name, annotation, _ in parameters}
+    return run
 
-    def put(target: str, value: _Value, url: _Url = DEFAULT_ADMIN_URL) -> None:
-        _run(kind, verb, policy, target, url, value=value)
 
-    def put_quota(
-        target: str,
-        value: _Value,
-        quota_type: _QuotaType = "destination_storage",
-        url: _Url = DEFAULT_ADMIN_URL,
-    ) -> None:
-        _run(kind, verb, policy, target, url, value=value, quota_type=quota_type)
-
-    def remove_quota(
-        target: str,
-        quota_type: _QuotaType = "destination_storage",
-        url: _Url = DEFAULT_ADMIN_URL,
-    ) -> None:
-        _run(kind, verb, policy, target, url, quota_type=quota_type)
-
+def _parameters_of(kind: Kind, verb: str, row: Row) -> list[tuple[str, Any, Any]]:
+    """What a command takes between its target and the address of a broker."""
+    found: list[tuple[str, Any, Any]] = []
     if verb == "get":
-        return get if kind == "namespace" else get_of_topic
-    if policy is None:
-        return put_quota if verb == "set" else remove_quota
-    return put if verb == "set" else get
+        if kind == "topic":
+            found.append(("applied", _Applied, False))
+        return found
+    if verb == "set":
+        argument = typer.Argument(metavar="VALUE", help=_value_help(row))
+        given = Annotated[str, argument]
+        found.append(("value", given, "" if row.parts else inspect.Parameter.empty))
+        for part in row.parts:
+            option = typer.Option(
+                f"--{part.name}", metavar=part.metavar, help=part.help, show_default=False
+            )
+            found.append((_python_name(part.name), Annotated[str, option], ""))
+    if row is BACKLOG_QUOTA:
+        found.append(("quota_type", _QuotaType, _QUOTA_TYPE))
+    return found
 
 
-def _run(
-    kind: Kind,
-    verb: str,
-    policy: Any,
-    target: str,
-    url: str,
-    *,
-    value: str = "",
-    applied: bool = False,
-    quota_type: str = "",
-) -> None:
+def _value_help(row: Row) -> str:
+    if row.parts:
+        return "JSON, as in Pulsar's HTTP interface, instead of the options."
+    text = value_help(row)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _python_name(name: str) -> str:
+    return f"part_{name.replace('-', '_')}"
+
+
+def _run(kind: Kind, verb: str, row: Row, values: Mapping[str, Any]) -> None:
     from magnetar.deploy import admin_client
 
+    target = values["target"]
     if kind == "namespace":
         path = f"/admin/v2/namespaces/{admin_client.namespace_argument(target)}"
     else:
-        topic = admin_client.topic_argument(target)
-        path = f"/admin/v2/{admin_client.topic_path(topic)}"
-    if policy is None:
+        path = f"/admin/v2/{admin_client.topic_path(admin_client.topic_argument(target))}"
+    if row is BACKLOG_QUOTA:
         path += "/backlogQuotaMap" if verb == "get" else "/backlogQuota"
     else:
-        path += f"/{getattr(policy, kind)}"
-    client = admin_client.AdminClient(url)
-    query = {"backlogQuotaType": quota_type} if quota_type else {}
+        path += f"/{row.path(kind)}"
+    body = _body(row, values) if verb == "set" else None
+    client = admin_client.AdminClient(values["url"])
+    query = {"backlogQuotaType": values["quota_type"]} if "quota_type" in values else {}
     if verb == "get":
-        found = client.get(path, {"applied": "true"} if applied else {})
+        found = client.get(path, {"applied": "true"} if values.get("applied") else {})
         sys.stdout.write("not set\n" if found == "" else f"{json.dumps(found)}\n")
     elif verb == "remove":
         client.change("DELETE", path, query)
+    elif kind == "topic" and row.topic_query:
+        client.change("POST", path, {row.topic_query: str(body)})
     else:
-        body = _json(value)
-        if policy is not None and kind == "topic" and policy.topic_query:
-            client.change("POST", path, {policy.topic_query: str(body)})
-        else:
-            method = policy.namespace_verb if policy and kind == "namespace" else "POST"
-            client.change(method, path, query, body)
+        method = row.namespace_verb if kind == "namespace" else "POST"
+        client.change(method, path, query, body)
 
 
-def _json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise SettingsError(f"bad value {text!r}: give JSON, as 60, true or {{...}}") from error
+def _body(row: Row, values: Mapping[str, Any]) -> object:
+    """The value to set.
+
+    Raises:
+        SettingsError: it is missing, given twice, or of another form.
+    """
+    texts = {part: values[_python_name(part.name)] for part in row.parts}
+    given = {part: text for part, text in texts.items() if text}
+    if values["value"]:
+        if given:
+            raise SettingsError("give the value either as JSON or by options, not both")
+        return value_of(row, values["value"])
+    if not given:
+        names = ", ".join(f"--{part.name}" for part in row.parts)
+        raise SettingsError(f"no value: give {names}, or JSON")
+    missing = [part.name for part in row.parts if part not in given and part.default is None]
+    if missing:
+        raise SettingsError(f"--{missing[0]} is missing: this policy is set as a whole")
+    return {
+        part.field: part_of(part, given[part]) if part in given else part.default
+        for part in row.parts
+    }

@@ -7,8 +7,10 @@ something is lost. What comes back is shown for people, or as it came with `--js
 import inspect
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -16,6 +18,7 @@ import typer
 
 from magnetar.deploy.cli_topics import DEFAULT_ADMIN_URL, UrlOption, YesOption, confirm
 from magnetar.deploy.errors import SettingsError
+from magnetar.deploy.quantities import duration_ms, moment_ms, parse_duration_ms
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the JSON of the response.")]
 
@@ -29,6 +32,8 @@ _HELP = {
     "cluster": "Name of the cluster.",
     "role": "Name of the role.",
     "key": "Name of the property.",
+    "seconds": "A duration, as 90s, 15m or 3d; or a number of seconds.",
+    "timestamp": "A time: 1h (ago), 2026-11-26T23:00, or ms since 1970.",
 }
 _TYPES: Mapping[Kind, Any] = {
     "text": str,
@@ -149,6 +154,7 @@ def _python_name(name: str) -> str:
 def _run(command: Command, values: Mapping[str, Any]) -> None:
     from magnetar.deploy.admin_client import AdminClient
 
+    values = {name: _checked(name, value) for name, value in values.items()}
     path = _path_of(command, values)
     query, fields, whole = {}, {}, None
     for option in command.options:
@@ -163,13 +169,39 @@ def _run(command: Command, values: Mapping[str, Any]) -> None:
             fields[option.field] = value
     body = command.body(values) if command.body is not None else fields or whole
     if command.asks:
-        confirm(command.asks.format(**values), yes=values["yes"])
+        shown = {name: _for_people(name, value) for name, value in values.items()}
+        confirm(command.asks.format(**shown), yes=values["yes"])
     client = AdminClient(values["url"])
     if command.merges:
         body = {**client.get(path), **fields}
     found = client.ask(command.method, path, query, body)
     if command.shows:
         show(found, as_json=values["as_json"])
+
+
+def _checked(name: str, value: Any) -> Any:
+    """An argument as the brokers take it: seconds, ms since 1970; others as they are.
+
+    Raises:
+        SettingsError: no duration, or no time.
+    """
+    if name == "seconds":
+        return int(value) if value.isdecimal() else duration_ms("SECONDS", value) // 1000
+    if name == "timestamp":
+        now_ms = int(time.time() * 1000)
+        ago_ms = parse_duration_ms(value)
+        if ago_ms is not None and value != "0":
+            return max(0, now_ms - ago_ms)
+        return moment_ms("TIMESTAMP", value, now_ms=now_ms)
+    return value
+
+
+def _for_people(name: str, value: Any) -> Any:
+    if name == "seconds":
+        return f"{value} s"
+    if name == "timestamp":
+        return datetime.fromtimestamp(value / 1000).astimezone().isoformat(timespec="seconds")
+    return value
 
 
 def _path_of(command: Command, values: Mapping[str, Any]) -> str:
@@ -182,7 +214,7 @@ def _path_of(command: Command, values: Mapping[str, Any]) -> str:
         elif part == "{namespace}":
             parts.append(admin_client.namespace_argument(values["namespace"]))
         elif part.startswith("{"):
-            parts.append(quote(values[_python_name(part[1:-1])], safe=""))
+            parts.append(quote(str(values[_python_name(part[1:-1])]), safe=""))
         else:
             parts.append(part)
     return "/".join(parts)

@@ -10,6 +10,7 @@ import typer
 
 from magnetar.deploy.cli_requests import Command, Option, add
 from magnetar.deploy.errors import SettingsError
+from magnetar.deploy.quantities import parse_message_id
 
 _A = "/admin/v2"
 _CLUSTER = f"{_A}/clusters/{{cluster}}"
@@ -355,7 +356,7 @@ TOPICS = (
     _lines(
         (
             "get-message-id",
-            "Print the id of the first message published at or after a time, in ms since 1970.",
+            "Print the id of the first message published at or after a time, as 1h (ago).",
             f"{_TOPIC}/messageid/{{timestamp}}",
         )
     ),
@@ -431,7 +432,11 @@ TOPICS = (
 
 
 def _place(values: Mapping[str, Any]) -> object:
-    """A message id, as ledger:entry, earliest or latest."""
+    """A message id as the tools print it, earliest or latest.
+
+    Raises:
+        SettingsError: none of these.
+    """
     text = values.get("at", "")
     if not text:
         return None
@@ -439,10 +444,16 @@ def _place(values: Mapping[str, Any]) -> object:
         return {"ledgerId": -1, "entryId": -1}
     if text == "latest":
         return {"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1}
-    ledger, _, entry = text.partition(":")
-    if not ledger.isdecimal() or not entry.isdecimal():
+    found = parse_message_id(text)
+    if found is None:
         raise SettingsError(f"bad --at {text!r}: give ledger:entry, earliest or latest")
-    return {"ledgerId": int(ledger), "entryId": int(entry)}
+    ledger, entry, partition, index = found
+    place = {"ledgerId": ledger, "entryId": entry}
+    if partition >= 0:
+        place["partitionIndex"] = partition
+    if index >= 0:
+        place["batchIndex"] = index
+    return place
 
 
 _AT = Option("at", "Start position: LEDGER:ENTRY, earliest or latest.")
@@ -489,17 +500,17 @@ SUBSCRIPTIONS = (
     ),
     Command(
         "expire",
-        "Skip messages older than SECONDS.",
+        "Skip messages older than a duration, as 1h.",
         "POST",
         f"{_SUBSCRIPTION}/expireMessages/{{seconds}}",
-        asks="Skip unacknowledged messages older than {seconds} s of {subscription}?",
+        asks="Skip unacknowledged messages older than {seconds} of {subscription}?",
     ),
     Command(
         "expire-all",
-        "Skip messages older than SECONDS on all subscriptions of a topic.",
+        "Skip messages older than a duration, as 1h, on all subscriptions of a topic.",
         "POST",
         f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}",
-        asks="Skip messages older than {seconds} s of all subscriptions of {topic}?",
+        asks="Skip messages older than {seconds} of all subscriptions of {topic}?",
     ),
     Command(
         "reset",
@@ -512,10 +523,10 @@ SUBSCRIPTIONS = (
     ),
     Command(
         "reset-to-time",
-        "Reset a subscription to a time, in ms since 1970; its consumers reconnect.",
+        "Reset a subscription to a time, as 1h (ago); its consumers reconnect.",
         "POST",
         f"{_SUBSCRIPTION}/resetcursor/{{timestamp}}",
-        asks="Reset {subscription} of {topic} to {timestamp} ms since 1970?",
+        asks="Reset {subscription} of {topic} to {timestamp}?",
     ),
     _lines(
         (

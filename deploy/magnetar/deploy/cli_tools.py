@@ -1,17 +1,27 @@
-"""The commands that talk to a broker: produce, consume, read."""
+"""The commands that talk to a broker: produce, consume, read, doctor."""
 
 from typing import Annotated
 
 import typer
 
+from magnetar.deploy.cli_context import context
+from magnetar.deploy.cli_doctor import doctor
+from magnetar.deploy.errors import SettingsError
 from magnetar.deploy.options import DEFAULT_URL, UrlOption
+from magnetar.deploy.quantities import duration_ms
+
+CREDENTIALS_EPILOG = (
+    "Credentials: MAGNETAR_TOKEN (a token, or file:///PATH), MAGNETAR_BASIC (USER:PASSWORD), "
+    "MAGNETAR_TLS_CERTIFICATE with MAGNETAR_TLS_KEY; MAGNETAR_TLS_TRUST: PEM file of authorities."
+)
 
 
 def add_tools(app: typer.Typer) -> None:
     """Register the commands of this file."""
-    app.command(rich_help_panel="Daily tools")(produce)
-    app.command(rich_help_panel="Daily tools")(consume)
-    app.command(rich_help_panel="Daily tools")(read)
+    for command in (produce, consume, read):
+        app.command(rich_help_panel="Daily tools", epilog=CREDENTIALS_EPILOG)(command)
+    app.command(rich_help_panel="Daily tools", epilog=CREDENTIALS_EPILOG)(doctor)
+    app.add_typer(context, name="context", rich_help_panel="Daily tools")
 
 
 TopicArgument = Annotated[
@@ -19,7 +29,58 @@ TopicArgument = Annotated[
 ]
 JsonOption = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object per line: id, key, properties, payload."),
+    typer.Option(
+        "--json",
+        help="Print one JSON object per line: id, key, properties, payload. `magnetar produce "
+        "--json` takes these lines.",
+    ),
+]
+AsIsOption = Annotated[
+    bool,
+    typer.Option("--as-is", help="Print payloads undecoded, though the topic has a schema."),
+]
+RawOption = Annotated[
+    bool,
+    typer.Option("--raw", help="Print the bytes of payloads and nothing else: no ends of lines."),
+]
+TimeoutOption = Annotated[
+    str,
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        show_default=False,
+        help="Stop when nothing comes for so long, as 10s; default: wait for ever.",
+    ),
+]
+CountOption = Annotated[
+    int, typer.Option("--count", "-n", min=0, help="Stop after this many messages; 0: never.")
+]
+
+FilesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="PATH",
+        help="File that is one message; - is the whole of stdin; may be repeated.",
+    ),
+]
+
+KeySeparatorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key-separator",
+        "-K",
+        metavar="TEXT",
+        help="Each line of stdin is a key, this text, and a payload.",
+    ),
+]
+
+EncodedOption = Annotated[
+    bool,
+    typer.Option(
+        "--as-is", help="Send payloads unchanged, without encoding by the topic's schema."
+    ),
 ]
 
 
@@ -31,17 +92,23 @@ def produce(
             "--message", "-m", help="Payload; may be repeated. Default: each line of stdin."
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every message.")] = None,
+    files: FilesOption = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Each line of stdin is a JSON object, as `magnetar read --json` prints."
+        ),
+    ] = False,
+    key_separator: KeySeparatorOption = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", "-k", help="Key of every message that has none of its own."),
+    ] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of every message."),
     ] = None,
-    as_is: Annotated[
-        bool,
-        typer.Option(
-            "--as-is", help="Send payloads unchanged, without encoding by the topic's schema."
-        ),
-    ] = False,
+    as_is: EncodedOption = False,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
     """Publish messages; end when all of them are stored.
@@ -49,16 +116,20 @@ def produce(
     If the topic has a schema, each payload is encoded by it. Give JSON for AVRO, JSON and number
     schemas.
     """
-    from magnetar.deploy import tools
+    from magnetar.deploy import message_sources, tools
 
+    source = message_sources.source_of(
+        messages or (), files or (), is_json=as_json, key_separator=key_separator
+    )
     tools.run(
         tools.produce(
             url=url,
             topic=topic,
-            payloads=tools.payloads_of(messages),
-            key=key,
-            properties=tools.parse_properties(properties or []),
+            messages=source,
+            key=None if key is None else message_sources.text_of("--key", key),
+            properties=message_sources.parse_properties(properties or []),
             as_is=as_is,
+            is_large=bool(files),
         )
     )
 
@@ -69,9 +140,7 @@ def consume(
         str,
         typer.Option("--subscription", "-s", help="Subscription; created if it does not exist."),
     ],
-    count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Stop after this many messages; 0: never.")
-    ] = 0,
+    count: CountOption = 0,
     kind: Annotated[
         str, typer.Option("--type", "-t", help="exclusive, failover, shared or key_shared.")
     ] = "exclusive",
@@ -79,7 +148,10 @@ def consume(
         str,
         typer.Option("--initial", help="Start position of a new subscription: earliest or latest."),
     ] = "latest",
+    timeout: TimeoutOption = "0",
     as_json: JsonOption = False,
+    as_is: AsIsOption = False,
+    raw: RawOption = False,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
     """Print messages of a subscription and acknowledge them."""
@@ -90,10 +162,15 @@ def consume(
             url=url,
             topic=topic,
             subscription=subscription,
-            count=count,
             kind=kind,
             initial=initial,
-            as_json=as_json,
+            shown=tools.Shown(
+                count=count,
+                timeout_ms=duration_ms("--timeout", timeout),
+                as_json=as_json,
+                as_is=as_is,
+                raw=raw,
+            ),
         )
     )
 
@@ -101,20 +178,48 @@ def consume(
 def read(
     topic: TopicArgument,
     start: Annotated[
-        str, typer.Option("--start", help="Start position: earliest, latest or LEDGER:ENTRY.")
-    ] = "earliest",
-    count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Stop after this many messages; 0: never.")
+        str,
+        typer.Option(
+            "--start",
+            metavar="PLACE",
+            help="Start position: earliest, latest, an id as --json prints it, or a time: -1h, "
+            "2026-11-26T23:00. Default: earliest.",
+        ),
+    ] = "",
+    last: Annotated[
+        int,
+        typer.Option("--last", metavar="N", min=0, help="Start with the newest N messages."),
     ] = 0,
+    count: CountOption = 0,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for new messages at the end of the topic.")
     ] = False,
+    timeout: TimeoutOption = "0",
     as_json: JsonOption = False,
+    as_is: AsIsOption = False,
+    raw: RawOption = False,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
     """Print messages of a topic without a subscription."""
     from magnetar.deploy import tools
 
+    if last and start:
+        raise SettingsError("--start and --last exclude each other: give one")
+    if last > tools.LAST_MAX:
+        raise SettingsError(f"bad --last {last}: at most {tools.LAST_MAX}")
     tools.run(
-        tools.read(url=url, topic=topic, start=start, count=count, follow=follow, as_json=as_json)
+        tools.read(
+            url=url,
+            topic=topic,
+            start=start or "earliest",
+            last=last,
+            follow=follow,
+            shown=tools.Shown(
+                count=count,
+                timeout_ms=duration_ms("--timeout", timeout),
+                as_json=as_json,
+                as_is=as_is,
+                raw=raw,
+            ),
+        )
     )

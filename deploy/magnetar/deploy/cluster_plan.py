@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from magnetar.deploy.options import Quorum
-from magnetar.deploy.zookeeper import EnsembleMember
+
+if TYPE_CHECKING:
+    # It imports asyncio, for which a help page would wait.
+    from magnetar.deploy.zookeeper import EnsembleMember
 
 METADATA_PATH = "/magnetar"
 """Below which everything lies in a ZooKeeper that the cluster runs itself."""
@@ -122,10 +126,10 @@ def plan_cluster(
         hosts: server name -> the address it listens on.
         zookeeper_url: of an ensemble that is there already; with `shape.zookeepers` 0.
     """
+    from magnetar.deploy.zookeeper import EnsembleMember as Member
+
     members = tuple(
-        EnsembleMember(
-            hosts[name], ports[name]["quorum"], ports[name]["election"], ports[name]["native"]
-        )
+        Member(hosts[name], ports[name]["quorum"], ports[name]["election"], ports[name]["native"])
         for name, kind in shape.names()
         if kind is Kind.ZOOKEEPER
     )
@@ -158,7 +162,7 @@ def _arguments(
     data: Path | None,
     metadata_url: str,
     quorum: Quorum,
-    members: tuple[EnsembleMember, ...],
+    members: "tuple[EnsembleMember, ...]",
 ) -> tuple[str, ...]:
     metadata = ("--metadata", metadata_url, "--host", host)
     match kind:

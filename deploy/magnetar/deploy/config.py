@@ -16,18 +16,20 @@ A key of a component's table that is no field is an error, as is a table of anot
 commands' tables are not read.
 """
 
+import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, TypeVar
 
 from magnetar.deploy.errors import SettingsError
 
-M = TypeVar("M", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+M = TypeVar("M", bound="BaseModel")
 
 Table = Mapping[str, object]
 
@@ -83,6 +85,9 @@ def component_settings(
     Raises:
         SettingsError: a value that the class refuses, or a key it does not know.
     """
+    # A help page has no settings to read, and would wait for this.
+    from pydantic import ValidationError
+
     values: dict[str, object] = {
         key: value for key, value in tables.get(component, {}).items() if key not in not_fields
     }
@@ -94,7 +99,7 @@ def component_settings(
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise SettingsError(_one_line(component, error)) from error
+        raise SettingsError(_one_line(component, error, list(model.model_fields))) from error
 
 
 def _from_text(text: str) -> object:
@@ -107,9 +112,13 @@ def _from_text(text: str) -> object:
     return text
 
 
-def _one_line(component: str, error: ValidationError) -> str:
+def _one_line(component: str, error: "ValidationError", known: Sequence[str]) -> str:
     first = error.errors()[0]
     field = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        similar = difflib.get_close_matches(field, known, n=1)
+        question = f"; did you mean {similar[0]}?" if similar else ""
+        return f"no such setting: {component}.{field}{question}"
     message = first["msg"].removeprefix("Value error, ")
     if not field:  # a relation between fields: the message names them
         return f"bad settings of {component}: {message}"

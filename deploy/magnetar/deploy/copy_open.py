@@ -68,4 +68,5 @@ class OpenLedgers:
         try:
             return await asyncio.to_thread(client.ask, method, path, None, body)
         except BrokerUnreachableError as error:
-            raise BrokerUnreachableError(f"{error}; no backup was begun") from error
+            error.args = (f"{error}; no backup was begun",)
+            raise

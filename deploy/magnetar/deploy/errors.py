@@ -7,11 +7,15 @@ DeployError                       root; 1: unexpected, the log says more
 ├── ForeignCookieError            5: the data directory belongs to another bookie or cluster
 ├── MetadataUnreachableError      6: the metadata store does not answer
 ├── DataDirectoryError            7: the data directory cannot be read or written
-├── BrokerUnreachableError        8: a tool found no broker, or the broker refused
+├── BrokerUnreachableError        8: no broker answered
+│   └── BrokerRefusedError        13: a broker refused
+│       ├── NotFoundError         14: what was asked for does not exist
+│       └── NotAllowedError       15: the credentials are missing, wrong, or not enough
 ├── MissingProgramError           9: a program that the command needs is not installed
 ├── UnreadableMetadataError       10: a value in the metadata store is corrupt or of a newer release
 ├── DamageFoundError              11: a check found damaged files
-└── MigrationDiffersError         12: source and target of a migration differ
+├── MigrationDiffersError         12: source and target of a migration differ
+└── NothingCameError              16: fewer messages than wanted came in time
 
 The statuses are part of the command's interface (scripts test for them): never renumber. Every
 message is one line that names what was found and what to do about it.
@@ -61,9 +65,30 @@ class DataDirectoryError(DeployError):
 
 
 class BrokerUnreachableError(DeployError):
-    """No broker answered at the service URL, or it refused what was asked."""
+    """No broker answered, or nobody knows whether what was asked was done.
+
+    A refusal is one of these, too: callers that can go on without an answer treat both alike.
+    """
 
     exit_status = 8
+
+
+class BrokerRefusedError(BrokerUnreachableError):
+    """A broker answered, and refused what was asked."""
+
+    exit_status = 13
+
+
+class NotFoundError(BrokerRefusedError):
+    """The topic, subscription, namespace or tenant does not exist."""
+
+    exit_status = 14
+
+
+class NotAllowedError(BrokerRefusedError):
+    """The broker wants credentials, does not accept those given, or does not allow them this."""
+
+    exit_status = 15
 
 
 class MissingProgramError(DeployError):
@@ -89,3 +114,9 @@ class MigrationDiffersError(DeployError):
     of its own."""
 
     exit_status = 12
+
+
+class NothingCameError(DeployError):
+    """Fewer messages than wanted came within the time limit."""
+
+    exit_status = 16

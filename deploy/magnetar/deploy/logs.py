@@ -11,10 +11,10 @@ import logging
 import os
 from collections.abc import Callable, MutableMapping
 from enum import StrEnum
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-import structlog
-from structlog.typing import Processor
+if TYPE_CHECKING:
+    from structlog.typing import Processor
 
 _NAME_VARIABLE = "MAGNETAR_LOG_NAME"
 
@@ -46,6 +46,9 @@ class LogFormat(StrEnum):
 
 def configure_logging(level: LogLevel, log_format: LogFormat, *, stream: TextIO) -> None:
     """Set up structlog and the standard library's logging for this process."""
+    # A help page logs nothing, and would wait for this.
+    import structlog
+
     threshold = logging.getLevelNamesMapping()[level.upper()]
     name = os.environ.get(_NAME_VARIABLE, "")
     common: list[Processor] = [
@@ -72,7 +75,9 @@ def configure_logging(level: LogLevel, log_format: LogFormat, *, stream: TextIO)
     root.setLevel(max(threshold, logging.WARNING))
 
 
-def _renderers(log_format: LogFormat, stream: TextIO, name: str) -> list[Processor]:
+def _renderers(log_format: LogFormat, stream: TextIO, name: str) -> list["Processor"]:
+    import structlog
+
     is_human = log_format is LogFormat.HUMAN or (log_format is LogFormat.AUTO and stream.isatty())
     if is_human:
         console = structlog.dev.ConsoleRenderer(
@@ -89,11 +94,11 @@ def _renderers(log_format: LogFormat, stream: TextIO, name: str) -> list[Process
     ]
 
 
-def _if(name: str, make: Callable[[str], Processor]) -> list[Processor]:
+def _if(name: str, make: "Callable[[str], Processor]") -> list["Processor"]:
     return [make(name)] if name else []
 
 
-def _with_server(name: str) -> Processor:
+def _with_server(name: str) -> "Processor":
     def add(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         server = name or _server["name"]
         if server:
@@ -103,7 +108,7 @@ def _with_server(name: str) -> Processor:
     return add
 
 
-def _prefixed(name: str) -> Processor:
+def _prefixed(name: str) -> "Processor":
     def prefix(_: object, __: str, text: Any) -> str:  # Any: what a renderer leaves is text
         return "\n".join(f"{name} | {line}" for line in str(text).splitlines())
 

@@ -6,19 +6,18 @@ import socket
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import structlog
 import typer
-from pydantic import BaseModel
 
 from magnetar.deploy.config import Table, command_defaults, component_settings, read_config_file
 from magnetar.deploy.errors import SettingsError
 from magnetar.deploy.logs import LogFormat, LogLevel
 
-M = TypeVar("M", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
-_log = structlog.get_logger(__name__)
+M = TypeVar("M", bound="BaseModel")
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 
@@ -118,13 +117,16 @@ class Sources:
     def _tell_overridden(self, owner: str, options: Mapping[str, object]) -> None:
         """Warn of settings of a component that the command decides by an option of its own: they
         have no effect there. No error: one file may be for several commands."""
+        import structlog
+
+        log = structlog.get_logger(__name__)
         table = self.tables.get(owner, {})
         for name, value in options.items():
             setting = f"{owner}.{name}"
             if name in table and table[name] != value and setting not in self._told:
                 self._told.add(setting)
                 option = f"--{name.replace('_', '-')}"
-                _log.warning(
+                log.warning(
                     "setting_without_effect",
                     setting=setting,
                     used=str(value),
@@ -136,6 +138,9 @@ class Sources:
         """Warn of variables that name a component or command, and are neither of `variables` nor
         options: misspelt ones have no effect. No error: container platforms add some of their
         own."""
+        import structlog
+
+        log = structlog.get_logger(__name__)
         known = self.option_variables | variables
         prefix = f"MAGNETAR_{owner}_".upper()
         for variable in sorted(self.environment.keys() - known - self._told):
@@ -143,7 +148,7 @@ class Sources:
                 continue
             self._told.add(variable)
             similar = difflib.get_close_matches(variable, known, n=1)
-            _log.warning("environment_variable_unknown", variable=variable, similar=similar)
+            log.warning("environment_variable_unknown", variable=variable, similar=similar)
 
 
 def sources_of(context: typer.Context) -> Sources:

@@ -30,7 +30,7 @@ def with_own_secret(sources: Sources, data: Path) -> Sources:
     if any(_is_named(each, sources.tables, sources.environment) for each in _COMPONENTS):
         return sources
     own = {_FIELD: str(data / SHARED_SECRET_NAME), "shared_secret_create": True}
-    return _with_defaults(sources, dict.fromkeys(_COMPONENTS, own))
+    return with_defaults(sources, dict.fromkeys(_COMPONENTS, own))
 
 
 def with_secret_beside(sources: Sources, metadata_url: str) -> Sources:
@@ -39,7 +39,7 @@ def with_secret_beside(sources: Sources, metadata_url: str) -> Sources:
     beside = shared_secret_beside(metadata_url)
     if not beside or _is_named("ledger", sources.tables, sources.environment):
         return sources
-    return _with_defaults(sources, {"ledger": {_FIELD: beside}})
+    return with_defaults(sources, {"ledger": {_FIELD: beside}})
 
 
 def secret_variables(
@@ -63,7 +63,8 @@ def _variable(component: str) -> str:
     return f"MAGNETAR_{component}_{_FIELD}".upper()
 
 
-def _with_defaults(sources: Sources, defaults: Mapping[str, Table]) -> Sources:
+def with_defaults(sources: Sources, defaults: Mapping[str, Table]) -> Sources:
+    """Add values to settings that have none of these names: the file and the environment win."""
     merged = {name: {**table, **sources.tables.get(name, {})} for name, table in defaults.items()}
     return replace(sources, tables={**sources.tables, **merged})
 

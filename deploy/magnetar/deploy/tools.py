@@ -1,166 +1,249 @@
 """What `magnetar produce`, `consume` and `read` do.
 
-Payloads that are no UTF-8 are printed with replacement characters, and as base64 in JSON, so that
-nothing is lost there: a message without a value has the payload null, a key of bytes is base64.
+Where a topic has a schema, payloads are encoded and shown by it. Payloads that are no UTF-8 are
+printed with replacement characters, and as base64 in JSON, so that nothing is lost there:
+`message_lines.py` says what a line holds.
 """
 
 import asyncio
-import base64
-import contextlib
-import json
-import os
+import logging
+import secrets
 import sys
-import threading
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import TypeVar
 
 import uvloop
 
 from magnetar.deploy.credentials import ClientCredentials
-from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
+from magnetar.deploy.errors import NothingCameError, SettingsError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
+from magnetar.deploy.message_lines import GivenMessage, json_of_message, text_of_message
+from magnetar.deploy.quantities import moment_ms, parse_message_id
+from magnetar.deploy.sdk_refusals import refusal_of
 from magnetar.sdk.client import Client
 from magnetar.sdk.consumer import Consumer
-from magnetar.sdk.errors import SdkError
+from magnetar.sdk.errors import SchemaError, SdkError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.producer import Producer
 from magnetar.sdk.reader import Reader
-from magnetar.sdk.schemas import BYTES, AutoTextSchema, Schema
+from magnetar.sdk.schema import Schema, SchemaInfo
+from magnetar.sdk.schemas.auto import AutoConsumeSchema, AutoTextSchema
 from magnetar.sdk.settings import (
     ConsumerSettings,
     InitialPosition,
     ProducerSettings,
-    ReaderSettings,
     SubscriptionType,
 )
 
 E = TypeVar("E", bound=Enum)
 T = TypeVar("T")
 
+LAST_MAX = 100_000
+"""Of `read --last`: they are held in memory."""
 _FLUSH_EVERY = 5_000
+_FLUSH_EVERY_BYTES = 16 << 20
 _OPERATION_TIMEOUT_MS = 5_000
-_STDIN_BYTES = 64 << 10
 _LOOK_S = 1.0
 """Between two looks at whether there is more to read."""
+_LOOK_MESSAGES = 1_000
+_WINDOW_FIRST_MS = 1_000
+_WINDOW_GROWTH = 10
+_WINDOW_MAX_MS = 30 * 86_400_000
+"""Of `read --last`: how far back it begins to read, at the most; then all is read."""
 
 
 def run(work: Coroutine[object, object, T]) -> T:
     """Run a tool; Ctrl-C is a normal way to end it.
 
     Raises:
-        BrokerUnreachableError: no broker, or it refused.
+        DeployError: no broker, or it refused.
     """
     configure_logging(LogLevel.WARNING, LogFormat.AUTO, stream=sys.stderr)
+    # That no broker answers, and that something else does, is the error which follows.
+    logging.getLogger("magnetar.sdk").addFilter(_is_news)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(work)
     except KeyboardInterrupt:
         sys.exit(130)
     except SdkError as error:
-        raise BrokerUnreachableError(" ".join(str(error).split())) from error
+        raise refusal_of(error) from error
 
 
-async def payloads_of(messages: Sequence[str] | None) -> AsyncIterator[bytes]:
-    """The payloads given as options, or the lines of stdin as they come."""
-    if messages:
-        for message in messages:
-            yield message.encode()
-        return
-    rest = b""
-    while piece := await _read_stdin():
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            yield line.rstrip(b"\r")
-    if rest:
-        yield rest.rstrip(b"\r")
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(("no_broker_yet", "bad_frame"))
 
 
-async def _read_stdin() -> bytes:
-    """What is there, as soon as something is; empty at the end.
+class GivenSchema(Schema[GivenMessage]):
+    """Payloads of people by the topic's own schema, and encoded ones as they are."""
 
-    By a thread, since the loop has PINGs to answer meanwhile; by one that nobody waits for, since
-    Ctrl-C does not end its read.
-    """
-    loop = asyncio.get_running_loop()
-    piece: asyncio.Future[bytes] = loop.create_future()
+    def __init__(self, *, encodes: bool) -> None:
+        """`encodes`: false leaves all payloads as they are, and tells the broker of no schema."""
+        self.takes_topic_schema = encodes
+        self._encodes = encodes
+        self._text = AutoTextSchema()
 
-    def give(data: bytes, error: OSError | None) -> None:
-        if piece.done():
-            return  # cancelled
-        if error is None:
-            piece.set_result(data)
-        else:
-            piece.set_exception(error)
+    def for_topic(self) -> "GivenSchema":
+        return GivenSchema(encodes=self._encodes)
 
-    def read() -> None:
-        data, failed = b"", None
+    def adopt(self, info: SchemaInfo | None) -> None:
+        self._text.adopt(info)
+        self.info = self._text.info
+
+    def encode(self, value: GivenMessage) -> bytes:
+        payload = value.payload or b""
+        if not self._encodes or value.is_encoded or value.payload is None:
+            return payload
+        return self._text.encode(payload)
+
+    def is_null(self, value: GivenMessage | None) -> bool:
+        return value is None or value.payload is None
+
+
+class ShownSchema(AutoConsumeSchema):
+    """Each message by the schema that it was written with; remembers schemas that nobody can read
+    here, so that they are asked for once."""
+
+    def for_topic(self) -> "ShownSchema":
+        return ShownSchema()
+
+    def add_version(self, version: bytes, info: SchemaInfo) -> None:
         try:
-            data = os.read(sys.stdin.fileno(), _STDIN_BYTES)
-        except OSError as error:
-            failed = error
-        with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile.
-            loop.call_soon_threadsafe(give, data, failed)
+            super().add_version(version, info)
+        except SchemaError:
+            self._remember(version)
 
-    threading.Thread(target=read, name="stdin", daemon=True).start()
-    return await piece
-
-
-def parse_properties(texts: Iterable[str]) -> dict[str, str]:
-    """Parse NAME=VALUE pairs.
-
-    Raises:
-        SettingsError: one has no `=`.
-    """
-    properties = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise SettingsError(f"bad --property {text!r}: give NAME=VALUE")
-        properties[name] = value
-    return properties
+    def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> object:
+        try:
+            return super().decode(data, version, key)
+        except KeyError:
+            return data
 
 
 async def produce(
     *,
     url: str,
     topic: str,
-    payloads: AsyncIterator[bytes],
+    messages: AsyncIterator[GivenMessage],
     key: str | None,
     properties: dict[str, str],
     as_is: bool,
+    is_large: bool = False,
 ) -> None:
-    """Publish everything, and return when all of it is durable.
+    """Publish everything, and return when all of it is stored.
 
-    Payloads are text that is encoded by the topic's schema, or go `as_is`.
+    Args:
+        key: of messages that have none of their own.
+        properties: of every message; its own go before them.
+        is_large: a message may be larger than the broker takes in one piece.
     """
-    settings = ProducerSettings(pending_messages_max=2 * _FLUSH_EVERY)
-    schema: Schema[bytes] = BYTES if as_is else AutoTextSchema()
+    settings = ProducerSettings(
+        pending_messages_max=2 * _FLUSH_EVERY,
+        batching=not is_large,
+        chunking=is_large,
+    )
     async with (
         _client(url) as client,
-        await client.producer(topic, settings, schema=schema) as producer,
+        await client.producer(topic, settings, schema=GivenSchema(encodes=not as_is)) as producer,
     ):
         count = 0
-        async for payload in payloads:
-            count += 1
-            producer.send_nowait(payload, key=key, properties=properties or None)
-            if count % _FLUSH_EVERY == 0:
-                await producer.flush()
+        try:
+            async for message in _by_turns(messages, producer):
+                given = {
+                    "key": key if message.key is None else message.key,
+                    "ordering_key": message.ordering_key,
+                    "properties": {**properties, **message.properties} or None,
+                    "event_time_ms": message.event_time_ms,
+                    "deliver_at_ms": message.deliver_at_ms,
+                }
+                if is_large:
+                    await producer.send(message, **given)  # type: ignore[arg-type]  # as above
+                else:
+                    producer.send_nowait(message, **given)  # type: ignore[arg-type]  # as above
+                count += 1
+        except SettingsError:
+            # What came before the bad line is published: say how much that is.
+            await producer.flush()
+            if count:
+                _say_stored(count)
+            raise
         await producer.flush()
-        sys.stderr.write(f"{count} messages stored\n")
+        _say_stored(count)
+
+
+async def _by_turns(
+    messages: AsyncIterator[GivenMessage], producer: Producer[GivenMessage]
+) -> AsyncIterator[GivenMessage]:
+    """The messages; waits for receipts before too many are under way."""
+    waiting = waiting_bytes = 0
+    async for message in messages:
+        if waiting == _FLUSH_EVERY or waiting_bytes >= _FLUSH_EVERY_BYTES:
+            await producer.flush()
+            waiting = waiting_bytes = 0
+        waiting += 1
+        waiting_bytes += len(message.payload or b"")
+        yield message
+
+
+def _say_stored(count: int) -> None:
+    sys.stderr.write(f"{count} message{'' if count == 1 else 's'} stored\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How messages are printed, and when that ends."""
+
+    count: int = 0
+    """0: as many as there are."""
+    timeout_ms: int = 0
+    """End when nothing comes for so long; 0: wait for ever."""
+    as_json: bool = False
+    as_is: bool = False
+    """Show the bytes, also where the topic's schema reads them."""
+    raw: bool = False
+    """Print the bytes and nothing else, not even an end of line."""
+
+    @property
+    def timeout_s(self) -> float | None:
+        return self.timeout_ms / 1000 or None
+
+    @property
+    def schema(self) -> "ShownSchema | None":
+        return None if self.as_is or self.raw else ShownSchema()
+
+    def show(self, message: Message[object]) -> None:
+        """Print a message."""
+        if self.raw:
+            sys.stdout.buffer.write(message.data)
+            sys.stdout.buffer.flush()
+            return
+        shown = json_of_message if self.as_json else text_of_message
+        sys.stdout.write(shown(message, as_is=self.as_is) + "\n")
+        sys.stdout.flush()
+
+    def check_came(self, received: int) -> None:
+        """Called when nothing came for too long.
+
+        Raises:
+            NothingCameError: fewer came than were asked for.
+        """
+        if received < self.count:
+            raise NothingCameError(
+                f"{received} of {self.count} messages came; nothing more within "
+                f"{self.timeout_ms / 1000:g} s"
+            )
 
 
 async def consume(
-    *,
-    url: str,
-    topic: str,
-    subscription: str,
-    count: int,
-    kind: str,
-    initial: str,
-    as_json: bool,
+    *, url: str, topic: str, subscription: str, kind: str, initial: str, shown: Shown
 ) -> None:
-    """Print and acknowledge messages; ends after `count` of them, or never."""
+    """Print and acknowledge messages; ends as `shown` says, or never."""
     settings = ConsumerSettings(
         subscription_type=choose(SubscriptionType, "--type", kind),
         initial_position=choose(InitialPosition, "--initial", initial),
@@ -168,49 +251,127 @@ async def consume(
         batch_index_ack=True,
     )
     async with _client(url) as client:
-        consumer: Consumer = await client.consumer(topic, subscription, settings)
+        consumer: Consumer[object] = await client.consumer(
+            topic, subscription, settings, schema=shown.schema
+        )
         async with consumer:
             received = 0
-            while received < count or count == 0:
-                message = await consumer.receive()
-                _print(message, as_json=as_json)
+            while received < shown.count or shown.count == 0:
+                try:
+                    message = await consumer.receive(timeout_s=shown.timeout_s)
+                except TimeoutError:
+                    shown.check_came(received)
+                    return
+                shown.show(message)
                 consumer.acknowledge(message)
                 received += 1
 
 
-async def read(
-    *, url: str, topic: str, start: str, count: int, follow: bool, as_json: bool
-) -> None:
-    """Print messages from `start` to the end of the topic, or on and on with `follow`."""
-    async with _client(url) as client:
-        position, is_inclusive = _parse_start(start)
-        settings = ReaderSettings(start_inclusive=is_inclusive)
-        reader: Reader = await client.reader(topic, position, settings)
-        async with reader:
-            received = 0
-            while received < count or count == 0:
-                if not follow and not await reader.has_message_available():
-                    return
-                # The last entry may turn out to be no message: an end that never came.
-                for message in await reader.read_many(1, timeout_s=None if follow else _LOOK_S):
-                    _print(message, as_json=as_json)
-                    received += 1
+async def read(*, url: str, topic: str, start: str, last: int, follow: bool, shown: Shown) -> None:
+    """Print messages from `start` to the end of the topic, or on and on with `follow`.
+
+    Args:
+        last: the newest so many instead; 0: go by `start`.
+    """
+    position = _parse_start(start)
+    async with _client(url) as client, await _reader(client, topic, position, shown) as reader:
+        if isinstance(position, int):
+            await reader.seek_to_time(position)
+        received = 0
+        if last:
+            for message in await _newest(reader, last):
+                shown.show(message)
+                received += 1
+        quiet_s = 0.0
+        while received < shown.count or shown.count == 0:
+            if not follow and not await reader.has_message_available():
+                return
+            wait_s = _LOOK_S if not follow or shown.timeout_s is None else shown.timeout_s
+            # The last entry may turn out to be no message: an end that never came.
+            messages = await reader.read_many(1, timeout_s=wait_s)
+            for message in messages:
+                shown.show(message)
+                received += 1
+            quiet_s = 0.0 if messages else quiet_s + wait_s
+            if shown.timeout_s is not None and quiet_s >= shown.timeout_s:
+                shown.check_came(received)
+                return
+
+
+async def _reader(
+    client: Client, topic: str, position: tuple[MessageId, bool] | int, shown: Shown
+) -> Reader[object]:
+    """A reader of a topic that is there: a typo makes none."""
+    start, is_inclusive = (MessageId.EARLIEST, False) if isinstance(position, int) else position
+    settings = ConsumerSettings(
+        durable=False,
+        start_message_id=start,
+        start_inclusive=is_inclusive,
+        create_topic=False,
+    )
+    name = f"reader-{secrets.token_hex(5)}"
+    return Reader(await client.consumer(topic, name, settings, schema=shown.schema))
+
+
+async def _newest(reader: Reader[object], last: int) -> list[Message[object]]:
+    """The newest messages of a topic, oldest first; of several partitions, by publish time.
+
+    They are looked for in ever longer times before now, since a topic does not say how many
+    messages it has.
+    """
+    ids = await reader.last_message_ids()
+    if all(each.entry_id < 0 for each in ids.values()):
+        return []
+    now_ms, window_ms = int(time.time() * 1000), _WINDOW_FIRST_MS
+    while True:
+        is_whole = window_ms > _WINDOW_MAX_MS
+        await reader.seek_to_time(0 if is_whole else max(0, now_ms - window_ms))
+        found: dict[str, deque[Message[object]]] = {}
+        while await reader.has_message_available():
+            for message in await reader.read_many(_LOOK_MESSAGES, timeout_s=_LOOK_S):
+                found.setdefault(message.topic, deque(maxlen=last)).append(message)
+        if is_whole or sum(map(len, found.values())) >= last:
+            return _latest_of(list(found.values()), last)
+        window_ms *= _WINDOW_GROWTH
+
+
+def _latest_of(topics: Sequence[Iterable[Message[object]]], last: int) -> list[Message[object]]:
+    if len(topics) == 1:
+        return list(topics[0])  # in the order of the topic, whatever clocks say
+    return sorted(chain(*topics), key=lambda each: each.publish_time_ms)[-last:]
 
 
 def _client(url: str) -> Client:
     credentials = ClientCredentials.of_environment()
-    return Client(url, credentials.client_settings(operation_timeout_ms=_OPERATION_TIMEOUT_MS))
+    return Client(
+        service_url(url), credentials.client_settings(operation_timeout_ms=_OPERATION_TIMEOUT_MS)
+    )
 
 
-def _parse_start(text: str) -> tuple[MessageId, bool]:
-    """Where to begin, and whether the message there is wanted too."""
+def service_url(text: str) -> str:
+    """A service URL; a host and a port are enough."""
+    return text if "://" in text else f"pulsar://{text}"
+
+
+def _parse_start(text: str) -> tuple[MessageId, bool] | int:
+    """Where to begin, and whether the message there is wanted too; or a time in ms since 1970.
+
+    Raises:
+        SettingsError: neither a place nor a time.
+    """
     named = {"earliest": MessageId.EARLIEST, "latest": MessageId.LATEST}
     if text in named:
         return named[text], False
-    ledger, colon, entry = text.partition(":")
-    if colon and ledger.isdecimal() and entry.isdecimal():
-        return MessageId(int(ledger), int(entry)), True
-    raise SettingsError(f"bad --start {text!r}: give earliest, latest or LEDGER:ENTRY")
+    found = parse_message_id(text)
+    if found is not None:
+        ledger, entry, partition, index = found
+        return MessageId(ledger, entry, index, partition), True
+    try:
+        return moment_ms("--start", text, now_ms=int(time.time() * 1000))
+    except SettingsError as error:
+        raise SettingsError(
+            f"bad --start {text!r}: give earliest, latest, LEDGER:ENTRY, -1h or 2026-11-26T23:00"
+        ) from error
 
 
 def choose(kinds: type[E], option: str, text: str) -> E:
@@ -224,32 +385,3 @@ def choose(kinds: type[E], option: str, text: str) -> E:
     except ValueError as error:
         known = ", ".join(str(kind.value) for kind in kinds)
         raise SettingsError(f"bad {option} {text!r}: give one of {known}") from error
-
-
-def _print(message: Message, *, as_json: bool) -> None:
-    sys.stdout.write((_as_json(message) if as_json else _as_text(message.data)) + "\n")
-    sys.stdout.flush()
-
-
-def _as_text(payload: bytes) -> str:
-    return payload.decode(errors="replace")
-
-
-def _as_json(message: Message) -> str:
-    fields: dict[str, object] = {
-        "id": str(message.message_id),
-        "publish_time_ms": message.publish_time_ms,
-        "key": None,
-        "properties": dict(message.properties),
-    }
-    key = message.given_key
-    if isinstance(key, bytes):
-        del fields["key"]
-        fields["key_base64"] = base64.b64encode(key).decode()
-    elif not message.is_null_key:
-        fields["key"] = key
-    try:
-        fields["payload"] = None if message.is_null else message.data.decode()
-    except UnicodeDecodeError:
-        fields["payload_base64"] = base64.b64encode(message.data).decode()
-    return json.dumps(fields)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from magnetar.sdk.batch import MessageBatch
     from magnetar.sdk.client import Client
     from magnetar.sdk.consumer import Consumer
+    from magnetar.sdk.consuming.running import GiveUp, RetryLater
     from magnetar.sdk.encryption import FileKeyReader
     from magnetar.sdk.errors import SdkError
     from magnetar.sdk.interceptors import ConsumerInterceptor, ProducerInterceptor
@@ -53,6 +54,7 @@ __all__ = [
     "ConsumerSettings",
     "DeadLetterPolicy",
     "FileKeyReader",
+    "GiveUp",
     "Hashing",
     "InitialPosition",
     "KeySharedPolicy",
@@ -66,6 +68,7 @@ __all__ = [
     "ProducerSettings",
     "Reader",
     "ReaderSettings",
+    "RetryLater",
     "RoutingMode",
     "SdkError",
     "SubscriptionType",
@@ -82,6 +85,7 @@ _HOMES = {
     "Consumer": "consumer",
     "ConsumerInterceptor": "interceptors",
     "FileKeyReader": "encryption",
+    "GiveUp": "consuming.running",
     "Hashing": "producing.routing",
     "Message": "message",
     "MessageBatch": "batch",
@@ -91,6 +95,7 @@ _HOMES = {
     "Producer": "producer",
     "ProducerInterceptor": "interceptors",
     "Reader": "reader",
+    "RetryLater": "consuming.running",
     "RoutingMode": "producing.routing",
     "SdkError": "errors",
     "TableView": "table_view",

@@ -6,6 +6,7 @@ their delay is over. What cannot be sent because we are not attached waits for t
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
 
 from magnetar.sdk.ack_grouping import ALL_MESSAGES, AckGrouping, ack_frame
 from magnetar.sdk.batch import MessageBatch
@@ -25,7 +26,7 @@ from magnetar.sdk.wire.pulsar_pb2 import (
     MessageIdData,
 )
 
-Acknowledgeable = Message | MessageBatch | MessageId
+Acknowledgeable = Message[Any] | MessageBatch | MessageId
 """What can be acknowledged: a message, its id, or all messages of an entry."""
 
 
@@ -303,7 +304,7 @@ class Acknowledger:
         """Whether `track` has to be told of what is taken."""
         return self._timeouts is not None
 
-    def track(self, messages: Iterable[Message | MessageBatch]) -> None:
+    def track(self, messages: Iterable[Message[Any] | MessageBatch]) -> None:
         """The application took these; they are to be acknowledged in time."""
         timeouts = self._timeouts
         if timeouts is None:

@@ -6,14 +6,15 @@ async with Client("pulsar://localhost:6650") as client:
 """
 
 import asyncio
+import logging
 import os
 import random as random_module
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Self, cast, overload
+from typing import Any, Self, cast, overload
 
 from magnetar.sdk.backoff import Backoff
 from magnetar.sdk.connection import Connection, ConnectionPool
@@ -39,6 +40,7 @@ from magnetar.sdk.errors import (
 )
 from magnetar.sdk.lookup import Lookup
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.opening import WARNING_AFTER_S, OpenedT, Opening, warned
 from magnetar.sdk.ports import Clock, Network, SystemClock, SystemNetwork
 from magnetar.sdk.producer import Producer
 from magnetar.sdk.producing.partitioned_producer import PartitionedProducer
@@ -64,6 +66,8 @@ from magnetar.sdk.tls import renewed_tls_context, tls_context
 from magnetar.sdk.transaction import Transaction, TransactionCoordinators
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.topic_name import TopicName
+
+_log = logging.getLogger("magnetar.sdk")
 
 _PLAIN_TOPICS_MAX = 100_000
 """Topics that are remembered as not partitioned; then all are asked for again."""
@@ -93,6 +97,7 @@ class Client:
         """
         self._settings = check_settings(settings or ClientSettings(), ClientSettings)
         service_url = ServiceUrl.parse(url)
+        self._url = url
         if network is None:
             network = SystemNetwork()
             if service_url.is_tls:
@@ -139,20 +144,32 @@ class Client:
     ) -> None:
         await self.close(flush=kind is None)
 
+    def __repr__(self) -> str:
+        kinds = {"producers": Producer, "consumers": Consumer}
+        counts = [
+            f"{sum(isinstance(each, kind) for each in self._open)} {name}"
+            for name, kind in kinds.items()
+        ]
+        state = "closed" if self._closed else "open"
+        return f"<Client of {self._url}, {state}, {', '.join(counts)}>"
+
     @overload
-    async def producer(self, topic: str, settings: ProducerSettings | None = None) -> Producer: ...
+    def producer(
+        self, topic: str, settings: ProducerSettings | None = None
+    ) -> Opening[Producer]: ...
     @overload
-    async def producer(
+    def producer(
         self, topic: str, settings: ProducerSettings | None = None, *, schema: Schema[T]
-    ) -> Producer[T]: ...
-    async def producer(
+    ) -> Opening[Producer[T]]: ...
+    def producer(
         self,
         topic: str,
         settings: ProducerSettings | None = None,
         *,
         schema: Schema[T] | None = None,
-    ) -> Producer[T]:
-        """A producer, connected and ready; with a schema it sends values instead of bytes.
+    ) -> Opening[Producer[T]]:
+        """A producer, connected and ready; with a schema it sends values instead of bytes. Await
+        it, or enter it by `async with`, which closes it at the end of the block.
 
         Raises:
             TopicNameError: no valid topic name.
@@ -161,6 +178,13 @@ class Client:
             BrokerUnavailableError, OperationTimeoutError: not ready in time.
             TypeError: settings of something else.
         """
+        return self._opening(
+            f"producer of {topic}", partial(self._producer, topic, settings, schema)
+        )
+
+    async def _producer(
+        self, topic: str, settings: ProducerSettings | None, schema: Schema[T] | None
+    ) -> Producer[T]:
         name = self._parse(topic)
         chosen = check_settings(settings or ProducerSettings(), ProducerSettings)
         if schema is not None:
@@ -189,21 +213,44 @@ class Client:
         self._open[producer] = None
         return producer
 
-    async def consumer(
+    @overload
+    def consumer(
+        self, topic: Topics, subscription: str, settings: ConsumerSettings | None = None
+    ) -> Opening[Consumer]: ...
+    @overload
+    def consumer(
+        self,
+        topic: Topics,
+        subscription: str,
+        settings: ConsumerSettings | None = None,
+        *,
+        schema: Schema[T] | None,
+    ) -> Opening[Consumer[T]]: ...
+    def consumer(
         self,
         topic: Topics,
         subscription: str,
         settings: ConsumerSettings | None = None,
         *,
         schema: Schema[T] | None = None,
-    ) -> Consumer:
-        """A consumer, subscribed; with a schema `Message.value` gives what it reads. Of a topic,
-        with all partitions if it has some; of several; or of those that fit a pattern
-        (`re.compile("orders-.*")`), also of those to come.
+    ) -> Opening[Consumer[T]]:
+        """A consumer, subscribed, to be awaited or entered as `producer`; with a schema
+        `Message.value` gives what it reads. Of a topic, with all partitions if it has some; of
+        several; or of those that fit a pattern (`re.compile("orders-.*")`), also of those to come.
 
         Raises:
             As `producer`; ConsumerBusyError if the subscription is taken.
         """
+        what = f"consumer of {_names_of(topic)}, subscription {subscription}"
+        return self._opening(what, partial(self._consumer, topic, subscription, settings, schema))
+
+    async def _consumer(
+        self,
+        topic: Topics,
+        subscription: str,
+        settings: ConsumerSettings | None,
+        schema: Schema[T] | None,
+    ) -> Consumer[T]:
         self._check_open()
         return await self._consuming.consumer(
             topic,
@@ -212,20 +259,47 @@ class Client:
             cast("Schema[object] | None", schema),
         )
 
-    async def reader(
+    @overload
+    def reader(
+        self,
+        topic: Topics,
+        start: MessageId = MessageId.EARLIEST,
+        settings: ReaderSettings | None = None,
+    ) -> Opening[Reader]: ...
+    @overload
+    def reader(
+        self,
+        topic: Topics,
+        start: MessageId = MessageId.EARLIEST,
+        settings: ReaderSettings | None = None,
+        *,
+        schema: Schema[T] | None,
+    ) -> Opening[Reader[T]]: ...
+    def reader(
         self,
         topic: Topics,
         start: MessageId = MessageId.EARLIEST,
         settings: ReaderSettings | None = None,
         *,
         schema: Schema[T] | None = None,
-    ) -> Reader:
-        """A reader that begins behind `start` (or with it, if `start_inclusive`); of what a
-        consumer may be of. With several topics or partitions `start` is EARLIEST or LATEST.
+    ) -> Opening[Reader[T]]:
+        """A reader, to be awaited or entered as `producer`. It begins behind `start` (or with it,
+        if `start_inclusive`); of what a consumer may be of. With several topics or partitions
+        `start` is EARLIEST or LATEST.
 
         Raises:
             As `producer`.
         """
+        what = f"reader of {_names_of(topic)}"
+        return self._opening(what, partial(self._reader, topic, start, settings, schema))
+
+    async def _reader(
+        self,
+        topic: Topics,
+        start: MessageId,
+        settings: ReaderSettings | None,
+        schema: Schema[T] | None,
+    ) -> Reader[T]:
         self._check_open()
         return await self._consuming.reader(
             topic,
@@ -234,14 +308,15 @@ class Client:
             cast("Schema[object] | None", schema),
         )
 
-    async def table_view(
+    def table_view(
         self,
         topic: Topics,
         settings: ReaderSettings | None = None,
         *,
         changes_max: int = 10_000,
-    ) -> TableView:
-        """The newest value of each key of a topic (or several), kept up to date.
+    ) -> Opening[TableView]:
+        """The newest value of each key of a topic (or several), kept up to date; to be awaited or
+        entered as `producer`.
 
         It is complete up to the moment of the call when it returns.
 
@@ -252,6 +327,12 @@ class Client:
         Raises:
             As `producer`.
         """
+        what = f"table view of {_names_of(topic)}"
+        return self._opening(what, partial(self._table_view, topic, settings, changes_max))
+
+    async def _table_view(
+        self, topic: Topics, settings: ReaderSettings | None, changes_max: int
+    ) -> TableView:
         self._check_open()
         view = TableView(
             partial(self._consuming.reader, topic, MessageId.EARLIEST),
@@ -339,6 +420,21 @@ class Client:
     def _opened(self, user: Closable) -> None:
         self._open[user] = None
 
+    def _opening(
+        self, what: str, work: Callable[[], Coroutine[Any, Any, OpenedT]]
+    ) -> Opening[OpenedT]:
+        return Opening(warned(work, partial(self._warn_waiting, what)))
+
+    def _warn_waiting(self, what: str) -> None:
+        if self._pool.is_open:
+            return  # A broker is there: what takes long is something else.
+        _log.warning(
+            "no_broker_yet %s: no broker of %s answers for %g s; trying on. Is one running there?",
+            what,
+            self._url,
+            WARNING_AFTER_S,
+        )
+
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedError(
@@ -403,6 +499,11 @@ class Client:
         return await self._lookup.connection_for(str(topic))
 
 
+def _names_of(topic: Topics) -> str:
+    """For people."""
+    return topic.pattern if isinstance(topic, re.Pattern) else str(topic)
+
+
 class ConsumerMaking:
     """Of one client."""
 
@@ -417,7 +518,7 @@ class ConsumerMaking:
         subscription: str,
         settings: ConsumerSettings,
         schema: Schema[object] | None = None,
-    ) -> Consumer:
+    ) -> Consumer[Any]:
         """Raises: see `Client.consumer`."""
         # For a subscription that is not durable brokers go by the start alone.
         start = settings.start_message_id
@@ -434,7 +535,7 @@ class ConsumerMaking:
         start: MessageId,
         settings: ReaderSettings,
         schema: Schema[object] | None = None,
-    ) -> Reader:
+    ) -> Reader[Any]:
         """Raises: see `Client.reader`."""
         suffix = f"{self._context.random.getrandbits(40):010x}"
         consumer = await self._make(
@@ -460,7 +561,7 @@ class ConsumerMaking:
         )
         return Reader(await self._start(consumer))
 
-    async def _start(self, consumer: Consumer) -> Consumer:
+    async def _start(self, consumer: Consumer[Any]) -> Consumer[Any]:
         await consumer.start()
         self._opened(consumer)
         return consumer
@@ -473,7 +574,7 @@ class ConsumerMaking:
         start: MessageId | None,
         start_inclusive: bool,
         schema: Schema[object] | None,
-    ) -> Consumer:
+    ) -> Consumer[Any]:
         context = self._context
         if isinstance(topic, re.Pattern):
             pattern = TopicPattern.parse(topic)

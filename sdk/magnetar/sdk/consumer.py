@@ -13,19 +13,21 @@ import asyncio
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol, overload
+from typing import Any, Generic, Protocol
 
 from magnetar.sdk.acknowledger import Acknowledgeable
 from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.closing import Closing
 from magnetar.sdk.consuming.dead_letters import DeadLetters
+from magnetar.sdk.consuming.running import run_handler
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import CorruptMessageError, NotSupportedError
 from magnetar.sdk.interceptors import Interceptors
-from magnetar.sdk.message import Message
+from magnetar.sdk.message import Message, T_co
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.opening import DONE
 from magnetar.sdk.schema import Schema
-from magnetar.sdk.settings import ConsumerSettings
+from magnetar.sdk.settings import BatchReceivePolicy, ConsumerSettings
 from magnetar.sdk.stats import BrokerStats, ConsumerStats
 from magnetar.sdk.transaction import Transaction
 
@@ -44,11 +46,11 @@ class MessageQueue(Protocol):
     @property
     def last_taken(self) -> MessageId | None: ...
     def has_message(self) -> bool: ...
-    def take(self) -> Message | None: ...
-    def take_more(self, messages: list[Message], messages_max: int) -> None: ...
+    def take(self) -> Message[Any] | None: ...
+    def take_more(self, messages: list[Message[Any]], messages_max: int) -> None: ...
     def take_batches(self, entries_max: int) -> list[MessageBatch]: ...
-    def is_current(self, what: Message | MessageBatch) -> bool: ...
-    def put_back(self, messages: Sequence[Message]) -> None: ...
+    def is_current(self, what: Message[Any] | MessageBatch) -> bool: ...
+    def put_back(self, messages: Sequence[Message[Any]]) -> None: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def clear(self) -> None: ...
@@ -71,7 +73,7 @@ class Acknowledging(Protocol):
     def add_negative(self, what: Acknowledgeable) -> None: ...
     def redeliver(self, what: Iterable[Acknowledgeable]) -> None: ...
     def redeliver_all(self) -> None: ...
-    def track(self, messages: Iterable[Message | MessageBatch]) -> None: ...
+    def track(self, messages: Iterable[Message[Any] | MessageBatch]) -> None: ...
     def flush(self) -> None: ...
     async def confirm(self, what: Iterable[Acknowledgeable] = ()) -> None: ...
     def close(self) -> None: ...
@@ -126,7 +128,7 @@ class Waiters:
             self.wake()
 
 
-class Consumer(Closing):
+class Consumer(Closing, Generic[T_co]):
     """Receives the messages of one subscription. Made by `Client.consumer`."""
 
     _queue: MessageQueue
@@ -165,6 +167,10 @@ class Consumer(Closing):
         self._letters = None
         self._owns_letters = True
 
+    def __repr__(self) -> str:
+        state = "connected" if self.is_connected else "not connected"
+        return f"<Consumer {self._name} of {self.topic}, subscription {self.subscription}, {state}>"
+
     # -- public: receiving
 
     @property
@@ -190,11 +196,11 @@ class Consumer(Closing):
         """Whether a message lies here that can be taken without waiting."""
         return self._queue.has_message()
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message[T_co]]:
         """Messages for ever, or until the end of a terminated topic."""
         return self._iterate()
 
-    async def receive(self, *, timeout_s: float | None = None) -> Message:
+    async def receive(self, *, timeout_s: float | None = None) -> Message[T_co]:
         """The next message; waits for it.
 
         Raises:
@@ -210,7 +216,7 @@ class Consumer(Closing):
 
     async def receive_many(
         self, messages_max: int, *, timeout_s: float | None = None
-    ) -> list[Message]:
+    ) -> list[Message[T_co]]:
         """Up to `messages_max` messages: waits for the first, takes what is there of the others.
 
         An empty list if none came in time.
@@ -231,7 +237,7 @@ class Consumer(Closing):
             self._waiters.wake()
         return self._given(result) if self._is_watched else result
 
-    async def receive_batch(self) -> list[Message]:
+    async def receive_batch(self) -> list[Message[T_co]]:
         """Messages until the `batch_receive` policy has enough of them or its time is over.
 
         An empty list if none came in time. A cancelled call takes nothing.
@@ -240,9 +246,76 @@ class Consumer(Closing):
             CorruptMessageError, AlreadyClosedError, SdkError: as `receive`; what was collected
                 before is the next call's.
         """
-        policy = self._settings.batch_receive
+        return await self._collect(self._settings.batch_receive)
+
+    async def batches(
+        self,
+        messages_max: int = 1_000,
+        *,
+        wait_s: float = 0.1,
+        bytes_max: int = 10 * 1024 * 1024,
+    ) -> AsyncIterator[list[Message[T_co]]]:
+        """Batches of messages, for ever, or until the end of a terminated topic.
+
+        Args:
+            messages_max: a batch has at least one message, and at most so many.
+            wait_s: how long a batch that is not full waits for more; at least a millisecond.
+            bytes_max: of the payloads of a batch; a single message may be larger.
+
+        Raises:
+            ValueError: a number that is too small.
+            CorruptMessageError, AlreadyClosedError, SdkError: as `receive`.
+        """
+        policy = BatchReceivePolicy(
+            messages_max=messages_max, bytes_max=bytes_max, timeout_ms=max(1, round(wait_s * 1000))
+        )
+        while True:
+            while not (self._queue.has_some or self._queue.has_entries):
+                if self.reached_end:
+                    return
+                await self._wait_message()
+            batch = await self._collect(policy)
+            if batch:
+                yield batch
+
+    async def run(
+        self,
+        handler: Callable[[Message[T_co]], Awaitable[object]],
+        *,
+        concurrency: int = 1,
+        stop: asyncio.Event | None = None,
+        stop_on_signals: bool = False,
+        grace_s: float = 30.0,
+    ) -> None:
+        """Call `handler` with each message, until it is to stop or the topic has ended.
+
+        A message whose handler returns is acknowledged. If it raises, the message comes again
+        after `nack_delay_ms`; after `dead_letters.redeliveries_max` times it goes to the dead
+        letter topic. `RetryLater` and `GiveUp` (`magnetar.sdk.consuming.running`) decide for one
+        message. Messages with one key are handled one after the other, in order.
+
+        Args:
+            concurrency: how many handlers run at a time.
+            stop: set it to end: no handler begins any more, and those that run have `grace_s`.
+            stop_on_signals: SIGTERM and SIGINT end it in that way. The main thread only.
+            grace_s: handlers that take longer are cancelled; their messages come again.
+
+        Raises:
+            ValueError: a concurrency below 1.
+            AlreadyClosedError, SdkError: the consumer is closed, or lost for good.
+        """
+        await run_handler(
+            self,
+            handler,
+            concurrency=concurrency,
+            stop=stop or asyncio.Event(),
+            stop_on_signals=stop_on_signals,
+            grace_s=grace_s,
+        )
+
+    async def _collect(self, policy: BatchReceivePolicy) -> list[Message[T_co]]:
         queue = self._queue
-        result: list[Message] = []
+        result: list[Message[T_co]] = []
         size = 0
         try:
             async with asyncio.timeout(policy.timeout_ms / 1000 if policy.timeout_ms else None):
@@ -265,7 +338,7 @@ class Consumer(Closing):
         return self._given(result) if self._is_watched else result
 
     @abstractmethod
-    async def load_schemas(self, messages: Iterable[Message]) -> None:
+    async def load_schemas(self, messages: Iterable[Message[Any]]) -> None:
         """Get the definitions that `value` of these messages needs, if they came by `take_nowait`
         or `receive_batches`; the other calls do it before they give a message.
 
@@ -273,7 +346,7 @@ class Consumer(Closing):
             BrokerUnavailableError, OperationTimeoutError: the broker could not be asked.
         """
 
-    def take_nowait(self, messages_max: int) -> list[Message]:
+    def take_nowait(self, messages_max: int) -> list[Message[T_co]]:
         """Up to `messages_max` messages of those that lie here, without waiting; see `on_ready`.
 
         Raises:
@@ -338,21 +411,14 @@ class Consumer(Closing):
 
     # -- public: acknowledging
 
-    @overload
-    def acknowledge(self, what: Acknowledgeable) -> None: ...
-
-    @overload
-    def acknowledge(
-        self, what: Acknowledgeable, *, transaction: Transaction
-    ) -> Awaitable[None]: ...
-
     def acknowledge(
         self, what: Acknowledgeable, *, transaction: Transaction | None = None
-    ) -> Awaitable[None] | None:
+    ) -> Awaitable[None]:
         """Acknowledge one message, or all of an entry; sent with others, within `ack_group_ms`.
 
-        In a transaction it is sent at once, and counts when that is committed; an abort has the
-        message come again. To be awaited then.
+        It may be awaited, and there is nothing to wait for; `acknowledge_confirmed` waits for the
+        broker's answer. In a transaction it is sent at once, and counts when that is committed; an
+        abort has the message come again. To be awaited then.
 
         Raises:
             TransactionConflictError: it is acknowledged already, perhaps by another transaction.
@@ -361,7 +427,7 @@ class Consumer(Closing):
         """
         if transaction is None:
             self._acknowledger.add(what)
-            return None
+            return DONE
         return transaction.start(self._acknowledge_in(transaction, what, cumulative=False))
 
     @abstractmethod
@@ -369,22 +435,16 @@ class Consumer(Closing):
         self, transaction: Transaction, what: Acknowledgeable, *, cumulative: bool
     ) -> None: ...
 
-    def acknowledge_many(self, what: Iterable[Acknowledgeable]) -> None:
-        """`acknowledge` for many; fastest for entries."""
+    def acknowledge_many(self, what: Iterable[Acknowledgeable]) -> Awaitable[None]:
+        """`acknowledge` for many; fastest for entries. It may be awaited."""
         self._acknowledger.add_many(what)
-
-    @overload
-    def acknowledge_cumulative(self, what: Acknowledgeable) -> None: ...
-
-    @overload
-    def acknowledge_cumulative(
-        self, what: Acknowledgeable, *, transaction: Transaction
-    ) -> Awaitable[None]: ...
+        return DONE
 
     def acknowledge_cumulative(
         self, what: Acknowledgeable, *, transaction: Transaction | None = None
-    ) -> Awaitable[None] | None:
-        """Acknowledge everything up to and including `what`. In a transaction, as `acknowledge`.
+    ) -> Awaitable[None]:
+        """Acknowledge everything up to and including `what`; awaited or in a transaction, as
+        `acknowledge`.
 
         Raises:
             NotSupportedError: on a Shared or Key_Shared subscription: what lies before `what` may
@@ -399,7 +459,7 @@ class Consumer(Closing):
             )
         if transaction is None:
             self._acknowledger.add_cumulative(what)
-            return None
+            return DONE
         return transaction.start(self._acknowledge_in(transaction, what, cumulative=True))
 
     async def flush_acks(self, *, confirmed: bool = False) -> None:
@@ -421,14 +481,16 @@ class Consumer(Closing):
         """
         await self._acknowledger.confirm(what)
 
-    def negative_acknowledge(self, what: Acknowledgeable) -> None:
-        """Ask for a message again, after `nack_delay_ms`; of a batch, for the whole entry.
+    def negative_acknowledge(self, what: Acknowledgeable) -> Awaitable[None]:
+        """Ask for a message again, after `nack_delay_ms`; of a batch, for the whole entry. It may
+        be awaited.
 
         The delay grows with each redelivery if `nack_delay_multiplier` says so (for messages, not
         for ids). On Exclusive and Failover subscriptions everything from the first unacknowledged
         message on comes again.
         """
         self._acknowledger.add_negative(what)
+        return DONE
 
     def redeliver(self, what: Iterable[Acknowledgeable]) -> None:
         """Ask for messages again, at once; otherwise as `negative_acknowledge`."""
@@ -440,7 +502,7 @@ class Consumer(Closing):
 
     async def reconsume_later(
         self,
-        message: Message,
+        message: Message[Any],
         *,
         delay_s: float = 0.0,
         properties: Mapping[str, str] | None = None,
@@ -460,6 +522,25 @@ class Consumer(Closing):
             )
         await self._letters.retry_later(message, delay_s=delay_s, properties=properties)
         self.acknowledge(message)
+
+    async def give_up(self, message: Message[Any]) -> None:
+        """Send a message to the dead letter topic now; it is acknowledged when it is stored there,
+        and comes again if it cannot be.
+
+        Raises:
+            NotSupportedError: the consumer has no dead letter policy.
+        """
+        if self._letters is None or self._settings.dead_letters is None:
+            raise NotSupportedError(
+                f"the consumer of {self.subscription} has no dead letter topic: create it with "
+                "ConsumerSettings(dead_letters=DeadLetterPolicy(…))"
+            )
+        self._letters.put(self, [message])
+
+    def untake(self, messages: Sequence[Message[Any]]) -> None:
+        """Give back messages that were taken last and not looked at, in their order: they are the
+        next ones. Those that the broker will send again by itself are left out."""
+        self._put_back([each for each in messages if self._queue.is_current(each)])
 
     # -- public: statistics
 
@@ -569,7 +650,7 @@ class Consumer(Closing):
 
     # -- taking and waiting
 
-    def _take(self) -> Message | None:
+    def _take(self) -> Message[Any] | None:
         """The next message; wakes the next who waits if it is not the last."""
         try:
             message = self._queue.take()
@@ -582,7 +663,7 @@ class Consumer(Closing):
             self._waiters.wake()
         return message
 
-    async def _iterate(self) -> AsyncIterator[Message]:
+    async def _iterate(self) -> AsyncIterator[Message[T_co]]:
         while True:
             message = self._take() if self._schema is None else await self._take_readable()
             while message is None:
@@ -592,29 +673,31 @@ class Consumer(Closing):
                 message = self._take() if self._schema is None else await self._take_readable()
             yield self._given([message])[0] if self._is_watched else message
 
-    def _given(self, messages: list[Message]) -> list[Message]:
+    def _given(self, messages: list[Message[Any]]) -> list[Message[T_co]]:
         """What the application gets of messages that were taken: only for consumers that are
         watched by interceptors, or by a timeout for acknowledgements."""
         self._acknowledger.track(messages)
         if not self._interceptors:
             return messages
-        return [self._interceptors.before_consume(each) for each in messages]
+        given: list[Message[Any]] = []
+        given += map(self._interceptors.before_consume, messages)
+        return given
 
-    def _put_back(self, messages: list[Message]) -> None:
+    def _put_back(self, messages: list[Message[Any]]) -> None:
         """A call that took messages ends without them: they are for the next one."""
         if messages:
             self._queue.put_back(messages)
             self._waiters.wake()
 
     @abstractmethod
-    async def _take_readable(self) -> Message | None:
+    async def _take_readable(self) -> Message[Any] | None:
         """`_take`, with the definition of the message's schema version got first.
 
         It is asked for before the message is taken: a call that is cancelled has taken nothing.
         """
 
     @abstractmethod
-    def _take_more(self, result: list[Message], messages_max: int) -> None:
+    def _take_more(self, result: list[Message[Any]], messages_max: int) -> None:
         """Append what lies here, up to a message whose schema version has to be asked for."""
 
     async def _wait_message(self) -> None:
@@ -623,7 +706,7 @@ class Consumer(Closing):
         await self._waiters.wait()
         self._attachment.check_usable()
 
-    async def _wait_first(self) -> Message:
+    async def _wait_first(self) -> Message[Any]:
         """Wait for a message, and take it."""
         message = None
         while message is None:

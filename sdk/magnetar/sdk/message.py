@@ -2,11 +2,16 @@
 
 import base64
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Generic, Protocol, cast
+
+from typing_extensions import TypeVar
 
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.schema import Schema
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+
+T_co = TypeVar("T_co", default=bytes, covariant=True)
+"""What a schema reads in a payload; without one, bytes."""
 
 
 class Entry(Protocol):
@@ -34,7 +39,7 @@ class Entry(Protocol):
     def round(self) -> object: ...
 
 
-class Message:
+class Message(Generic[T_co]):
     """One message. `data` is its payload as the producer gave it."""
 
     __slots__ = ("_entry", "_index", "_single", "data")
@@ -69,24 +74,25 @@ class Message:
         """Messages in the batch; 0 if the message was sent alone."""
         return self._entry.batch_size
 
-    def value(self) -> object:
+    def value(self) -> T_co:
         """What the consumer's schema reads in `data`; without a schema, `data` itself.
 
-        None for a message whose producer sent no value; of a KEY_VALUE schema with SEPARATED
-        encoding, a `KeyValue` that has the key alone.
+        None for a message whose producer sent no value (see `is_null`), whatever the type says; of
+        a KEY_VALUE schema with SEPARATED encoding, a `KeyValue` that has the key alone.
 
         Raises:
             SchemaValueError: the payload does not fit the schema.
             SchemaVersionError: the definition that it was written with is not known here.
         """
         schema = self._entry.schema
-        if self.is_null:
-            return (
-                None if schema is None else schema.decode_null(self.schema_version, self.key_bytes)
-            )
+        value: object = None
         if schema is None:
-            return self.data
-        return schema.decode(self.data, self.schema_version, self.key_bytes)
+            value = None if self.is_null else self.data
+        elif self.is_null:
+            value = schema.decode_null(self.schema_version, self.key_bytes)
+        else:
+            value = schema.decode(self.data, self.schema_version, self.key_bytes)
+        return cast("T_co", value)
 
     @property
     def schema_version(self) -> bytes:

@@ -30,6 +30,10 @@ class Producer(ABC, Generic[T]):
     """For measuring: see `OnConfirmed`. Must not raise."""
     _values: ValueEncoder[T]
 
+    def __repr__(self) -> str:
+        state = "connected" if self.is_connected else "not connected"
+        return f"<Producer {self.name} of {self.topic}, {state}, {self.pending_messages} pending>"
+
     @property
     @abstractmethod
     def name(self) -> str:

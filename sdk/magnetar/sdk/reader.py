@@ -1,27 +1,32 @@
 """The reader: messages from any place on, without a subscription that outlives it."""
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any, Generic
 
 from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.closing import Closing
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.consuming.topics_consumer import TopicsConsumer
-from magnetar.sdk.message import Message
+from magnetar.sdk.message import Message, T_co
 from magnetar.sdk.message_id import MessageId
 
 
-class Reader(Closing):
+class Reader(Closing, Generic[T_co]):
     """Reads a topic, or several. Made by `Client.reader`.
 
     A consumer underneath: exclusive, not durable. After a reconnect it goes on behind the last
     message that was taken, so that nothing comes twice.
     """
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer[T_co]) -> None:
         self._consumer = consumer
 
+    def __repr__(self) -> str:
+        state = "connected" if self.is_connected else "not connected"
+        return f"<Reader of {self.topic}, {state}>"
+
     @property
-    def consumer(self) -> Consumer:
+    def consumer(self) -> Consumer[T_co]:
         """What reads: for `take_nowait` and `on_ready`; acknowledging is then up to you."""
         return self._consumer
 
@@ -38,13 +43,13 @@ class Reader(Closing):
     def is_connected(self) -> bool:
         return self._consumer.is_connected
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncIterator[Message[T_co]]:
         """Messages for ever, or until the end of a terminated topic."""
         async for message in self._consumer:
             self._consumer.acknowledge_cumulative(message)
             yield message
 
-    async def read_next(self, *, timeout_s: float | None = None) -> Message:
+    async def read_next(self, *, timeout_s: float | None = None) -> Message[T_co]:
         """The next message; waits for it.
 
         Raises:
@@ -58,7 +63,7 @@ class Reader(Closing):
 
     async def read_many(
         self, messages_max: int, *, timeout_s: float | None = None
-    ) -> list[Message]:
+    ) -> list[Message[T_co]]:
         """Up to `messages_max` messages; see `Consumer.receive_many`."""
         messages = await self._consumer.receive_many(messages_max, timeout_s=timeout_s)
         self._read(messages)
@@ -96,7 +101,7 @@ class Reader(Closing):
         """The last message of each topic and partition; entry id -1 where there is none."""
         return await self._consumer.last_message_ids()
 
-    def _read(self, what: Sequence[Message | MessageBatch]) -> None:
+    def _read(self, what: Sequence[Message[Any] | MessageBatch]) -> None:
         consumer = self._consumer
         if not what:
             return

@@ -77,6 +77,9 @@ class Transaction:
         self._most, self._least = await self._coordinators.begin(self._timeout_ms)
         return self
 
+    def __repr__(self) -> str:
+        return f"<Transaction {self._most}:{self._least}, {self.state.value}>"
+
     async def __aenter__(self) -> Self:
         return await self.begin()
 

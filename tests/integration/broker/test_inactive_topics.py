@@ -6,6 +6,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from magnetar.broker.base import naming
+from magnetar.sdk import Client
 from magnetar.sdk.wire import parse_topic_name
 from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
@@ -31,6 +32,36 @@ async def test_an_unused_topic_goes_and_one_with_a_subscription_stays(tmp_path: 
 
         await until(is_gone, "the topic goes")
         assert await broker.services.topics.names("public/default") == [KEPT]
+
+
+async def test_messages_that_nobody_has_subscribed_to_are_kept_if_the_broker_is_told_so(
+    tmp_path: Path,
+) -> None:
+    settings: dict[str, Any] = {
+        "inactive_topic_check_interval_s": 0.1,
+        "inactive_topic_max_s": 1,
+        "retention_check_interval_s": 0.1,
+        "unsubscribed_retention": True,
+        "ledger_entries_max": 1,
+        "ledger_age_min_s": 0,
+    }
+    empty = "persistent://public/default/empty"
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        for number in range(3):
+            await client.publish_ok(number, b"somebody will")
+        await client.produce(empty, 1)
+        await client.close()
+
+        async def is_gone() -> bool:
+            return await broker.services.topics.names("public/default") == [TOPIC]
+
+        await until(is_gone, "the empty one goes")
+        async with Client(f"pulsar://127.0.0.1:{broker.port}") as late:
+            reader = await late.reader(TOPIC)
+            found = [(await reader.read_next(timeout_s=30)).data for _ in range(3)]
+        assert found == [b"somebody will"] * 3
 
 
 async def test_a_topic_that_is_read_without_a_connection_stays_for_as_long_as_is_said(

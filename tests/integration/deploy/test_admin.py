@@ -103,7 +103,43 @@ def test_a_topic_says_what_it_does_and_why_it_does_nothing(server: Standalone) -
     assert "no: no consumer is connected" in " ".join(shown.split())
     found = json.loads(done(server, "topics", "stats", "orders", "--json"))
     assert found["subscriptions"]["idle"]["whyIdle"] == "no_consumer"
-    assert admin(server, "topics", "stats", "missing").status == 8
+    assert admin(server, "topics", "stats", "missing").status == 14
+
+
+def test_a_standalone_keeps_what_nobody_has_subscribed_to_unless_it_is_told_otherwise(
+    server: Standalone, tmp_path: Path
+) -> None:
+    command = ("brokers", "get-runtime-config", "--json")
+    assert json.loads(done(server, *command))["unsubscribed_retention"] == "True"
+    other = {"UNSUBSCRIBED_RETENTION": "false"}
+    with Standalone(tmp_path / "data", settings=other) as pulsars:
+        assert json.loads(done(pulsars, *command))["unsubscribed_retention"] == "False"
+
+
+def test_a_backlog_is_told_in_entries_and_about_in_messages(server: Standalone) -> None:
+    done(server, "topics", "create", "batched")
+    done(server, "subscriptions", "create", "batched", "slow", "--at", "earliest")
+    lines = "\n".join(map(str, range(300)))
+    ended = magnetar("produce", "batched", "--url", server.url, stdin=lines)
+    assert ended.status == 0, ended.stderr
+    stats = json.loads(done(server, "topics", "stats", "batched", "--json"))
+    found = stats["subscriptions"]["slow"]
+    assert found["msgBacklog"] < 300
+    assert found["backlogMessagesEstimate"] == 300
+    (line,) = [
+        each for each in done(server, "topics", "stats", "batched").splitlines() if "slow" in each
+    ]
+    assert "300" in line
+
+
+def test_a_time_is_checked_before_anything_is_asked(server: Standalone) -> None:
+    ended = admin(server, "subscriptions", "reset-to-time", "orders", "made", "soon")
+    assert ended.status == 2
+    assert "bad TIMESTAMP 'soon'" in ended.stderr
+    ended = admin(server, "subscriptions", "expire", "orders", "made", "5x")
+    assert "bad SECONDS '5x'" in ended.stderr
+    ended = admin(server, "subscriptions", "expire", "orders", "made", "2m")
+    assert "older than 120 s of made?" in ended.stderr
 
 
 def test_tenants_and_namespaces_are_made_and_taken_away(server: Standalone) -> None:
@@ -118,7 +154,7 @@ def test_tenants_and_namespaces_are_made_and_taken_away(server: Standalone) -> N
     assert "has namespaces" in admin(server, "tenants", "delete", "acme", "--yes").stderr
     done(server, "namespaces", "delete", "acme/shop", "--yes")
     done(server, "tenants", "delete", "acme", "--yes")
-    assert admin(server, "tenants", "get", "acme").status == 8
+    assert admin(server, "tenants", "get", "acme").status == 14
 
 
 def test_policies_are_set_shown_and_removed_by_their_names(server: Standalone) -> None:
@@ -147,10 +183,12 @@ def test_policies_are_set_shown_and_removed_by_their_names(server: Standalone) -
     assert done(server, "topicPolicies", "get-message-ttl", "orders", "--applied") == "0\n"
     refused = admin(server, "namespaces", "set-message-ttl", "public/default", "soon")
     assert refused.status == 2
-    assert "JSON" in refused.stderr
+    assert "a duration" in refused.stderr
     assert admin(server, "namespaces", "set-message-ttl", "public/default", "-1").status != 0
-    shown = CliRunner().invoke(app, ["admin", "namespaces", "--help"]).stdout
-    assert "set-retention" in shown
+    done(server, "namespaces", "set-retention", "public/default", "--time", "3d", "--size", "10G")
+    shown = json.loads(done(server, "namespaces", "get-retention", "public/default"))
+    assert shown == {"retentionTimeInMinutes": 4320, "retentionSizeInMB": 10240}
+    done(server, "namespaces", "remove-retention", "public/default")
 
 
 def test_a_topic_is_compacted_and_says_what_came_of_it(server: Standalone) -> None:
@@ -189,7 +227,7 @@ def test_a_bundle_is_split_where_one_says(server: Standalone) -> None:
         "0x20000000_0x40000000",
     ]
     again = admin(server, *split, bundle)
-    assert again.status == 8
+    assert again.status == 13
     assert f"no bundle {bundle}" in again.stderr
 
 
@@ -198,9 +236,9 @@ def test_a_bundle_is_split_where_one_says(server: Standalone) -> None:
     [
         (("lookup", "a/b"), 2, "a/b"),
         (("namespaces", "bundles", "public"), 2, "tenant/namespace"),
-        (("namespaces", "bundles", "public/nowhere"), 8, "does not exist"),
+        (("namespaces", "bundles", "public/nowhere"), 14, "does not exist"),
         (("namespaces", "unload", "public/default", "--destination", "x", "--yes"), 2, "--bundle"),
-        (("topics", "unload", "missing", "--yes"), 8, "not found"),
+        (("topics", "unload", "missing", "--yes"), 14, "not found"),
         (("namespaces", "split-bundle", "a/b", "--bundle", "x", "--by", "magic"), 2, "magic"),
     ],
 )

@@ -97,7 +97,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "own secret": {"sharedSecret": {"existingSecret": "ours"}},
     "a secret comes in": {"sharedSecret": {"optional": True}},
+    "authorization": {"settings": {"broker": {"authorization": True, "token_public_key": "/k"}}},
+    "a token key of a secret": {
+        "broker": {"extraEnv": [{"name": "MAGNETAR_BROKER_TOKEN_SECRET_KEY", "value": "x"}]}
+    },
 }
+AUTHENTICATING = {"authorization", "a token key of a secret", "everything on"}
+"""Variants whose values name a method of authentication."""
 OPERATORS = {"PodMonitor", "PrometheusRule"}
 """Kinds of the Prometheus operator, of which Kubernetes has no schema."""
 
@@ -299,6 +305,14 @@ def test_bookies_ask_for_a_secret_that_all_who_use_them_mount(variant: str) -> N
         assert volume["secret"]["defaultMode"] == 0o440
         (mount,) = (each for each in container["volumeMounts"] if each["name"] == volume["name"])
         assert path == f"{mount['mountPath']}/shared-secret"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_brokers_serve_everybody_only_where_no_authentication_is_configured(variant: str) -> None:
+    pod = workloads(variant)["broker"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    is_open = environment_of(container).get("MAGNETAR_BROKER_INSECURE") == "true"
+    assert is_open is (variant not in AUTHENTICATING)
 
 
 def test_each_installation_has_a_secret_of_its_own() -> None:

@@ -47,6 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[St
         "LEDGER_ENTRIES_MAX": "10",
         "LEDGER_AGE_MIN_S": "0",
         "RETENTION_CHECK_INTERVAL_S": "0.2",
+        "UNSUBSCRIBED_RETENTION": "false",
         "RETENTION_MINUTES": "-1",
         "RETENTION_MIB": "-1",
         "OBJECT_STORES": json.dumps([{"name": "main", "url": store.as_uri()}]),

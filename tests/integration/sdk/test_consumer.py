@@ -12,6 +12,7 @@ from magnetar.sdk import (
     MessageId,
     ProducerSettings,
     SubscriptionType,
+    opening,
 )
 from magnetar.sdk.consuming.topic_consumer import TopicConsumer
 from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError
@@ -26,6 +27,7 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 from tests.integration.sdk.conftest import FAST
 from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker
 from tests.integration.sdk.scripted_topic import SOON, data, numbered, publish, take
+from tests.processes import HOST, free_ports
 from tests.waiting import until
 
 
@@ -403,3 +405,51 @@ async def test_a_load_tells_of_a_message_that_cannot_be_read(broker: ScriptedBro
     )
     with pytest.raises(CorruptMessageError):
         await consume(options)
+
+
+async def test_an_acknowledgement_may_be_awaited(client: Client, broker: ScriptedBroker) -> None:
+    await publish(client, numbered(4))
+    async with client.consumer("t", "s", SOON) as consumer:
+        first, *rest = await take(consumer, 4)
+        await consumer.acknowledge(first)
+        await consumer.acknowledge_many(rest[:1])
+        await consumer.acknowledge_cumulative(rest[1])
+        await broker.wait_command(BaseCommand.ACK)
+        await consumer.negative_acknowledge(rest[2])
+
+
+async def test_whatever_a_client_makes_can_be_entered_and_is_closed_behind_the_block(
+    client: Client,
+) -> None:
+    async with client.producer("t") as producer:
+        await producer.send(b"a")
+    with pytest.raises(AlreadyClosedError):
+        await producer.send(b"b")
+    async with client.reader("t") as reader:
+        assert (await reader.read_next(timeout_s=10)).data == b"a"
+    async with client.consumer("t", "s") as consumer:
+        assert consumer.is_connected
+    with pytest.raises(AlreadyClosedError):
+        await consumer.receive()
+
+
+async def test_a_client_and_what_it_makes_say_what_they_are(client: Client) -> None:
+    async with client.producer("t") as producer, client.consumer("t", "s") as consumer:
+        assert "open, 1 producers, 1 consumers" in repr(client)
+        assert "of persistent://public/default/t, connected, 0 pending" in repr(producer)
+        assert "persistent://public/default/t, subscription s, connected" in repr(consumer)
+    assert "subscription s, not connected" in repr(consumer)
+
+
+async def test_a_broker_that_is_not_there_is_told_of_before_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(opening, "WARNING_AFTER_S", 0.0)
+    (port,) = free_ports(1)
+    async with Client(f"pulsar://{HOST}:{port}", FAST) as client:
+        making = asyncio.ensure_future(client.producer("t"))
+        await until(lambda: "no_broker_yet" in caplog.text)
+        making.cancel()
+        await asyncio.gather(making, return_exceptions=True)
+    assert str(port) in caplog.text
+    assert caplog.text.count("no_broker_yet") == 1

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pulsar
 import pulsar.schema
 import pytest
 
-from magnetar.sdk import Client, ConsumerSettings, InitialPosition, ProducerSettings
+from magnetar.sdk import Client, Consumer, ConsumerSettings, InitialPosition, ProducerSettings
 from magnetar.sdk.errors import SchemaValueError
 from magnetar.sdk.schemas import (
     BYTES,
@@ -166,7 +167,9 @@ async def test_keys_and_values_pass(
         await producer.send_many([KeyValue("k2", User("b", None))])
         await producer.flush()
         if topic.startswith("auto"):
-            consumer = await client.consumer(topic, "s", FROM_START, schema=AutoConsumeSchema())
+            consumer: Consumer[Any] = await client.consumer(
+                topic, "s", FROM_START, schema=AutoConsumeSchema()
+            )
             first: object = {"name": "a", "age": 1}
             second: object = {"name": "b", "age": None}
         else:

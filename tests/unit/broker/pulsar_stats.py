@@ -54,5 +54,5 @@ PULSAR: Mapping[str, frozenset[str]] = {
     }.items()
 }
 
-BEYOND = frozenset({"whyIdle", "whyIdleText", "hoarders", "msgExpired"})
+BEYOND = frozenset({"whyIdle", "whyIdleText", "hoarders", "msgExpired", "backlogMessagesEstimate"})
 """Fields of a subscription that Pulsar 4.0 does not have."""

@@ -50,7 +50,11 @@ def test_a_list_in_the_environment_is_json() -> None:
 
 @pytest.mark.parametrize(
     ("table", "expected"),
-    [({"port": -1}, "bookie.port"), ({"prot": 1}, "bookie.prot"), ({"port": "x"}, "bookie.port")],
+    [
+        ({"port": -1}, "bookie.port"),
+        ({"prot": 1}, "no such setting: bookie.prot; did you mean port?"),
+        ({"port": "x"}, "bookie.port"),
+    ],
 )
 def test_a_bad_setting_is_one_line_that_names_it(table: dict[str, object], expected: str) -> None:
     with pytest.raises(SettingsError) as caught:

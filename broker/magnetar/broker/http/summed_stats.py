@@ -178,7 +178,7 @@ SUBSCRIPTION_RULES: Final = {
                 dispatchThrottledMsgEventsByTopicLimit dispatchThrottledBytesEventsByTopicLimit
                 dispatchThrottledMsgEventsByBrokerLimit dispatchThrottledBytesEventsByBrokerLimit
                 msgDropRate""",
-            _size: "backlogSize",
+            _size: "backlogSize backlogMessagesEstimate",
             _earliest: "earliestMsgPublishTimeInBacklog",
             _largest: """
                 lastExpireTimestamp lastConsumedFlowTimestamp lastConsumedTimestamp

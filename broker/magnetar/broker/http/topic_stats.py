@@ -31,6 +31,7 @@ from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.topic.dispatch.keys import Key
 from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.broker.topic.producer import Producer
+from magnetar.broker.topic.publish_line import PublishLine
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics.non_persistent import PassingDispatcher
 from magnetar.cursors import Cursor
@@ -255,6 +256,7 @@ def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -
         "msgOutCounter": sent,
         "bytesOutCounter": sent_bytes,
         "msgBacklog": backlog,
+        "backlogMessagesEstimate": _messages_in(backlog, topic.line),
         "backlogSize": bytes_behind(topic.log.ledgers, cursor.mark_delete) if backlog else 0,
         "earliestMsgPublishTimeInBacklog": 0,
         "msgRateExpired": expiry_rate,
@@ -303,6 +305,14 @@ def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -
     if not topic.name.is_persistent:
         stats["msgDropRate"] = drop_rate
     return stats
+
+
+def _messages_in(entries: int, line: PublishLine) -> int:
+    """About how many messages a backlog has, since entries are batches: by what was published since
+    the topic was loaded. -1: nothing was."""
+    if not entries:
+        return 0
+    return round(entries * line.messages_in / line.entries_in) if line.entries_in else -1
 
 
 def _stop_stats(subscription: Subscription) -> Stats:

@@ -164,6 +164,11 @@ class Retention(PolicyValue):
         """-1: any number of bytes. Nothing is retained unless both are set."""
         return self.mib * _MIB if self.mib >= 0 else -1
 
+    @property
+    def is_set(self) -> bool:
+        """Whether anything is retained."""
+        return self.minutes != 0 and self.mib != 0
+
     def check(self) -> None:
         if self.minutes < -1 or self.mib < -1:
             raise InvalidPolicyError("a retention must be -1 (forever), 0 or positive")
@@ -364,6 +369,8 @@ class Policies(PolicyValue):
     auto_subscription_creation: Flag = True
     delayed_delivery: DelayedDelivery = DelayedDelivery(active=True)
     inactive_topic: InactiveTopic = InactiveTopic(is_on=True)
+    unsubscribed_retention: Flag = False
+    """Of the broker alone: a topic without a subscription keeps its messages."""
     compaction_threshold_bytes: WholeNumber = 0
     """0: compaction only when somebody asks for it."""
     subscription_types: frozenset[SubscriptionType] = ALL_TYPES

@@ -401,6 +401,11 @@ POLICIES: Final[tuple[Policy, ...]] = (
             max_s=settings.inactive_topic_max_s,
         ),
     ),
+    Policy(
+        field="unsubscribed_retention",
+        acts="features/retention/trimming.py",
+        broker=lambda settings: settings.unsubscribed_retention,
+    ),
     _limit(
         "compaction_threshold_bytes",
         "features/compaction/compaction.py",

@@ -107,7 +107,11 @@ class Security:
         """
         settings = self._settings
         open_to = [address for address in addresses if not is_loopback(address)]
-        if open_to and not settings.has_authentication and not settings.insecure:
+        if not open_to or settings.has_authentication:
+            return
+        if settings.insecure:
+            _log.warning("open_to_everybody", address=open_to[0])
+        else:
             raise ListenError(
                 f"refusing to listen on {open_to[0]} without authentication: anybody who reaches "
                 "it could do everything. Set up authentication (docs/security.md), listen on "

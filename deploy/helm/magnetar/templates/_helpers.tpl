@@ -137,6 +137,17 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
+{{/* Not empty if brokers are told of authentication or authorization: then they must refuse to serve
+everybody, also where what they are told of is incomplete or misspelt. */}}
+{{- define "magnetar.authenticates" -}}
+{{- range $name := list "authorization" "token_secret_key" "token_public_key" "basic_auth_file" "tls_auth" "oauth_issuers" }}
+{{- if get ($.Values.settings.broker | default dict) $name }}yes{{ end }}
+{{- end }}
+{{- range .Values.broker.extraEnv }}
+{{- if regexMatch "^MAGNETAR_BROKER_(AUTHORIZATION|TOKEN|BASIC_AUTH|TLS_AUTH|OAUTH)" .name }}yes{{ end }}
+{{- end }}
+{{- end -}}
+
 {{/* The secret of the bookies: what a server, and the tools in its container, are told of it. */}}
 {{- define "magnetar.secretEnv" -}}
 - name: MAGNETAR_LEDGER_SHARED_SECRET_FILE

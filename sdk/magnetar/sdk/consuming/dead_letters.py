@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from magnetar.sdk.ack_grouping import ALL_MESSAGES
 from magnetar.sdk.consuming.message_copies import MessageCopies
@@ -56,7 +56,9 @@ class LettersOnce:
         self._stored: OrderedDict[tuple[int, int], int] = OrderedDict()
         """By entry, the bits of its messages that have letters."""
 
-    def sort(self, messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
+    def sort(
+        self, messages: Iterable[Message[Any]]
+    ) -> tuple[list[Message[Any]], list[Message[Any]]]:
         """Messages that came too often: those to be stored now, and those that are stored and need
         to be acknowledged only. The others share the lot of what is on its way."""
         wanted, done = [], []
@@ -71,7 +73,7 @@ class LettersOnce:
                 wanted.append(message)
         return wanted, done
 
-    def stored(self, message: Message) -> None:
+    def stored(self, message: Message[Any]) -> None:
         """Note that the message's dead letter is stored."""
         message_id = message.message_id
         self._under_way.pop(message_id, None)
@@ -80,7 +82,7 @@ class LettersOnce:
         if len(self._stored) > LETTERS_REMEMBERED_MAX:
             self._stored.popitem(last=False)
 
-    def failed(self, message: Message) -> Message:
+    def failed(self, message: Message[Any]) -> Message[Any]:
         """Note that no dead letter was stored; return the message as it came last, to be asked for
         again."""
         return self._under_way.pop(message.message_id, message)
@@ -107,9 +109,9 @@ def _bit_of(message_id: MessageId) -> int:
 class Giver(Protocol):
     """The consumer that a message came from."""
 
-    def acknowledge(self, what: Message) -> None: ...
+    def acknowledge(self, what: Message[Any]) -> object: ...
 
-    def negative_acknowledge(self, what: Message) -> None: ...
+    def negative_acknowledge(self, what: Message[Any]) -> object: ...
 
 
 class DeadLetters:
@@ -157,7 +159,7 @@ class DeadLetters:
 
     # -- given up
 
-    def put(self, giver: Giver, messages: Iterable[Message]) -> None:
+    def put(self, giver: Giver, messages: Iterable[Message[Any]]) -> None:
         """Store messages in the dead letter topic; those that cannot be stored come again."""
         wanted, done = self._once.sort(messages)
         for message in done:
@@ -171,7 +173,7 @@ class DeadLetters:
         """An entry came that is not given up."""
         self._once.delivered(ledger_id, entry_id)
 
-    async def _put(self, giver: Giver, messages: list[Message]) -> None:
+    async def _put(self, giver: Giver, messages: list[Message[Any]]) -> None:
         for message in messages:
             try:
                 await self._store(message, self._properties(message))
@@ -182,7 +184,7 @@ class DeadLetters:
                 self._once.stored(message)
                 giver.acknowledge(message)
 
-    async def _store(self, message: Message, properties: dict[str, str]) -> None:
+    async def _store(self, message: Message[Any], properties: dict[str, str]) -> None:
         await self._copies.store(
             message,
             self.dead_letter_topic(TopicName.parse(message.topic)),
@@ -195,7 +197,7 @@ class DeadLetters:
 
     async def retry_later(
         self,
-        message: Message,
+        message: Message[Any],
         *,
         delay_s: float,
         properties: Mapping[str, str] | None,
@@ -225,7 +227,7 @@ class DeadLetters:
 
     # -- parts
 
-    def _properties(self, message: Message) -> dict[str, str]:
+    def _properties(self, message: Message[Any]) -> dict[str, str]:
         return {
             REAL_TOPIC: str(TopicName.parse(message.topic).partitioned),
             ORIGIN_MESSAGE_ID: _id_text(message.message_id),

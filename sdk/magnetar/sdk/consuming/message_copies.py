@@ -9,7 +9,7 @@ encrypted is copied with its keys and as it travelled.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from magnetar.sdk.errors import SchemaError, SdkError, ServiceError
 from magnetar.sdk.message import Message
@@ -85,7 +85,7 @@ class MessageCopies:
 
     async def store(
         self,
-        message: Message,
+        message: Message[Any],
         target: TopicName,
         properties: Mapping[str, str],
         *,
@@ -130,7 +130,7 @@ class MessageCopies:
     # -- schemas
 
     async def _attached(
-        self, message: Message, target: TopicName, subscription: str
+        self, message: Message[Any], target: TopicName, subscription: str
     ) -> tuple[Sender, bytes]:
         """The producer of the target, and the version there of the message's schema.
 
@@ -195,7 +195,7 @@ class MessageCopies:
 
 async def _send_encrypted(
     sender: Sender,
-    message: Message,
+    message: Message[Any],
     properties: Mapping[str, str],
     version: bytes,
     deliver_at_ms: int | None,

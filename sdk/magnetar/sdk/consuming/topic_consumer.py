@@ -1,6 +1,7 @@
 """The consumer of one topic, or of one partition."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from magnetar.sdk.ack_grouping import AckGrouping
 from magnetar.sdk.acknowledger import Acknowledgeable, Acknowledger
@@ -22,7 +23,7 @@ from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.wire.topic_name import TopicName
 
 
-class TopicConsumer(Consumer):
+class TopicConsumer(Consumer[Any]):
     """A `Consumer` whose parts are those of one topic, and what the connection tells it."""
 
     def __init__(
@@ -128,7 +129,7 @@ class TopicConsumer(Consumer):
         """The topics and partitions that are consumed now."""
         return (self.topic,)
 
-    async def load_schemas(self, messages: Iterable[Message]) -> None:
+    async def load_schemas(self, messages: Iterable[Message[Any]]) -> None:
         """Get the definitions that `value` of these messages needs, if they came by `take_nowait`
         or `receive_batches`; the other calls do it before they give a message.
 
@@ -233,7 +234,7 @@ class TopicConsumer(Consumer):
         self._acknowledger.close()
         self._opening.close()
 
-    async def _take_readable(self) -> Message | None:
+    async def _take_readable(self) -> Message[Any] | None:
         """`_take`, with the definition of the message's schema version got first.
 
         It is asked for before the message is taken: a call that is cancelled has taken nothing.
@@ -247,7 +248,7 @@ class TopicConsumer(Consumer):
             asked, version = version, self._receiver_queue.next_schema_version()
         return self._take()
 
-    def _take_more(self, result: list[Message], messages_max: int) -> None:
+    def _take_more(self, result: list[Message[Any]], messages_max: int) -> None:
         """Append what lies here, up to a message whose schema version has to be asked for."""
         if self._schema is None:
             self._queue.take_more(result, messages_max)

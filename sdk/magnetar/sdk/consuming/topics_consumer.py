@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from magnetar.sdk.acknowledger import Acknowledgeable
 from magnetar.sdk.batch import MessageBatch
@@ -40,7 +41,7 @@ TURN_MESSAGES = 64
 """Messages taken from one topic before it is the turn of the next."""
 
 
-class TopicsConsumer(Consumer):
+class TopicsConsumer(Consumer[Any]):
     """A `Consumer` whose messages are of several topics; `Message.topic` says of which.
 
     Order is kept within a topic. Cumulative acknowledgement is up to the message in its own topic.
@@ -131,13 +132,13 @@ class TopicsConsumer(Consumer):
 
     # -- schemas: each topic has versions of its own
 
-    async def load_schemas(self, messages: Iterable[Message]) -> None:
+    async def load_schemas(self, messages: Iterable[Message[Any]]) -> None:
         for message in messages:
             member = self._members.by_topic.get(message.topic)
             if member is not None:
                 await member.load_schemas((message,))
 
-    async def _take_readable(self) -> Message | None:
+    async def _take_readable(self) -> Message[Any] | None:
         while (member := self._members.next) is not None:
             try:
                 message = await member._take_readable()
@@ -151,7 +152,7 @@ class TopicsConsumer(Consumer):
         self._attachment.check_usable()
         return None
 
-    def _take_more(self, result: list[Message], messages_max: int) -> None:
+    def _take_more(self, result: list[Message[Any]], messages_max: int) -> None:
         if self._schema is None:
             self._queue.take_more(result, messages_max)
             return
@@ -396,7 +397,7 @@ class TopicsQueue:
     def has_message(self) -> bool:
         return any(each.has_queued() for each in self._members)
 
-    def take(self) -> Message | None:
+    def take(self) -> Message[Any] | None:
         self._raise_corrupt()
         members = self._members
         while (member := members.next) is not None:
@@ -406,7 +407,7 @@ class TopicsQueue:
                 return message
         return None
 
-    def take_more(self, messages: list[Message], messages_max: int) -> None:
+    def take_more(self, messages: list[Message[Any]], messages_max: int) -> None:
         members = self._members
         while len(messages) < messages_max and (member := members.next) is not None:
             before = len(messages)
@@ -435,12 +436,12 @@ class TopicsQueue:
                 return result
         return result
 
-    def is_current(self, what: Message | MessageBatch) -> bool:
+    def is_current(self, what: Message[Any] | MessageBatch) -> bool:
         member = self._members.by_topic.get(what.topic)
         return member is not None and member._queue.is_current(what)
 
-    def put_back(self, messages: Sequence[Message]) -> None:
-        by_topic: dict[str, list[Message]] = {}
+    def put_back(self, messages: Sequence[Message[Any]]) -> None:
+        by_topic: dict[str, list[Message[Any]]] = {}
         for message in messages:
             by_topic.setdefault(message.topic, []).append(message)
         for topic, some in by_topic.items():
@@ -518,7 +519,7 @@ class TopicsAcknowledger:
         for each in self._members:
             each._acknowledger.redeliver_all()
 
-    def track(self, messages: Iterable[Message | MessageBatch]) -> None:
+    def track(self, messages: Iterable[Message[Any] | MessageBatch]) -> None:
         if self._watches_timeouts:
             for message in messages:
                 member = self._members.by_topic.get(message.topic)

@@ -16,7 +16,7 @@ import uvloop
 from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.client import Client
 from magnetar.sdk.consumer import Consumer
-from magnetar.sdk.perf.result import LatencyHistogram, PerfResult
+from magnetar.sdk.perf.result import WAITED, LatencyHistogram, PerfResult
 from magnetar.sdk.settings import (
     ClientSettings,
     ConsumerSettings,
@@ -79,6 +79,9 @@ class _Run:
         self.messages = 0
         self.entries = 0
         self.payload_bytes = 0
+        self.waited = 0
+        """Messages that were published before the run began."""
+        self.started_ms = time.time_ns() // 1_000_000
         self.started_s = self.last_s = time.monotonic()
         self.first_s = 0.0
 
@@ -134,6 +137,7 @@ async def consume(
         latency=run.latency,
         extra={
             "entries": run.entries,
+            WAITED: run.waited,
             "consumers": options.consumers,
             "subscription_type": options.subscription_type.value,
             "ack": options.ack.value,
@@ -174,11 +178,16 @@ def _count(run: _Run, batches: Sequence[MessageBatch], now_ms: int) -> None:
             payload_bytes += batch.payload_bytes
         time_ms = batch.metadata.publish_time
         if time_ms != publish_ms:
-            run.latency.record((now_ms - publish_ms) * 1000, count)
-            run.messages += count
+            _record(run, publish_ms, now_ms, count)
             publish_ms, count = time_ms, 0
         count += batch.count
-    run.latency.record((now_ms - publish_ms) * 1000, count)
-    run.messages += count
+    _record(run, publish_ms, now_ms, count)
     run.payload_bytes += payload_bytes
     run.entries += len(batches)
+
+
+def _record(run: _Run, publish_ms: int, now_ms: int, count: int) -> None:
+    run.latency.record((now_ms - publish_ms) * 1000, count)
+    run.messages += count
+    if publish_ms < run.started_ms:
+        run.waited += count

@@ -12,6 +12,9 @@ _SUB_BITS = 10
 _SUB = 1 << _SUB_BITS
 _VALUE_MAX = (1 << 40) - 1
 """About 13 days; larger values count as this one."""
+_BAR_CHARACTERS = 40
+WAITED = "waited"
+"""Key of the messages that were published before the run began."""
 
 
 def _index(value: int) -> int:
@@ -25,6 +28,11 @@ def _highest(index: int) -> int:
         return index
     exponent = (index >> _SUB_BITS) - 1
     return (((index & (_SUB - 1)) + _SUB + 1) << exponent) - 1
+
+
+def _band_end_us(value_us: int) -> int:
+    """The power of two, at least 64, that a latency does not exceed."""
+    return max(64, 1 << max(0, value_us - 1).bit_length())
 
 
 class LatencyHistogram:
@@ -57,6 +65,22 @@ class LatencyHistogram:
             if count and seen >= wanted:
                 return min(_highest(index), self.max_us)
         return 0
+
+    def bands(self) -> list[tuple[int, int]]:
+        """Upper ends in microseconds, and counts, of bands that double; from the first that has any
+        to the last."""
+        found: list[tuple[int, int]] = []
+        for index, count in enumerate(self._counts):
+            if not count and not found:
+                continue
+            end_us = _band_end_us(_highest(index))
+            if found and found[-1][0] == end_us:
+                found[-1] = end_us, found[-1][1] + count
+            else:
+                found.append((end_us, count))
+        while found and not found[-1][1]:
+            found.pop()
+        return found
 
     def summary_ms(self) -> dict[str, float]:
         """p50, p99, p999 and max in milliseconds."""
@@ -107,7 +131,26 @@ class PerfResult:
         latency = self.latency.summary_ms()
         return (
             f"{self.messages:,} messages in {self.seconds:.2f} s: "
-            f"{self.msgs_per_s:,.0f} msg/s, {self.mb_per_s:,.1f} MB/s; latency ms "
+            f"{self.msgs_per_s:,.0f} msg/s, {self.mb_per_s:,.1f} MB/s; {self.latency_name} ms "
             f"p50 {latency['p50']:.2f}  p99 {latency['p99']:.2f}  "
             f"p99.9 {latency['p999']:.2f}  max {latency['max']:.2f}"
         )
+
+    @property
+    def latency_name(self) -> str:
+        """What the latencies are: of a backlog, they are its age."""
+        waited = self.extra.get(WAITED, 0)
+        is_backlog = isinstance(waited, int) and 2 * waited > self.messages
+        return "age of the backlog" if is_backlog else "latency"
+
+    def histogram_text(self) -> str:
+        """The latencies as bars, a line per band; empty if there are none."""
+        bands = self.latency.bands()
+        if not bands:
+            return ""
+        largest = max(count for _, count in bands)
+        lines = [f"{self.latency_name} ms, messages:"]
+        for end_us, count in bands:
+            bar = "#" * max(bool(count), round(count / largest * _BAR_CHARACTERS))
+            lines.append(f"<= {end_us / 1000:>12,.3f} {count:>12,}  {bar}".rstrip())
+        return "\n".join(lines)

@@ -249,6 +249,15 @@ def test_what_does_not_exist_is_said_in_words_with_a_way_back(console: OpenConso
     tab.sees("there is no such view")
 
 
+def test_a_subscription_that_is_not_there_offers_nothing_to_do(console: OpenConsole) -> None:
+    tab = console().open("#/subscription/persistent/shop/orders/placed/nope")
+    expect(tab.page.get_by_role("alert").first).to_contain_text("no subscription nope")
+    expect(tab.button("Delete")).to_be_hidden()
+    expect(tab.page.get_by_text("What happens")).to_be_hidden()
+    tab.open("#/subscription/persistent/shop/orders/placed/stuck")
+    expect(tab.page.get_by_text("What happens")).to_be_visible()
+
+
 def test_nothing_is_asked_while_nobody_looks_and_seldom_while_nobody_answers(
     console: OpenConsole,
 ) -> None:

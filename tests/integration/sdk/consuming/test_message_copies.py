@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pulsar
 import pytest
@@ -57,14 +58,14 @@ class PricedOrder:
 PricedOrder.__name__ = "Order"
 
 
-async def give_up(consumer: Consumer, count: int) -> None:
+async def give_up(consumer: Consumer[Any], count: int) -> None:
     """Refuse messages until they are dead letters."""
     for _ in range(count):
         consumer.negative_acknowledge(await consumer.receive(timeout_s=30))
     await until(lambda: consumer.stats().given_up == count)
 
 
-async def letters_of(client: Client, topic: str, count: int, schema: Schema[T]) -> list[Message]:
+async def letters_of(client: Client, topic: str, count: int, schema: Schema[T]) -> list[Message[T]]:
     async with await client.reader(f"{topic}-work-DLQ", schema=schema) as reader:
         return [await reader.read_next(timeout_s=30) for _ in range(count)]
 

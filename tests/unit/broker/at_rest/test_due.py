@@ -145,6 +145,21 @@ def test_an_unused_topic_is_due_after_its_time_and_that_of_retention() -> None:
     assert due(stored({"s": Position(1, 8)}, CLOSED[:1], rested_s=300), **caught_up) is None
 
 
+def test_what_nobody_has_subscribed_to_is_kept_if_the_broker_is_told_so() -> None:
+    on: dict[str, Any] = {
+        "inactive_topic": InactiveTopic(is_on=True, max_s=60),
+        "retention": NOT_AT_ALL,
+        "unsubscribed_retention": True,
+    }
+    assert due(stored({}, rested_s=1e9), **on) is None
+    assert due(stored({}, LEFT_OPEN, rested_s=1e9), **on) is None
+    empty = (LogLedger(1, entries=0, closed_ms=1),)
+    assert due(stored({}, empty, rested_s=1e9), **on) == "inactive-topics"
+    assert due(stored({"s": END}, rested_s=1e9), **on) == "trimming"
+    bounded = {**on, "retention": Retention(minutes=5, mib=-1)}
+    assert due(stored({}, rested_s=1e9), **bounded) == "inactive-topics"
+
+
 def test_a_backlog_of_compaction_above_its_threshold_is_due() -> None:
     assert due(stored(), compaction_threshold_bytes=3 * MIB) == "compaction"
     assert due(stored(), compaction_threshold_bytes=3 * MIB + 1) is None

@@ -133,6 +133,11 @@ class PolicySettings(BaseModel):
     inactive_topic_deletion: bool = Field(
         default=True, description="Whether unused topics are deleted."
     )
+    unsubscribed_retention: bool = Field(
+        default=False,
+        description="Whether a topic without a subscription keeps its messages, and is not deleted "
+        "as unused while it has some. A retention policy bounds them. True in a standalone server.",
+    )
     inactive_topic_mode: DeleteMode = Field(
         default=DeleteMode.NO_SUBSCRIPTIONS, description="When a topic counts as unused."
     )

@@ -9,9 +9,10 @@ backlogs with it.
 A topic is in use while somebody is connected to it, and, by the mode of the policy, while it has a
 subscription (the default) or while a subscription has something left to deliver; and while somebody
 reads what is stored without connecting (`TopicUse.hold_for_reading`). Retention keeps it for as
-long as it keeps messages. The time of disuse of a topic that nobody has joined begins when the
-topic is loaded; else with the first look that finds it, and anew with the first look behind whoever
-has come and gone; whoever joins in the last moment is not sent away.
+long as it keeps messages, and so does `unsubscribed_retention` while nobody has subscribed. The
+time of disuse of a topic that nobody has joined begins when the topic is loaded; else with the
+first look that finds it, and anew with the first look behind whoever has come and gone; whoever
+joins in the last moment is not sent away.
 """
 
 from collections.abc import Coroutine
@@ -23,9 +24,11 @@ import structlog
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import ConsumerBusyError, NotAllowedError
+from magnetar.broker.features.retention.trimming import waits_for_subscription
 from magnetar.broker.features.scalable.sealing import SegmentSealing
 from magnetar.broker.policies.model import DeleteMode
 from magnetar.broker.topic import Topic
+from magnetar.broker.topic.positions import entries_in
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.cursors import Cursor
 from magnetar.ledger.ports import Clock
@@ -137,6 +140,8 @@ def is_used(topic: Topic) -> bool:
         for name, cursor in topic.internal_cursors.items()
     ):
         return True  # what was published is not everywhere yet
+    if topic.name.is_persistent and waits_for_subscription(topic) and entries_in(topic.log):
+        return True
     for subscription in topic.subscriptions.values():
         if subscription.consumers or subscription.lock.locked() or not subscription.is_open:
             return True

@@ -29,8 +29,18 @@ def retention_of(topic: Topic) -> Retention:
     return Retention(retention.time_s, retention.size_bytes)
 
 
+def waits_for_subscription(topic: Topic) -> bool:
+    """Whether the messages of a topic are kept since nobody has subscribed to it yet; an operator
+    may trim it all the same."""
+    if not topic.policies.unsubscribed_retention or topic.policies.retention.is_set:
+        return False
+    return not any(each.is_durable for each in topic.subscriptions.values())
+
+
 def look_at(topic: Topic) -> Coroutine[object, object, None] | None:
     """For the ticker: the work, if there is anything to trim."""
+    if waits_for_subscription(topic):
+        return topic.log.delete_unlisted() if topic.log.leftover_ledgers else None
     return _trim(topic) if trim_point(topic) is not None or topic.log.leftover_ledgers else None
 
 

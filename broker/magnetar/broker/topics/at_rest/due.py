@@ -127,7 +127,8 @@ def _is_unused(topic: StoredTopic, policies: Policies, _now_ms: int) -> bool:
         return False
     subscriptions = topic.subscriptions
     if not subscriptions:
-        return True
+        is_empty = not any(each.entries for each in topic.ledgers)
+        return is_empty or not _waits_for_subscription(topic, policies)
     if inactive.mode is DeleteMode.NO_SUBSCRIPTIONS:
         return False
     last = topic.log.last_listed
@@ -167,7 +168,15 @@ def _is_to_be_copied(topic: StoredTopic, policies: Policies, _now_ms: int) -> bo
     return False
 
 
+def _waits_for_subscription(topic: StoredTopic, policies: Policies) -> bool:
+    """See `features/retention/trimming.py`."""
+    is_kept = policies.unsubscribed_retention and not policies.retention.is_set
+    return is_kept and not topic.subscriptions
+
+
 def _can_be_trimmed(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:
+    if _waits_for_subscription(topic, policies):
+        return False
     # The cursor of deduplication holds nothing: a load leaves it at the end.
     holding = [each for name, each in topic.cursors.items() if name != deduplication.CURSOR]
     if topic.was_left_open:

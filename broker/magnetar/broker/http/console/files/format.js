@@ -46,5 +46,11 @@ export function time(when) {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock}`;
 }
 
+/** Messages of a backlog, about: it is counted in entries, and an entry may be a batch. */
+export const backlogOf = (row) => {
+  const messages = row.backlogMessagesEstimate;
+  return known(messages) && messages >= 0 && messages !== row.msgBacklog ? `≈ ${count(messages)}` : count(row.msgBacklog);
+};
+
 /** "1 message", "2 messages". */
 export const many = (value, one, more = `${one}s`) => `${count(value)} ${value === 1 ? one : more}`;

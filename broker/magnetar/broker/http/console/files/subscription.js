@@ -118,7 +118,9 @@ function show({ topic, name, partitions, content, signal }) {
     tellFacts(facts, {
       Type: found.type || "–",
       Kept: found.isDurable ? "yes" : "no: it goes with its consumer",
-      Backlog: many(found.msgBacklog, "entry", "entries"),
+      Backlog: found.backlogMessagesEstimate >= 0
+        ? `about ${many(found.backlogMessagesEstimate, "message")} in ${many(found.msgBacklog, "entry", "entries")}`
+        : many(found.msgBacklog, "entry", "entries"),
       Unacknowledged: many(found.unackedMessages, "message"),
       Acknowledged: rate(found.messageAckRate),
       Delayed: many(found.msgDelayed, "entry", "entries"),

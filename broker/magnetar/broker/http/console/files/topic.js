@@ -5,7 +5,7 @@ import { ask, get, isAtRest, json, restingStats, topicPath, wordsOf } from "./ap
 import { state } from "./cluster.js";
 import { actionButton, tell } from "./dialogs.js";
 import { field, h, identity, say, section, visible } from "./dom.js";
-import { amount, bytes, count, many, rate, throughput } from "./format.js";
+import { amount, backlogOf, bytes, count, many, rate, throughput } from "./format.js";
 import { showMessages } from "./messages.js";
 import { crumbsOf, fullName, namespaceView, parseTopic, topicView, view } from "./names.js";
 import { plot, remember, spark } from "./plot.js";
@@ -237,7 +237,8 @@ function subscriptionTable(topic) {
             sparks.set(cell, { drawn, number });
           }
           const { drawn, number } = sparks.get(cell);
-          say(number, count(row.msgBacklog));
+          say(number, backlogOf(row));
+          number.title = many(row.msgBacklog, "entry", "entries");
           drawn.push(`${fullName(topic)}/${row.name}/backlog`, row.msgBacklog);
         },
       },

@@ -1,0 +1,248 @@
+"""Policies as `magnetar admin` names them: where each is set over HTTP, and in which units. Pure.
+
+The broker's own table (`magnetar.broker.policies.table`) takes longer to import than the commands
+take to run, so its names stand here again; a test compares them.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from magnetar.deploy.errors import SettingsError
+from magnetar.deploy.quantities import (
+    DURATION_HELP,
+    SIZE_HELP,
+    parse_duration_ms,
+    parse_size_bytes,
+)
+
+Kind = Literal["namespace", "topic"]
+Unit = Literal["", "ms", "s", "min", "bytes", "MB"]
+
+_FACTORS: Mapping[Unit, int] = {"ms": 1, "s": 1_000, "min": 60_000, "bytes": 1, "MB": 1 << 20}
+_UNLIMITED = "-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An option of a policy that has parts."""
+
+    name: str
+    """As on the command line, without dashes."""
+    field: str
+    """In the JSON object that is sent."""
+    help: str
+    unit: Unit = ""
+    default: object = None
+    """None: it must be given."""
+
+    @property
+    def metavar(self) -> str:
+        """What stands for its value in a help page."""
+        if self.unit in ("ms", "s", "min"):
+            return "DURATION"
+        return "SIZE" if self.unit else "VALUE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One policy."""
+
+    namespace: str = ""
+    """Last part of its path of a namespace; "": only topics have it."""
+    topic: str = ""
+    """Last part of its path of a topic; "": only namespaces have it."""
+    namespace_verb: str = "POST"
+    topic_query: str = ""
+    """The value comes in this part of the query, not in a body, for topics."""
+    unit: Unit = ""
+    """Of a value that is a number."""
+    parts: tuple[Part, ...] = ()
+
+    def path(self, kind: Kind) -> str:
+        """Last part of the path."""
+        return self.namespace if kind == "namespace" else self.topic
+
+
+def _rate(what: str, *, has_period: bool) -> tuple[Part, ...]:
+    period = Part("period", "ratePeriodInSecond", "Period of the rate.", "s", 1)
+    return (
+        Part("messages", f"{what}InMsg", "Messages per period; -1: no limit.", default=-1),
+        Part("bytes", f"{what}InByte", "Bytes per period; -1: no limit.", "bytes", -1),
+        *((period,) if has_period else ()),
+    )
+
+
+_DISPATCH = _rate("dispatchThrottlingRate", has_period=True)
+
+BACKLOG_QUOTA = Row(
+    parts=(
+        Part(
+            "limit",
+            "limitSize",
+            "Bytes of a backlog, with --type destination_storage.",
+            "bytes",
+            -1,
+        ),
+        Part("limit-time", "limitTime", "Age of a backlog, with --type message_age.", "s", -1),
+        Part(
+            "policy",
+            "policy",
+            "producer_request_hold, producer_exception or consumer_backlog_eviction.",
+        ),
+    )
+)
+"""Routes of quotas are of their own: one of each type can be set."""
+
+ROWS: tuple[Row, ...] = (
+    Row(
+        namespace="retention",
+        topic="retention",
+        parts=(
+            Part("time", "retentionTimeInMinutes", "How long; -1: for ever, 0: not at all.", "min"),
+            Part("size", "retentionSizeInMB", "How much; -1: without limit, 0: nothing.", "MB"),
+        ),
+    ),
+    Row(namespace="messageTTL", topic="messageTTL", topic_query="messageTTL", unit="s"),
+    Row(
+        namespace="subscriptionExpirationTime",
+        topic="subscriptionExpirationTime",
+        topic_query="subscriptionExpirationTime",
+        unit="min",
+    ),
+    Row(namespace="persistence", topic="persistence"),
+    Row(namespace="deduplication", topic="deduplicationEnabled"),
+    Row(namespace="deduplicationSnapshotInterval", topic="deduplicationSnapshotInterval", unit="s"),
+    Row(
+        namespace="publishRate",
+        topic="publishRate",
+        parts=_rate("publishThrottlingRate", has_period=False),
+    ),
+    Row(namespace="dispatchRate", topic="dispatchRate", parts=_DISPATCH),
+    Row(namespace="subscriptionDispatchRate", topic="subscriptionDispatchRate", parts=_DISPATCH),
+    Row(namespace="replicatorDispatchRate", topic="replicatorDispatchRate", parts=_DISPATCH),
+    Row(namespace="subscribeRate", topic="subscribeRate"),
+    Row(namespace="maxProducersPerTopic", topic="maxProducers"),
+    Row(namespace="maxConsumersPerTopic", topic="maxConsumers"),
+    Row(namespace="maxConsumersPerSubscription", topic="maxConsumersPerSubscription"),
+    Row(namespace="maxSubscriptionsPerTopic", topic="maxSubscriptionsPerTopic"),
+    Row(namespace="maxTopicsPerNamespace"),
+    Row(namespace="maxUnackedMessagesPerConsumer", topic="maxUnackedMessagesOnConsumer"),
+    Row(namespace="maxUnackedMessagesPerSubscription", topic="maxUnackedMessagesOnSubscription"),
+    Row(topic="maxMessageSize", unit="bytes"),
+    Row(namespace="autoTopicCreation"),
+    Row(namespace="autoSubscriptionCreation", topic="autoSubscriptionCreation"),
+    Row(namespace="delayedDelivery", topic="delayedDelivery"),
+    Row(
+        namespace="inactiveTopicPolicies",
+        topic="inactiveTopicPolicies",
+        parts=(
+            Part("delete", "deleteWhileInactive", "true: delete unused topics; false: keep them."),
+            Part("after", "maxInactiveDurationSeconds", "How long unused.", "s", 60),
+            Part(
+                "mode",
+                "inactiveTopicDeleteMode",
+                "delete_when_no_subscriptions or delete_when_subscriptions_caught_up.",
+                default="delete_when_no_subscriptions",
+            ),
+        ),
+    ),
+    Row(
+        namespace="compactionThreshold",
+        namespace_verb="PUT",
+        topic="compactionThreshold",
+        unit="bytes",
+    ),
+    Row(namespace="subscriptionTypesEnabled", topic="subscriptionTypesEnabled"),
+    Row(namespace="encryptionRequired"),
+    Row(
+        namespace="schemaCompatibilityStrategy",
+        namespace_verb="PUT",
+        topic="schemaCompatibilityStrategy",
+    ),
+    Row(namespace="schemaAutoUpdateCompatibilityStrategy", namespace_verb="PUT"),
+    Row(namespace="schemaValidationEnforced", topic="schemaValidationEnforced"),
+    Row(namespace="isAllowAutoUpdateSchema"),
+    Row(namespace="subscriptionAuthMode"),
+    Row(namespace="replication"),
+    Row(topic="replication"),
+    Row(namespace="allowedClusters"),
+    Row(namespace="antiAffinity"),
+    Row(namespace="persistence/bookieAffinity"),
+    Row(namespace="entryFilters", topic="entryFilters"),
+    Row(
+        namespace="dispatcherPauseOnAckStatePersistent",
+        topic="dispatcherPauseOnAckStatePersistent",
+    ),
+    Row(namespace="offloadThreshold", namespace_verb="PUT", unit="bytes"),
+    Row(namespace="offloadThresholdInSeconds", namespace_verb="PUT", unit="s"),
+    Row(namespace="offloadDeletionLagMs", namespace_verb="PUT", unit="ms"),
+    Row(namespace="offloadPolicies", topic="offloadPolicies"),
+    Row(topic="shadowTopics"),
+)
+
+
+def names_of(kind: Kind) -> dict[str, Row]:
+    """Rows by the names of their commands."""
+    known = {_kebab(each.path(kind)): each for each in ROWS if each.path(kind)}
+    return {**known, "backlog-quota": BACKLOG_QUOTA}
+
+
+def _kebab(name: str) -> str:
+    """maxProducersPerTopic as max-producers-per-topic, messageTTL as message-ttl."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+
+
+def value_of(row: Row, text: str) -> object:
+    """The value of a policy out of the one argument that has all of it: JSON, or with a unit.
+
+    Raises:
+        SettingsError: neither.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        if row.unit:
+            found = _in_unit(text, row.unit)
+            if found is not None:
+                return found
+        raise SettingsError(f"bad value {text!r}: give {value_help(row)}") from error
+
+
+def value_help(row: Row) -> str:
+    """What the value of a policy looks like."""
+    if row.unit in ("ms", "s", "min"):
+        return f"a duration, as {DURATION_HELP}; or a number of {row.unit}"
+    if row.unit:
+        return f"a size, as {SIZE_HELP}; or a number of {row.unit}"
+    return "JSON, as 60, true or {...}"
+
+
+def part_of(part: Part, text: str) -> object:
+    """The value of an option.
+
+    Raises:
+        SettingsError: the text is none.
+    """
+    if part.unit:
+        found = -1 if text == _UNLIMITED else _in_unit(text, part.unit)
+        if found is None:
+            is_time = part.unit in ("ms", "s", "min")
+            forms = f"a duration, as {DURATION_HELP}" if is_time else f"a size, as {SIZE_HELP}"
+            raise SettingsError(f"bad --{part.name} {text!r}: give {forms}")
+        return found
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _in_unit(text: str, unit: Unit) -> int | None:
+    """A duration or size as a whole number of units; None: the text is none, or no whole number."""
+    is_time = unit in ("ms", "s", "min")
+    found = parse_duration_ms(text) if is_time else parse_size_bytes(text)
+    if found is None or found % _FACTORS[unit]:
+        return None
+    return found // _FACTORS[unit]

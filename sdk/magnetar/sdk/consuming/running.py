@@ -1,0 +1,237 @@
+"""`Consumer.run`: a handler for each message, several at a time, with an end in good order.
+
+Each of the handlers that may run at a time has a lane. A message with a key always takes the lane
+of its key, so that messages of a key stay in order; one without takes a lane that is free. At most
+two messages per lane are here, one with its handler and one behind it, and one more that waits for
+room in its lane.
+
+What becomes of a message:
+
+| the handler | the message |
+|---|---|
+| returns | is acknowledged |
+| raises `RetryLater` | goes to the retry topic (`retry_topic` of the settings), and comes again |
+| raises `GiveUp` | goes to the dead letter topic (`dead_letters` of the settings) at once |
+| raises anything else | comes again after `nack_delay_ms` |
+| is cancelled, since the grace is over | comes again |
+
+A message that did not get to its handler before the end is the next one to be received.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from magnetar.sdk.errors import CorruptMessageError, SdkError
+from magnetar.sdk.message import Message
+
+_log = logging.getLogger("magnetar.sdk")
+
+LANE_MESSAGES_MAX = 2
+"""Messages of one lane, with the one that is handled."""
+
+
+class HandledConsumer(Protocol):
+    """A consumer, as far as a run of a handler needs it."""
+
+    def __aiter__(self) -> AsyncIterator[Message[Any]]: ...
+    def acknowledge(self, what: Message[Any]) -> object: ...
+    def negative_acknowledge(self, what: Message[Any]) -> object: ...
+    def redeliver(self, what: Iterable[Message[Any]]) -> None: ...
+    async def reconsume_later(self, message: Message[Any], *, delay_s: float) -> None: ...
+    async def give_up(self, message: Message[Any]) -> None: ...
+    async def flush_acks(self, *, confirmed: bool) -> None: ...
+    def untake(self, messages: Sequence[Message[Any]]) -> None: ...
+
+
+class RetryLater(Exception):
+    """Raised by a handler: the message is to come again after a time, by the retry topic."""
+
+    def __init__(self, delay_s: float = 60.0) -> None:
+        super().__init__(f"in {delay_s:g} s")
+        self.delay_s = delay_s
+
+
+class GiveUp(Exception):
+    """Raised by a handler: the message is to go to the dead letter topic, since no retry helps."""
+
+
+class _Lane:
+    """Messages that are handled one after the other."""
+
+    def __init__(self) -> None:
+        self.waiting: asyncio.Queue[Message[Any]] = asyncio.Queue(LANE_MESSAGES_MAX)
+        self.count = 0
+        """Messages that wait, and the one that is handled."""
+
+
+async def run_handler(
+    consumer: HandledConsumer,
+    handler: Callable[[Message[Any]], Awaitable[object]],
+    *,
+    concurrency: int,
+    stop: asyncio.Event,
+    stop_on_signals: bool,
+    grace_s: float,
+) -> None:
+    """See `Consumer.run`."""
+    if concurrency < 1:
+        raise ValueError(f"concurrency is {concurrency}; allowed are 1 and more")
+    with _signals_set(stop) if stop_on_signals else contextlib.nullcontext():
+        await _Run(consumer, handler, concurrency, stop, grace_s).run()
+
+
+@contextlib.contextmanager
+def _signals_set(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+class _Run:
+    """One call of `Consumer.run`."""
+
+    def __init__(
+        self,
+        consumer: HandledConsumer,
+        handler: Callable[[Message[Any]], Awaitable[object]],
+        concurrency: int,
+        stop: asyncio.Event,
+        grace_s: float,
+    ) -> None:
+        self._consumer = consumer
+        self._handler = handler
+        self._stop = stop
+        self._grace_s = grace_s
+        self._lanes = [_Lane() for _ in range(concurrency)]
+        self._freed = asyncio.Event()
+        """Set when a lane has room that had none."""
+        self._unstarted: list[Message[Any]] = []
+        """Taken and not given to a handler, in the order of taking."""
+
+    async def run(self) -> None:
+        taking = asyncio.create_task(self._take(), name="magnetar taking")
+        working = [
+            asyncio.create_task(self._work(lane), name="magnetar handler") for lane in self._lanes
+        ]
+        stopped = asyncio.create_task(self._stop.wait(), name="magnetar stop")
+        try:
+            await asyncio.wait({taking, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not stopped.done():
+                # The topic has ended, or the consumer is lost: what was taken is handled.
+                idle = asyncio.create_task(self._until_idle(), name="magnetar idle")
+                await asyncio.wait({idle, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                idle.cancel()
+            await self._end(taking)
+        finally:
+            for task in (taking, stopped, *working):
+                task.cancel()
+            self._give_back_waiting()
+            await asyncio.gather(taking, stopped, *working, return_exceptions=True)
+            self._consumer.untake(self._unstarted)
+        if not taking.cancelled() and (error := taking.exception()) is not None:
+            raise error
+
+    async def _end(self, taking: "asyncio.Task[None]") -> None:
+        """Begin no handler any more, and let those that run come to their end."""
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        self._give_back_waiting()
+        try:
+            async with asyncio.timeout(self._grace_s):
+                await self._until_idle()
+                await self._consumer.flush_acks(confirmed=True)
+        except TimeoutError:
+            _log.warning("handlers_cut_off %r: after %g s", self._consumer, self._grace_s)
+        except SdkError as error:
+            _log.warning("acknowledgements_not_confirmed %r: %s", self._consumer, error)
+
+    def _give_back_waiting(self) -> None:
+        waiting = []
+        for lane in self._lanes:
+            while not lane.waiting.empty():
+                lane.count -= 1
+                waiting.append(lane.waiting.get_nowait())
+        # Lanes hold what was taken before what the taker still had in hand.
+        self._unstarted = sorted(waiting, key=lambda each: each.message_id) + self._unstarted
+
+    # -- taking
+
+    async def _take(self) -> None:
+        """Until the topic has ended."""
+        while True:
+            try:
+                async for message in self._consumer:
+                    await self._place(message)
+                return
+            except CorruptMessageError as error:
+                # Not acknowledged: it stays in the backlog, where an operator sees it.
+                _log.warning("message_not_handled %r: %s", self._consumer, error)
+
+    async def _place(self, message: Message[Any]) -> None:
+        try:
+            while (lane := self._lane_for(message)) is None:
+                self._freed.clear()
+                await self._freed.wait()
+        except asyncio.CancelledError:
+            self._unstarted.append(message)
+            raise
+        lane.count += 1
+        lane.waiting.put_nowait(message)
+
+    def _lane_for(self, message: Message[Any]) -> _Lane | None:
+        """A lane with room for the message; None: there is none now."""
+        key = message.ordering_key or message.key_bytes
+        if key:
+            lane = self._lanes[zlib.crc32(key) % len(self._lanes)]
+            return lane if lane.count < LANE_MESSAGES_MAX else None
+        return next((lane for lane in self._lanes if not lane.count), None)
+
+    # -- handling
+
+    async def _work(self, lane: _Lane) -> None:
+        while True:
+            message = await lane.waiting.get()
+            try:
+                await self._handle(message)
+            finally:
+                lane.count -= 1
+                self._freed.set()
+
+    async def _handle(self, message: Message[Any]) -> None:
+        consumer = self._consumer
+        try:
+            await self._handler(message)
+        except asyncio.CancelledError:
+            consumer.redeliver([message])
+            raise
+        except RetryLater as later:
+            await self._or_again(message, consumer.reconsume_later(message, delay_s=later.delay_s))
+        except GiveUp:
+            await self._or_again(message, consumer.give_up(message))
+        except Exception as error:  # noqa: BLE001  # An application's code; the message comes again.
+            _log.warning("handler_failed %r: %r", message, error)
+            consumer.negative_acknowledge(message)
+        else:
+            consumer.acknowledge(message)
+
+    async def _or_again(self, message: Message[Any], work: Awaitable[None]) -> None:
+        try:
+            await work
+        except SdkError as error:
+            _log.warning("handler_failed %r: not moved: %s", message, error)
+            self._consumer.negative_acknowledge(message)
+
+    async def _until_idle(self) -> None:
+        while any(lane.count for lane in self._lanes):
+            self._freed.clear()
+            await self._freed.wait()

@@ -166,6 +166,7 @@ ROWS: tuple[Row, ...] = (
     Row(namespace="schemaValidationEnforced", topic="schemaValidationEnforced"),
     Row(namespace="isAllowAutoUpdateSchema"),
     Row(namespace="subscriptionAuthMode"),
+    Row(namespace="scalableTopicAutoScalePolicy"),
     Row(namespace="replication"),
     Row(topic="replication"),
     Row(namespace="allowedClusters"),

@@ -91,22 +91,38 @@ class _Run:
             self.listed[actor] |= set(event.clusters)
         self.copied_since = self._copied_since()
 
-    def _copied_since(self) -> dict[tuple[str, str], int]:
-        """From where in the history on a cluster copies to another one, up to the end."""
-        found: dict[tuple[str, str], int] = {}
+    def _copied_since(self) -> dict[tuple[str, str, str], int]:
+        """From where in the history on a cluster copies a topic to another one, up to the end.
+
+        An empty list leaves the cursors that there are. A topic that nobody has published to by
+        then may be loaded first while the list is empty, and has none.
+        """
+        found: dict[tuple[str, str, str], int] = {}
+        topics = {topic for _, topic in self.stored}
+        begun = self._first_confirmed()
         events: list[tuple[int, str, Listed | Copying]] = [
             *self.history.of(Listed),
             *self.history.of(Copying),
         ]
         for place, actor, event in sorted(events, key=lambda each: each[0]):
             if isinstance(event, Copying):
-                found.setdefault((actor, event.remote), place)
-            elif event.clusters:
-                for key in [key for key in found if key[0] == actor]:
-                    if key[1] not in event.clusters:
-                        del found[key]
+                for topic in topics:
+                    found.setdefault((actor, event.remote, topic), place)
+                continue
+            for key in [key for key in found if key[0] == actor]:
+                _, remote, topic = key
+                is_there = begun.get((actor, topic), place) < place
+                if remote not in event.clusters and (event.clusters or not is_there):
+                    del found[key]
         if self.plan.starts_at_earliest:
             found = dict.fromkeys(found, -1)
+        return found
+
+    def _first_confirmed(self) -> dict[tuple[str, str], int]:
+        """Where in the history the first message of a topic was confirmed at a cluster."""
+        found: dict[tuple[str, str], int] = {}
+        for place, actor, event in self.history.of(Confirmed):
+            found.setdefault((cluster_of(actor), event.topic), place)
         return found
 
     def topics_of(self, cluster: str) -> list[str]:
@@ -133,7 +149,7 @@ class _Run:
 
     def is_required(self, cluster: str, remote: str, original: Stored) -> bool:
         """Return whether a message must be at another cluster in the end."""
-        since = self.copied_since.get((cluster, remote))
+        since = self.copied_since.get((cluster, remote, original.topic))
         if since is None or not _sends_to(original, remote):
             return False
         return all(self.published.get(each, -1) > since for each in original.messages)

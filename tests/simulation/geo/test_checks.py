@@ -95,8 +95,17 @@ def test_what_was_published_while_a_cluster_was_not_listed_need_not_be_there() -
 
 
 def test_a_list_that_names_nobody_keeps_what_is_to_be_copied() -> None:
-    events = [*begun(), (EAST, Listed(())), published(0), (EAST, Listed((EAST, WEST)))]
-    assert judged(plan(), *events, *begun(), (EAST, own(0))) == {"G1"}
+    first = (PRODUCER, Confirmed(PRODUCER, TOPIC, b"east-p1:0", 1, 0, -1))
+    no_list = [(EAST, Listed(())), published(1), (EAST, Listed((EAST, WEST))), *begun()]
+    stored: list[tuple[str, Event]] = [(EAST, own(0)), (EAST, own(1)), (WEST, copy(0, 0))]
+    assert judged(plan(), *begun(), published(0), first, *no_list, *stored) == {"G1"}
+
+
+def test_a_topic_that_begins_while_nobody_is_listed_need_not_be_copied_until_then() -> None:
+    no_list = [(EAST, Listed(())), published(0), (EAST, Listed((EAST, WEST))), *begun()]
+    stored: list[tuple[str, Event]] = [(EAST, own(0)), (EAST, own(1))]
+    assert judged(plan(), *begun(), *no_list, (EAST, own(0))) == set()
+    assert judged(plan(), *begun(), *no_list, published(1), *stored) == {"G1"}
 
 
 def test_what_was_trimmed_counts_by_its_receipt() -> None:

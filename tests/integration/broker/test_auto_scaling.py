@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from magnetar.broker.broker import Broker
 from magnetar.sdk.wire import parse_topic_name
 from tests.integration.broker.broker_on_bookies import broker_on
@@ -79,6 +81,28 @@ async def test_a_namespace_that_switches_it_off_keeps_its_segments(tmp_path: Pat
             for key in _KEYS:
                 await producer.publish(key)
         assert await _active(broker) == 1
+        await client.close()
+
+
+@pytest.mark.parametrize("are_kept", [True, False])
+async def test_a_sealed_segment_that_nobody_has_subscribed_to_is_kept_if_the_broker_is_told_so(
+    tmp_path: Path, are_kept: bool
+) -> None:
+    settings = {"scalable_auto_scale": False, "unsubscribed_retention": are_kept}
+    async with (
+        asyncio.timeout(_TEST_S_MAX),
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(cluster, **settings) as broker,
+    ):
+        client = await WireClient.open(broker.port)
+        producer = V5Producer(client, _NAME)
+        await producer.open()
+        await producer.publish(_KEYS[0])
+        topics = broker.services.topics.scalable
+        await topics.split(_TOPIC, 0)
+        (sealed,) = [each for each in (await topics.get(_TOPIC)).segments if each.is_sealed]
+        is_used_up = await topics.reached_owners.is_used_up(sealed.name_in(_TOPIC))
+        assert is_used_up is not are_kept
         await client.close()
 
 

@@ -59,6 +59,8 @@ def is_used_up(topic: Topic, *, now_ms: int) -> bool:
     left = [each for each in topic.log.ledgers if each.entries]
     if not left:
         return True
+    if waits_for_subscription(topic):
+        return False
     cursors = topic.subscriptions.durable_cursors()
     if any(cursor.persisted_mark_delete < end for cursor in cursors):
         return False

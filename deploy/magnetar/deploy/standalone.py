@@ -29,7 +29,7 @@ from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Listen, Quorum, Sources
 from magnetar.deploy.places import Assignment, assign_ids
 from magnetar.deploy.servers import bookie_settings, broker_addresses, make_bookie, start_broker
-from magnetar.deploy.shared_secret import with_defaults, with_own_secret
+from magnetar.deploy.shared_secret import with_own_secret
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
@@ -80,6 +80,9 @@ class Standalone:
                 f"{bookies} some messages could not be read: give --bookies {held}, or "
                 "leave it out"
             )
+        if "unsubscribed_retention" not in settings.model_fields_set:
+            # Whoever publishes first and subscribes later is to find the messages.
+            settings = settings.model_copy(update={"unsubscribed_retention": True})
         self._settings = settings
         self._sources = sources
         self._bookies = bookies
@@ -103,10 +106,6 @@ class Standalone:
             async with AsyncExitStack() as opened:
                 self._lock_directory(opened)
                 self._sources = with_own_secret(self._sources, self._data)
-                # Whoever publishes first and subscribes later is to find the messages.
-                self._sources = with_defaults(
-                    self._sources, {"broker": {"unsubscribed_retention": True}}
-                )
                 store = await open_store(
                     metadata_url, settings=self._sources.component(MetadataSettings, "metadata")
                 )

@@ -151,7 +151,23 @@ async def test_b13_a_writer_that_does_not_know_of_the_deletion_is_told(cluster: 
         assert (await add(client, ledgers[0], 50, Flag.RECOVERY)).status == Status.OK
 
 
-async def test_rule_10_2_a_lost_metadata_store_deletes_nothing(cluster: Cluster) -> None:
+async def test_most_ledgers_of_a_bookie_go_at_once_where_deletions_are_recorded(
+    cluster: Cluster,
+) -> None:
+    async with cluster.bookie() as (bookie, client):
+        ledgers = await cluster.fill(bookie, client)
+        for ledger_id in ledgers:
+            await cluster.manager.delete(ledger_id)
+        report = await bookie.gc.force(major=True)
+        assert report.deleted_ledgers == len(ledgers)
+        assert bookie.metrics.gc.brakes == 0
+
+
+async def test_rule_10_2_a_lost_metadata_store_deletes_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As ZooKeeper, which does not tell what was deleted from what was lost.
+    monkeypatch.setattr(cluster.store, "records_deletions", False)
     async with cluster.bookie() as (bookie, client):
         ledgers = await cluster.fill(bookie, client)
         for ledger_id in ledgers[1:]:

@@ -88,7 +88,10 @@ async def test_a_namespace_that_switches_it_off_keeps_its_segments(tmp_path: Pat
 async def test_a_sealed_segment_that_nobody_has_subscribed_to_is_kept_if_the_broker_is_told_so(
     tmp_path: Path, are_kept: bool
 ) -> None:
-    settings = {"scalable_auto_scale": False, "unsubscribed_retention": are_kept}
+    settings: dict[str, Any] = {
+        "scalable_auto_scale": False,
+        "unsubscribed_retention": are_kept,
+    }
     async with (
         asyncio.timeout(_TEST_S_MAX),
         cluster_of(1, tmp_path) as cluster,

@@ -152,7 +152,7 @@ def test_the_cluster_of_the_file_publishes_and_reads(servers: Servers) -> None:
 
 def test_the_metrics_page_lists_exactly_what_is_shown(servers: Servers) -> None:
     """But for what is shown when it is switched on, or once a topic was compacted or copied, or
-    there was a transaction."""
+    there was a transaction or a segment of a scalable topic."""
     url = servers.addresses["broker-1"][0]
     options = ("--subscription", "s", "--initial", "earliest", "--count", "1", "--url", url)
     consumed = magnetar("consume", "t", *options)
@@ -161,6 +161,7 @@ def test_the_metrics_page_lists_exactly_what_is_shown(servers: Servers) -> None:
     listed = metrics_on_the_page()
     assert sorted(there - listed) == []
     seldom = (
+        "magnetar_broker_segments",
         "pulsar_bundle_",
         "pulsar_consumer_",
         "pulsar_compaction_",

@@ -274,5 +274,5 @@ def test_the_command_line_proves_itself_by_its_environment(
     assert done.returncode == 0, done.stderr
     assert "pulsar://" in done.stdout
     refused = run(server, "admin", "lookup", TOPIC, **{**good, "MAGNETAR_TOKEN": "wrong"})
-    assert refused.returncode == 8
+    assert refused.returncode == 15
     assert "answered 401" in refused.stderr

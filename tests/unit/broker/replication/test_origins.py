@@ -100,3 +100,11 @@ def test_what_all_have_passed_is_forgotten() -> None:
     assert (len(made), made.low) == (1, at(4))
     made.trim(at(1))
     assert made.low == at(4)
+
+
+def test_what_is_read_back_stays_within_the_bound_however_much_it_is() -> None:
+    made = index(west(100), low=50, runs_max=2)
+    made.extend_back(at(0), [(at(number), west(2 * number)) for number in range(0, 20, 2)])
+    assert len(made) == 1
+    assert made.low == at(19)
+    assert made.floor == at(18)

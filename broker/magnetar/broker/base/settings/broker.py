@@ -1043,7 +1043,7 @@ class BrokerSettings(
         le=1_000_000,
         description="Runs of copies of a topic whose places at their own cluster are kept in "
         "memory, some 150 bytes each, while it has a replicated subscription. Copies in a row make "
-        "one run. Of more, the older half is forgotten: its acknowledgements are not told.",
+        "one run. Of more, the newest half as many are kept: acknowledgements before are not told.",
     )
     replicated_subscriptions_acks_waiting_max: int = Field(
         default=10_000,

@@ -16,7 +16,6 @@ Source: geo-replication sheet, section 18.8; docs/decisions/0036.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import structlog
@@ -59,31 +58,6 @@ ENTRIES_PER_TURN: Final = 1_000
 """Entries that are acknowledged before others have their turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class AckSettings:
-    """Bounds of single acknowledgements of one topic."""
-
-    is_enabled: bool
-    window_entries: int
-    origins_max: int
-    waiting_max: int
-    read_entries: int
-    read_bytes: int
-
-    @classmethod
-    def of(cls, settings: BrokerSettings) -> "AckSettings":
-        """Return those of a broker."""
-        return cls(
-            settings.replicated_subscriptions_enabled
-            and settings.replicated_subscriptions_acks_enabled,
-            settings.replicated_subscriptions_acks_window_entries,
-            settings.replicated_subscriptions_origins_max,
-            settings.replicated_subscriptions_acks_waiting_max,
-            settings.read_ahead_entries,
-            settings.read_ahead_bytes,
-        )
-
-
 class _Key(NamedTuple):
     subscription: str
     source: str
@@ -118,7 +92,11 @@ class AckExchange:
         self._topic = topic
         self._subscriptions = subscriptions
         self._counts = counts
-        self._settings = AckSettings.of(settings)
+        self._settings = settings
+        self._is_enabled = (
+            settings.replicated_subscriptions_enabled
+            and settings.replicated_subscriptions_acks_enabled
+        )
         self._here = here
         self._incarnation = incarnation
         self._is_taken = is_taken
@@ -142,13 +120,13 @@ class AckExchange:
     def begin(self) -> None:
         """The topic has a replicated subscription."""
         settings = self._settings
-        if settings.is_enabled and self._window is None:
+        if self._is_enabled and self._window is None:
             self._window = OriginWindow(
                 self._topic.log,
-                entries_max=settings.window_entries,
-                runs_max=settings.origins_max,
-                read_entries=settings.read_entries,
-                read_bytes=settings.read_bytes,
+                entries_max=settings.replicated_subscriptions_acks_window_entries,
+                runs_max=settings.replicated_subscriptions_origins_max,
+                read_entries=settings.read_ahead_entries,
+                read_bytes=settings.read_ahead_bytes,
             )
 
     def forgotten(self, name: str, *, is_last: bool) -> None:
@@ -294,8 +272,9 @@ class AckExchange:
     def receive(self, source: str, acks: Acks) -> None:
         """Take what a cluster tells. It is carried out in the background."""
         known = [*self._held.values(), *self._waiting.values()]
-        is_full = sum(map(_items, [acks, *known])) > self._settings.waiting_max
-        if not self._settings.is_enabled or is_full:
+        waiting_max = self._settings.replicated_subscriptions_acks_waiting_max
+        is_full = sum(map(_items, [acks, *known])) > waiting_max
+        if not self._is_enabled or is_full:
             self._counts.acks_dropped += acks.entries
             return
         key = _Key(acks.subscription, source)

@@ -8,8 +8,8 @@ The stretch reaches from the first entry that is known to the end of the log. St
 as they come; what was stored before is read, backwards (`origin_window.py`). Markers, and copies
 that do not name their origin, are held as runs without a source: nothing is told of them.
 
-There is a bound on the runs. Beyond it the older half is forgotten: what is acknowledged there is
-not told, and comes again after a failover.
+There is a bound on the runs. Beyond it the newest are kept, half as many: what is acknowledged
+before them is not told, and comes again after a failover.
 
 Source: geo-replication sheet, section 18.8.
 """
@@ -122,7 +122,7 @@ class OriginIndex:
             return
         self._count += _append(runs, local, position)
         if self._count > self._runs_max:
-            self._halve()
+            self._forget_oldest()
 
     def extend_back(self, low: Position, found: Iterable[tuple[Position, Origin | None]]) -> None:
         """What lies from `low` up to what was known was read: the copies, and what has no origin
@@ -136,11 +136,13 @@ class OriginIndex:
             self._runs[source] = [*runs, *self._runs.get(source, ())]
         self.low = low
         if self._count > self._runs_max:
-            self._halve()
+            self._forget_oldest()
 
-    def _halve(self) -> None:
+    def _forget_oldest(self) -> None:
+        """Keep half of what may be there: what was read back may be many times too much."""
+        kept = max(1, self._runs_max // 2)
         ends = sorted(each.last for runs in self._runs.values() for each in runs)
-        self.trim(ends[len(ends) // 2])
+        self.trim(ends[-1 - kept])
 
     def trim(self, through: Position) -> None:
         """Forget everything up to a position."""

@@ -123,9 +123,16 @@ def test_a_message_in_chunks_larger_than_the_memory_is_an_error_that_names_it(
 def test_a_worker_that_is_killed_is_told_of_and_the_read_ends(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:
-    publish_to(client, topic, [b"%d" % number for number in range(500)], batching_enabled=False)
+    # More than may lie in memory unread: most of it is still to come when the workers are killed.
+    publish_to(client, topic, [bytes(200_000)] * 500, batching_enabled=False)
+    memory_bytes = 2 * MEMORY_BYTES
     described = scan(
-        topic, workers=2, processes=True, options={"sliceBytes": "1000"}, **at_bookies(server)
+        topic,
+        workers=2,
+        processes=True,
+        memory_bytes=memory_bytes,
+        options={"sliceBytes": "1000"},
+        **at_bookies(server),
     )
     before = set(descendants_of(os.getpid()))
     reader = described.reader()

@@ -27,7 +27,7 @@ from magnetar.ledger.metric_fields import (
 
 @dataclass(slots=True)
 class IntegrityMetrics:
-    """What is counted about damage, loss and repair."""
+    """Counters of damage, loss and repair."""
 
     # Damage and healing
     damages: int = counter("Damaged places that were reported, by reads or by the scrubber.")
@@ -66,7 +66,7 @@ _RUN_BOUNDS_S = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 
 @dataclass(slots=True)
 class GcMetrics:
-    """What garbage collection counts."""
+    """Counters of garbage collection."""
 
     rounds: int = counter("Rounds of garbage collection that came to their end.")
     failures: dict[str, int] = counter_by(
@@ -108,7 +108,7 @@ class GcMetrics:
 
 
 class StorageSizes(NamedTuple):
-    """What one storage holds in memory now."""
+    """Gauges of one storage: what it holds in memory."""
 
     ledgers: int
     write_cache_bytes: int
@@ -127,8 +127,8 @@ class FlushTimes(NamedTuple):
 
 @dataclass(slots=True)
 class StorageMetrics:
-    """What the storage of entries counts, but for what is looked up when somebody asks. All ledger
-    directories of a bookie add up."""
+    """Counters and gauges of entry storage, summed over all ledger directories of a bookie. Values
+    that are read only when the metrics page is asked for are elsewhere."""
 
     ledgers: int = gauge("Ledgers that are known here.")
     write_cache_bytes: int = gauge("Memory of what is not flushed yet.")
@@ -166,7 +166,7 @@ class StorageMetrics:
 
 @dataclass(slots=True)
 class DiskMetrics:
-    """What the watch on the directories counts, by directory where a label says so."""
+    """Counters of the watch on the directories; those with a label count each directory."""
 
     free_bytes: dict[str, float] = gauge_by("directory", "Free bytes of the file system.")
     used_share: dict[str, float] = gauge_by("directory", "Used share of the file system, 0 to 1.")

@@ -148,7 +148,7 @@ class ReplicaSource:
             BeyondEndError: the ledger is closed, and ends before `first`.
             NoOtherCopyError: every other replica is certain not to have entry `first`, or there is
                 no other.
-            ReplicasUnavailableError: no other replica could give it just now.
+            ReplicasUnavailableError: no bookie that should have a copy sent it; a retry may help.
         """
         end = end_of(metadata)
         if first > end:

@@ -200,8 +200,8 @@ class Cluster:
         return self._balancer
 
     def load_reports(self) -> Sequence[LoadReport | None]:
-        """What each broker has last told about its load, this one's last sample first; None: of a
-        broker that has told nothing, or nothing readable."""
+        """The last load report of each broker; first comes the last sample of this one. None stands
+        for a broker whose report is missing or unreadable."""
         own = self.registration.name
         others = [self.brokers.report_of(name) for name in self.brokers.all() if name != own]
         sampled = self._balancer.reporter.latest if self._balancer is not None else None

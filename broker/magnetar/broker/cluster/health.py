@@ -1,4 +1,4 @@
-"""What `/health` answers: `ok`, or in words why the broker is not well.
+"""The answer of `/health`: `ok`, or the reason why the broker is not well.
 
 Whether it may serve is known at once. Whether it can write and read is found out when somebody
 asks, by one heartbeat for all who ask within a short time, and within a bound: a broker that nobody

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from tests.http_calls import admin
 from tests.integration.broker.console.browser import Console, OpenConsole
 from tests.standalone import Standalone
+from tests.waiting import wait_until
 
 NAME = "persistent://shop/orders/searched"
 TOPIC = "#/topic/persistent/shop/orders/searched/messages"
@@ -21,15 +22,17 @@ def searched(shop: Standalone) -> float:
     """A topic with forty messages; returns a time between the first and the last twenty."""
     client = pulsar.Client(shop.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     producer = client.create_producer(NAME, batching_enabled=False)
-    middle_s = 0.0
-    for number in range(COUNT):
-        if number == COUNT // 2:
-            middle_s = time.time() + 1.5
-            while time.time() < middle_s + 1.5:
-                time.sleep(0.1)  # publish times have to differ by a second
-        producer.send(
-            f"text {number}".encode(), partition_key=f"k{number}", properties={"n": str(number)}
-        )
+
+    def send(numbers: range) -> None:
+        for each in numbers:
+            properties = {"n": str(each)}
+            producer.send(f"text {each}".encode(), partition_key=f"k{each}", properties=properties)
+
+    send(range(COUNT // 2))
+    # A time is typed in whole seconds: the publish times around it differ by more.
+    middle_s = time.time() + 1.5
+    wait_until(lambda: time.time() >= middle_s + 1.5, "what follows is published later")
+    send(range(COUNT // 2, COUNT))
     client.close()
     return middle_s
 

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 RATES = ("msg_rate_in", "msg_rate_out", "bytes_rate_in", "bytes_rate_out")
-"""What a segment is judged by: messages and bytes per second that are published and delivered."""
+"""The rates of a segment that decide: published and delivered messages and bytes per second."""
 
 MERGED_SHARE = 2
 """A threshold of splits must be so many times that of merges: one segment made of two that are

@@ -72,7 +72,7 @@ class BundleLoad(BaseModel):
 
 
 class SegmentLoad(BaseModel):
-    """What passes through one segment of a scalable topic, per second, as of a bundle."""
+    """Published and delivered messages and bytes per second of one segment of a scalable topic."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
@@ -182,7 +183,16 @@ def _is_running(pid: int) -> bool:
 
 
 def cpu_s_of(pid: int) -> float:
-    """CPU seconds that a process has used so far, user and system, all threads."""
+    """CPU seconds that a process has used so far, user and system, all threads that run.
+
+    By the scheduler's nanoseconds where the kernel counts them; else by its ticks of 10 ms.
+    """
+    counted_ns = 0
+    for schedule in _of_threads(pid, "schedstat"):
+        with suppress(OSError):  # the thread has just ended
+            counted_ns += int(schedule.read_text().split()[0])
+    if counted_ns:
+        return counted_ns / 1e9
     # The second field is the command's name in brackets and may hold blanks.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S

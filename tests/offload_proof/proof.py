@@ -227,8 +227,13 @@ class _Proof:
     def _wait_for_next_ledger(self, topic: str, published_bytes: int) -> None:
         """A full ledger takes what comes until the next one is there, which a busy machine makes
         late: all of it might go into one."""
-        full = published_bytes // self._plan.ledger_bytes
-        wait_until(lambda: len(self._ledgers_of(topic)) > full, "the next ledger", within_s=120)
+
+        def has_room() -> bool:
+            *closed, _ = self._ledgers_of(topic)
+            open_bytes = published_bytes - sum(int(each["size"]) for each in closed)
+            return open_bytes < self._plan.ledger_bytes
+
+        wait_until(has_room, "the next ledger", within_s=120)
 
     def _ledgers_of(self, topic: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]]

@@ -283,3 +283,28 @@ def test_every_link_between_the_documents_leads_somewhere() -> None:
             if not (page.parent / target).exists():
                 broken.append(f"{name}: {target}")
     assert broken == []
+
+
+def _comes_after_its_start(source: str) -> bool:
+    """Whether a module that is also a program defines something after the lines that start it."""
+    body = ast.parse(source).body
+    starts = [at for at, node in enumerate(body) if _is_start(node)]
+    return bool(starts) and starts[0] < len(body) - 1
+
+
+def _is_start(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+
+
+def test_what_a_program_defines_is_there_when_it_starts() -> None:
+    start = 'if __name__ == "__main__":\n    main()\n'
+    assert _comes_after_its_start(f"def main(): ...\n{start}def late(): ...\n")
+    assert not _comes_after_its_start(f"def main(): ...\n{start}")
+
+    product = [path for component in COMPONENTS for path in source_files(component)]
+    late = [
+        relative(path)
+        for path in (*product, *(ROOT / "tests").rglob("*.py"))
+        if _comes_after_its_start(path.read_text())
+    ]
+    assert late == []

@@ -291,10 +291,6 @@ def run(spark: SparkSession, settings: ArchiveSettings) -> None:
     show_archive(archive(spark, settings))
 
 
-if __name__ == "__main__":
-    main()
-
-
 def compact(
     spark: SparkSession,
     store: ArchiveStore,
@@ -352,3 +348,7 @@ def choose_groups(
 
 def _rows(files: Iterable[DataFile]) -> int:
     return sum(each.rows for each in files)
+
+
+if __name__ == "__main__":
+    main()

@@ -189,10 +189,6 @@ def run(spark: SparkSession, settings: RollupSettings) -> None:
     show_rollup(spark, settings, rollup(spark, settings))
 
 
-if __name__ == "__main__":
-    main()
-
-
 _LOCAL_ZONE = "America/New_York"
 _WEATHER = (
     ("visib", "visibility, miles", 1.0),
@@ -274,3 +270,7 @@ def _draw_weather(axis: Any, found: Sequence[Row], label: str, width: float) -> 
     )
     axis.set_xlabel(label)
     axis.set_ylabel("minutes")
+
+
+if __name__ == "__main__":
+    main()

@@ -70,7 +70,7 @@ class ClientError(SdkError):
 
 
 class InvalidUrlError(ClientError):
-    """A service URL that is not of the form pulsar://host[:port][,host[:port]…]."""
+    """A service URL that is not of the form `pulsar://host[:port][,host[:port]…]`."""
 
 
 class TlsFileError(ClientError):

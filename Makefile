@@ -27,7 +27,7 @@ INSTALL := sh deploy/bootstrap/packages.sh $(VENV)
 LOCKED := --quiet --universal --generate-hashes --no-header --python-version 3.11 --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test static bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak offload-proof spark-matrix bench bench-peers fmt proto lock clean
+.PHONY: help run check format-check lint types imports unit test static docs docs-serve bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak offload-proof spark-matrix bench bench-peers fmt proto lock dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -41,7 +41,7 @@ $(BIN)/pip:
 # The stamps carry the extras that are installed; pyproject.toml is all that can change them.
 $(VENV)/.stamp-run: pyproject.toml | $(BIN)/pip
 	@echo "Installing magnetar into $(VENV) (once)."
-	@$(INSTALL) --editable .
+	@$(INSTALL) --editable '.[server]'
 	@touch $@
 
 $(VENV)/.stamp-test: pyproject.toml | $(BIN)/pip
@@ -69,7 +69,7 @@ run: $(VENV)/.stamp-run ## start a broker on 127.0.0.1 and take the tour; ARGS=-
 
 # --- proof ---------------------------------------------------------------------------------------
 
-check: static unit ## format, lint, types, imports and unit tests
+check: static unit ## format, lint, types, imports, docs site and unit tests
 
 format-check: $(VENV)/.stamp-test
 	$(BIN)/ruff format --check .
@@ -98,7 +98,13 @@ test: $(VENV)/.stamp-test bootstrap ## make check, then every test that needs no
 	cat $(VENV)/beside.log; \
 	test $$tested = 0 && test $$checked = 0
 
-static: format-check lint types imports
+static: format-check lint types imports docs
+
+docs: $(VENV)/.stamp-test ## build the docs site into build/docs-site; a dead link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: $(VENV)/.stamp-test ## show the docs site on 127.0.0.1:8000 while you write
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
 # Its figures are rough, taken beside tests, and judge nothing: the benchmark must run.
 bench-starts: $(VENV)/.stamp-test
@@ -174,8 +180,11 @@ proto: $(VENV)/.stamp-test ## generate the Pulsar protocol classes from pulsar.p
 
 lock: $(VENV)/.stamp-run ## resolve what the image holds anew, within the bounds of pyproject.toml, with hashes
 	@$(BIN)/python -m pip install --quiet 'uv>=0.9,<1'
-	$(BIN)/uv pip compile pyproject.toml $(LOCKED) --output-file deploy/docker/requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra server $(LOCKED) --output-file deploy/docker/requirements.lock
 	echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile - $(LOCKED) --output-file deploy/docker/build-requirements.lock
+
+dist: $(VENV)/.stamp-test ## make wheel, sdist, chart and bill of materials of the last commit in dist/; its tag vX.Y.Z is the version
+	$(BIN)/python deploy/bootstrap/dist.py
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

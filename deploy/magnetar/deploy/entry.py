@@ -7,6 +7,10 @@ that was started without standard streams gets some before anything opens a file
 
 import os
 import signal
+import sys
+
+_MISSING_STATUS = 9
+"""Exit status of `MissingProgramError`, whose module cannot be imported here."""
 
 
 def main() -> None:
@@ -17,8 +21,20 @@ def main() -> None:
     from magnetar.deploy.standard_error import fill_standard_descriptors
 
     fill_standard_descriptors()
-    from magnetar.deploy.cli import main as run
+    _run()
 
+
+def _run() -> None:
+    try:
+        from magnetar.deploy.cli import main as run
+    except ModuleNotFoundError as error:
+        if (error.name or "magnetar").partition(".")[0] == "magnetar":
+            raise
+        sys.stderr.write(
+            f"magnetar: the command needs the package {error.name}, which a client does without: "
+            "pip install 'magnetar[server]'\n"
+        )
+        sys.exit(_MISSING_STATUS)
     run()
 
 

@@ -20,21 +20,27 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA1
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
-from cryptography.x509 import load_pem_x509_certificate
-
-from magnetar.sdk.errors import CryptoKeyError, DecryptionError
+from magnetar.sdk.errors import CryptoKeyError, DecryptionError, MissingPackageError
 from magnetar.sdk.ports import Clock, secure_random
 from magnetar.sdk.wire.pulsar_pb2 import EncryptionKeys, KeyValue, MessageMetadata
+
+try:
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from cryptography.hazmat.primitives.hashes import SHA1
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_private_key,
+        load_pem_public_key,
+    )
+    from cryptography.x509 import load_pem_x509_certificate
+except ModuleNotFoundError as error:
+    raise MissingPackageError(
+        "encryption of messages needs the package cryptography, which is not installed: "
+        "pip install 'magnetar[encryption]'"
+    ) from error
 
 DATA_KEY_BYTES = 32
 IV_BYTES = 12

@@ -1,7 +1,7 @@
 """Errors of the client: the wire's tree (`magnetar.sdk.wire.errors`), and what only a client meets.
 
 SdkError                          root; `retryable`: may the same call succeed later
-├── WireError, ServiceError       see `magnetar.sdk.wire.errors`
+├── WireError, ServiceError, MissingPackageError  see `magnetar.sdk.wire.errors`
 └── ClientError
     ├── InvalidUrlError           a service URL that cannot be used
     ├── TlsFileError              a certificate or list of authorities that cannot be used
@@ -30,7 +30,13 @@ SdkError                          root; `retryable`: may the same call succeed l
 """
 
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.wire.errors import SdkError, ServiceError, WireError, service_error
+from magnetar.sdk.wire.errors import (
+    MissingPackageError,
+    SdkError,
+    ServiceError,
+    WireError,
+    service_error,
+)
 
 __all__ = [
     "AlreadyClosedError",
@@ -46,6 +52,7 @@ __all__ = [
     "InvalidUrlError",
     "IssuerUnavailableError",
     "MessageTooLargeError",
+    "MissingPackageError",
     "NotSupportedError",
     "OperationTimeoutError",
     "PendingLimitError",
@@ -70,7 +77,7 @@ class ClientError(SdkError):
 
 
 class InvalidUrlError(ClientError):
-    """A service URL that is not of the form pulsar://host[:port][,host[:port]…]."""
+    """A service URL that is not of the form `pulsar://host[:port][,host[:port]…]`."""
 
 
 class TlsFileError(ClientError):

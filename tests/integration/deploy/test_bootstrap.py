@@ -43,7 +43,7 @@ def test_an_environment_whose_making_was_broken_off_is_made_anew(tmp_path: Path)
     assert (tmp_path / "venv" / "bin" / "python").exists()
     (tmp_path / "goes-on").touch()
     assert make(tmp_path) == 0
-    assert "--editable ." in (tmp_path / "installed").read_text()
+    assert "--editable .[server]" in (tmp_path / "installed").read_text()
 
 
 _INSTALLER = """#!/bin/sh

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Query
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import BrokerMetadataError
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.http.admin import KnownBroker
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.late_routes import late_router
@@ -46,13 +47,18 @@ class _Attention:
     async def attention(self, own: Own = False) -> dict[str, Any]:
         """What needs a person: subscriptions that are stuck, consumers that hoard, backlogs near
         their quota; the largest backlogs; and which servers came and went. At most 50 of each
-        kind, and 100 events."""
+        kind, and 100 events. `quorum`: of the ledgers of topics without a policy of their own."""
         found = await self._own_attention()
         if own:
             return found
         answers, unanswered = await self._of_others("/magnetar/v1/attention?own=true")
         events = self._members.shown()
-        return {**merged([found, *answers]), "unanswered": unanswered, "events": events}
+        return {
+            **merged([found, *answers]),
+            "unanswered": unanswered,
+            "events": events,
+            "quorum": quorum_of(self._context.settings),
+        }
 
     async def _own_attention(self) -> dict[str, Any]:
         begun_s = self._context.clock.monotonic_s()
@@ -110,6 +116,15 @@ class _Attention:
             each.broker_id for each, found in zip(others, answers, strict=True) if found is None
         ]
         return [each for each in answers if each is not None], silent
+
+
+def quorum_of(settings: BrokerSettings) -> dict[str, int]:
+    """Return how many bookies a ledger has, and how many have an entry when it is confirmed."""
+    return {
+        "ensemble": settings.ensemble_size,
+        "write": settings.write_quorum,
+        "ack": settings.ack_quorum,
+    }
 
 
 def kept_s(took_s: float) -> float:

@@ -20,7 +20,7 @@ from magnetar.sdk.producing.outgoing import (
     transaction_fields,
 )
 from magnetar.sdk.settings import ProducerSettings
-from magnetar.sdk.wire.compression import Compression, compress
+from magnetar.sdk.wire.compression import Compression, check_installed, compress
 from magnetar.sdk.wire.frames import FRAME_SLACK_BYTES, MESSAGE_BYTES_MAX
 from magnetar.sdk.wire.hot_commands import SendEncoder, publish_time_field
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
@@ -39,6 +39,11 @@ class MessageEncoder:
     def __init__(
         self, topic: str, settings: ProducerSettings, encryptor: "MessageEncryptor | None"
     ) -> None:
+        """
+        Raises:
+            MissingPackageError: the package of the compression is not installed.
+        """
+        check_installed(settings.compression)
         self.message_bytes_max = MESSAGE_BYTES_MAX
         """What the broker accepts."""
         self._topic = topic

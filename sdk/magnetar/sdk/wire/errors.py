@@ -9,6 +9,7 @@ SdkError                               root; `retryable`: may the same call succ
 │   ├── MalformedPayloadError          a SEND or MESSAGE payload (headers, metadata, batch)
 │   │   └── PayloadChecksumError       its checksum does not match
 │   └── TopicNameError                 a topic name of no known shape
+├── MissingPackageError                a Python package that is not installed; the text says which
 └── ServiceError                       the broker's answer; `code` is its number on the wire
     └── one class per ServerError code, listed in `SERVICE_ERRORS`
 
@@ -58,6 +59,10 @@ class TopicNameError(WireError):
     """A topic name of no known shape; the wire code for it is InvalidTopicName."""
 
     code: ClassVar[ServerError] = ServerError.InvalidTopicName
+
+
+class MissingPackageError(SdkError):
+    """A Python package is needed and not installed; the message says what to install."""
 
 
 class ServiceError(SdkError):

@@ -42,6 +42,10 @@ def test_the_cluster_says_who_serves_who_stores_and_whether_copies_are_missing(
     expect(plot).to_be_visible()
 
 
+def test_the_cluster_warns_where_a_confirmed_message_is_on_one_disk(console: OpenConsole) -> None:
+    console().open().sees("A message is confirmed when one disk has it")
+
+
 def test_the_cluster_shows_what_took_long_in_this_broker(
     console: OpenConsole, shop: Standalone
 ) -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.http.attention import KEPT_MS, SHARE_OF_TIME, kept_s, merged
+from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.http.attention import KEPT_MS, SHARE_OF_TIME, kept_s, merged, quorum_of
 from magnetar.broker.http.hoarding import (
     HOARDING_AFTER_MS,
     HOARDING_MESSAGES_MIN,
@@ -132,3 +133,8 @@ def test_what_brokers_say_becomes_one_list() -> None:
 def test_a_walk_that_takes_long_is_not_repeated_soon() -> None:
     assert kept_s(0.0) == KEPT_MS / 1000
     assert kept_s(1.0) == SHARE_OF_TIME
+
+
+def test_the_quorum_that_confirms_a_message_is_told() -> None:
+    settings = BrokerSettings(ensemble_size=3, write_quorum=3, ack_quorum=1)
+    assert quorum_of(settings) == {"ensemble": 3, "write": 3, "ack": 1}

@@ -16,10 +16,20 @@ from tests.processes import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-RUNTIME = [Requirement(each) for each in PROJECT["project"]["dependencies"]]
+RUNTIME = [
+    Requirement(each)
+    for each in (
+        *PROJECT["project"]["dependencies"],
+        *EXTRAS["compression"],
+        *EXTRAS["encryption"],
+        *EXTRAS["server"],
+    )
+    if not each.startswith("magnetar")
+]
+"""What the image has: the client and the servers."""
 OPTIONAL = [
     Requirement(each)
-    for extra in ("avro", "spark", "pipeline", "objects", "otel")
+    for extra in ("avro", "arrow", "spark", "pipeline", "objects", "otel", "docs")
     for each in EXTRAS[extra]
     if not each.startswith("magnetar")
 ]

@@ -12,6 +12,8 @@ import { link, table } from "./table.js";
 const EVERY_MS = 4000;
 const SLOW_SHOWN = 50;
 const LARGEST_SHOWN = 10;
+const ONE_DISK = "A message is confirmed when one disk has it: if that disk is lost, the message may be lost. "
+  + "For more copies: --bookies 3 (standalone, cluster) or --quorum 3,3,2.";
 
 export function showCluster({ frame, signal }) {
   const health = tile("This broker");
@@ -59,6 +61,7 @@ export function showCluster({ frame, signal }) {
     ],
   });
   const needsTrouble = h("p", { class: "refused", hidden: true });
+  const oneDisk = h("p", { class: "told", hidden: true }, h("span", { class: "state warn" }, ONE_DISK));
   const brokers = table({
     label: "Brokers",
     key: (row) => row.broker_id,
@@ -107,7 +110,7 @@ export function showCluster({ frame, signal }) {
     title: "Cluster",
     content: [
       h("div", { class: "tiles" }, health.node, brokersTile.node, bookiesTile.node, copies.node),
-      section("What needs a person", [needsTrouble, needs.node]),
+      section("What needs a person", [needsTrouble, oneDisk, needs.node]),
       h("div", { class: "plots" }, messages.node, volume.node),
       section("Largest backlogs", [largest.node]),
       section("Brokers", [brokersTrouble, brokers.node]),
@@ -126,6 +129,7 @@ export function showCluster({ frame, signal }) {
       [lookAtHealth, lookAtBrokers, lookAtBookies, lookAtSlow, lookAtNeeds], 5, (look) => look(signal));
     refused(needsTrouble, urgent.error);
     if (urgent.needs) {
+      visible(oneDisk, urgent.needs.quorum?.ack === 1);
       needs.update(allNeeds(urgent.needs, known.brokers || [], stored));
       events.update(urgent.needs.events);
       largest.update(urgent.needs.largest.slice(0, LARGEST_SHOWN));

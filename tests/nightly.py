@@ -21,7 +21,8 @@ from pathlib import Path
 from tests.processes import ROOT
 
 _MEMORY = ROOT / "tests" / "nightly.json"
-_RECORDS = frozenset({"tests/proven.json", "tests/durations.json", "tests/nightly.json"})
+_RECORDS = ("proven.json", "durations.json", "nightly.json", "caught.json")
+"""What runs write down, stages of the night among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ def key_of_code(root: Path) -> str | None:
 
 
 def _is_code(path: str) -> bool:
-    return not path.endswith(".md") and not path.startswith("docs/") and path not in _RECORDS
+    is_record = path.startswith("tests/") and path.endswith(tuple(f"/{each}" for each in _RECORDS))
+    return not path.endswith(".md") and not path.startswith("docs/") and not is_record
 
 
 def _git(root: Path, *command: str) -> list[str]:

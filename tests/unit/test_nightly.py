@@ -75,6 +75,21 @@ def test_what_is_not_committed_proves_nothing_for_later(project: Path) -> None:
         assert ran(project) == "ab"
 
 
+def test_what_a_stage_writes_down_is_no_other_code(project: Path) -> None:
+    records = [project / "tests/proven.json", project / "tests/simulation/mutations/caught.json"]
+    for record in records:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text("{}")
+    git(project, "add", ".")
+    git(project, "commit", "-qm", "records")
+    assert night(project) == 0
+    assert ran(project) == "ab"
+    for record in records:
+        record.write_text('{"more": 1}')
+    assert night(project) == 0
+    assert ran(project) == ""
+
+
 def test_all_stages_are_targets_of_make() -> None:
     for stage in STAGES:
         command = ["make", "--dry-run", "--silent", *stage.make]

@@ -1,8 +1,9 @@
 """Checkpoints: how far a topic has been read, as a vector of positions, one for each segment. Pure.
 
-Bytes (big-endian), those of the Java client: one byte for the kind (0 positions, 1 earliest, 2
-latest), four for the number of positions, and for each of them eight for the segment's id, four for
-a length, and a serialized `MessageIdData`. Applications keep them and look at nothing inside.
+Applications keep the bytes and look at nothing inside. They are those of the Java client, integers
+big-endian: one byte for the kind (0 positions, 1 earliest, 2 latest), four for the number of
+positions, and for each of them eight for the segment's id, four for a length, and a serialized
+`MessageIdData`. Format: docs/formats/checkpoint.md.
 
 A position is the last message that was read. A segment that a checkpoint does not name is read from
 its beginning: it has come since. One that is gone from the topic is left out.

@@ -5,7 +5,6 @@ Each segment is read by a reader of its own (Exclusive, not durable). Children o
 are opened when all their parents were read to their ends, so order per key holds.
 """
 
-import asyncio
 from typing import NoReturn
 
 from magnetar.sdk.consumer import Consumer
@@ -68,8 +67,6 @@ class CheckpointReading(SegmentsConsumer):
         self._order: ReadingOrder | None = None
         self._ids: dict[str, int] = {}
         """Segment ids by topic."""
-        self._looking = asyncio.Lock()
-        """Held while segments are opened and closed: none is opened twice."""
         super().__init__(
             context,
             name,
@@ -101,11 +98,11 @@ class CheckpointReading(SegmentsConsumer):
         Raises:
             SdkError: a broker could not be asked.
         """
-        while True:
-            asked = set(self._members.by_topic)
-            if await super().has_message_available():
-                return True
-            async with self._looking:
+        async with self._looking:
+            while True:
+                asked = set(self._members.by_topic)
+                if await self._has_message_available():
+                    return True
                 await self._finish_read()
                 readable = self._readable()
                 if asked >= {str(each) for each in readable}:
@@ -139,11 +136,9 @@ class CheckpointReading(SegmentsConsumer):
             }
             self.look_soon()
 
-    async def _look(self) -> None:
-        """Find segments that were read to their ends, and read what follows them."""
-        async with self._looking:
-            await self._finish_read()
-            await super()._look()
+    async def _before_look(self) -> None:
+        """Find segments that were read to their ends."""
+        await self._finish_read()
 
     async def _finish_read(self) -> bool:
         """Note which segments were read to their ends; whether there was one."""

@@ -21,6 +21,7 @@ from magnetar.sdk.scalable.scalable_producer import MANAGED_MARK
 from magnetar.sdk.schema import Schema
 from magnetar.sdk.session import until
 from magnetar.sdk.settings import ConsumerSettings
+from magnetar.sdk.stats import BrokerStats
 from magnetar.sdk.wire.errors import ConsumerAssignError, ConsumerBusyError, TopicNotFoundError
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -86,10 +87,50 @@ class SegmentsConsumer(TopicsConsumer):
             schema=schema,
         )
         self._close_session = close_session
+        self._looking = asyncio.Lock()
+        """Held while segments open and close: none is opened twice, or asked as it closes."""
 
     def look_soon(self) -> None:
         """There are news of the segments."""
         self._follower.look_soon()
+
+    async def has_message_available(self) -> bool:
+        """Whether there is a message behind the last one that was taken, in any segment.
+
+        Raises:
+            SdkError: a broker could not be asked.
+        """
+        async with self._looking:
+            return await self._has_message_available()
+
+    async def _has_message_available(self) -> bool:
+        return await super().has_message_available()
+
+    async def last_message_ids(self) -> dict[str, MessageId]:
+        """The last message of each segment that is consumed; entry id -1 where there is none.
+
+        Raises:
+            SdkError: a broker could not be asked.
+        """
+        async with self._looking:
+            return await super().last_message_ids()
+
+    async def broker_stats(self) -> list[BrokerStats]:
+        """What the brokers say of this consumer, segment by segment.
+
+        Raises:
+            SdkError: a broker could not be asked.
+        """
+        async with self._looking:
+            return await super().broker_stats()
+
+    async def _look(self) -> None:
+        async with self._looking:
+            await self._before_look()
+            await super()._look()
+
+    async def _before_look(self) -> None:
+        """Learn what decides about the segments, beside the session."""
 
     async def _open(self) -> None:
         """Consume all segments, or none. A segment that another consumer still has, or that has

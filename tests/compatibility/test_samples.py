@@ -74,6 +74,8 @@ from magnetar.ledger.offloading.object_format import (
 )
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemDisk
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.scalable.checkpoint import Checkpoint, CheckpointKind
 from magnetar.sdk.wire import open_payload
 
 FIRST = Path(__file__).parent / "samples" / "03daffae"
@@ -82,6 +84,7 @@ REPLICATED = Path(__file__).parent / "samples" / "f0c3b827"
 SCALABLE = Path(__file__).parent / "samples" / "1db3ce98"
 ACKS = Path(__file__).parent / "samples" / "cdeda097"
 MIGRATED = Path(__file__).parent / "samples" / "6dc1c4fd"
+CHECKPOINTS = Path(__file__).parent / "samples" / "fc4f06b1"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 BEGUN_MS = 1_767_225_600_000
 LOG = "/managed-ledgers/public/default/persistent/flights"
@@ -92,6 +95,7 @@ SAMPLED = {
     "backup.md": "backup-log.json backup-cluster.json",
     "bookie-frame.md": ON_THE_WIRE,
     "brokers.md": IN_SET,
+    "checkpoint.md": "checkpoint.bin",
     "compacted-ledger.md": "compacted-entry.bin compacted-record.json",
     "compaction.md": "compaction-record.bin",
     "cookie.md": IN_SET,
@@ -143,7 +147,7 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
     }
     assert named == {
         path.name
-        for folder in (FIRST, TIERED, REPLICATED, SCALABLE, ACKS, MIGRATED)
+        for folder in (FIRST, TIERED, REPLICATED, SCALABLE, ACKS, MIGRATED, CHECKPOINTS)
         for path in folder.iterdir()
     }
 
@@ -165,6 +169,16 @@ def test_the_record_of_a_scalable_topic_says_its_layout_and_the_change_under_way
     assert change is not None
     assert (change.kind, change.parents) == (ChangeKind.MERGE, (3, 1))
     assert [(each.id, each.parents) for each in change.children] == [(4, (3, 1))]
+
+
+def test_a_checkpoint_says_how_far_each_segment_is_read() -> None:
+    read = Checkpoint.from_bytes((CHECKPOINTS / "checkpoint.bin").read_bytes())
+    assert read.kind is CheckpointKind.POSITIONS
+    assert dict(read.positions) == {
+        0: MessageId.LATEST,
+        1: MessageId(7, 41, 3),
+        2: MessageId.EARLIEST,
+    }
 
 
 def scalable(name: str) -> ScalableTopicRecord:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from magnetar.sdk.producing.outgoing import OutgoingMessage
     from magnetar.sdk.producing.routing import Hashing, RoutingMode
     from magnetar.sdk.reader import Reader
+    from magnetar.sdk.scalable.checkpoint import Checkpoint
+    from magnetar.sdk.scalable.checkpoint_consumer import CheckpointConsumer
     from magnetar.sdk.settings import (
         AccessMode,
         BatchReceivePolicy,
@@ -46,6 +48,8 @@ __all__ = [
     "AccessMode",
     "BasicAuthentication",
     "BatchReceivePolicy",
+    "Checkpoint",
+    "CheckpointConsumer",
     "Client",
     "ClientSettings",
     "Compression",
@@ -80,6 +84,8 @@ __all__ = [
 
 _HOMES = {
     "BasicAuthentication": "authentication",
+    "Checkpoint": "scalable.checkpoint",
+    "CheckpointConsumer": "scalable.checkpoint_consumer",
     "Client": "client",
     "Compression": "wire.compression",
     "Consumer": "consumer",

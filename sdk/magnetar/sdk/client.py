@@ -47,6 +47,12 @@ from magnetar.sdk.producing.partitioned_producer import PartitionedProducer
 from magnetar.sdk.producing.send_room import MemoryLimit
 from magnetar.sdk.producing.topic_producer import TopicProducer
 from magnetar.sdk.reader import Reader
+from magnetar.sdk.scalable.checkpoint import Checkpoint
+from magnetar.sdk.scalable.checkpoint_consumer import CheckpointConsumer, CheckpointReading
+from magnetar.sdk.scalable.names import LayoutName, is_scalable_name
+from magnetar.sdk.scalable.queue_consumer import QueueConsumer
+from magnetar.sdk.scalable.scalable_producer import ScalableProducer
+from magnetar.sdk.scalable.stream_consumer import StreamConsumer
 from magnetar.sdk.schema import Schema, SchemaInfo, T
 from magnetar.sdk.schema_versions import get_or_create_schema, get_schema
 from magnetar.sdk.service_url import ServiceUrl
@@ -55,7 +61,6 @@ from magnetar.sdk.settings import (
     ClientSettings,
     ConsumerSettings,
     InitialPosition,
-    KeySharedPolicy,
     ProducerSettings,
     ReaderSettings,
     check_settings,
@@ -169,7 +174,9 @@ class Client:
         schema: Schema[T] | None = None,
     ) -> Opening[Producer[T]]:
         """A producer, connected and ready; with a schema it sends values instead of bytes. Await
-        it, or enter it by `async with`, which closes it at the end of the block.
+        it, or enter it by `async with`, which closes it at the end of the block. To a scalable
+        topic (`topic://tenant/namespace/name`) it sends by the topic's layout; to others if
+        `follow_layout` says so.
 
         Raises:
             TopicNameError: no valid topic name.
@@ -185,12 +192,17 @@ class Client:
     async def _producer(
         self, topic: str, settings: ProducerSettings | None, schema: Schema[T] | None
     ) -> Producer[T]:
-        name = self._parse(topic)
+        self._check_open()
         chosen = check_settings(settings or ProducerSettings(), ProducerSettings)
+        by_layout = chosen.follow_layout or is_scalable_name(topic)
+        layout_name = LayoutName.parse(topic) if by_layout else None
+        name = layout_name.whole if layout_name is not None else TopicName.parse(topic)
         if schema is not None:
             schema = schema.for_topic()
             if schema.takes_topic_schema:
-                schema.adopt(await self.schema(topic))
+                schema.adopt(await self.schema(str(name)))
+        if layout_name is not None:
+            return await self._scalable_producer(layout_name, chosen, schema)
         partitions = await self._partition_count(name)
         producer: PartitionedProducer[T] | TopicProducer[T]
         if partitions:
@@ -209,6 +221,24 @@ class Client:
             )
         else:
             producer = TopicProducer(self._context, name, self._take_producer_id(), chosen, schema)
+        await producer.start()
+        self._open[producer] = None
+        return producer
+
+    async def _scalable_producer(
+        self, name: LayoutName, settings: ProducerSettings, schema: Schema[T] | None
+    ) -> Producer[T]:
+        # Values are encoded before a segment is chosen; the broker hears of the schema.
+        told = cast("Schema[bytes] | None", schema)
+        producer = ScalableProducer(
+            self._context,
+            name,
+            settings,
+            schema,
+            make=lambda context, segment, chosen: TopicProducer(
+                context, segment, self._take_producer_id(), chosen, told
+            ),
+        )
         await producer.start()
         self._open[producer] = None
         return producer
@@ -307,6 +337,142 @@ class Client:
             check_settings(settings or ReaderSettings(), ReaderSettings),
             cast("Schema[object] | None", schema),
         )
+
+    @overload
+    def stream_consumer(
+        self, topic: str, subscription: str, settings: ConsumerSettings | None = None
+    ) -> Opening[Consumer]: ...
+    @overload
+    def stream_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        settings: ConsumerSettings | None = None,
+        *,
+        schema: Schema[T] | None,
+    ) -> Opening[Consumer[T]]: ...
+    def stream_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        settings: ConsumerSettings | None = None,
+        *,
+        schema: Schema[T] | None = None,
+    ) -> Opening[Consumer[T]]:
+        """A consumer that gets the messages of each key in order, also over splits and merges; to
+        be awaited or entered as `producer`. The consumers of a subscription divide the topic's
+        segments among them. The topic is scalable, plain or partitioned.
+
+        Raises:
+            As `producer`; NotSupportedError: the broker has no layouts, or a setting that stream
+                consumers do not have.
+        """
+        what = f"stream consumer of {topic}, subscription {subscription}"
+        make = partial(StreamConsumer, schema=cast("Schema[object] | None", schema))
+        return self._opening(what, partial(self._of_segments, make, topic, subscription, settings))
+
+    @overload
+    def queue_consumer(
+        self, topic: str, subscription: str, settings: ConsumerSettings | None = None
+    ) -> Opening[Consumer]: ...
+    @overload
+    def queue_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        settings: ConsumerSettings | None = None,
+        *,
+        schema: Schema[T] | None,
+    ) -> Opening[Consumer[T]]: ...
+    def queue_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        settings: ConsumerSettings | None = None,
+        *,
+        schema: Schema[T] | None = None,
+    ) -> Opening[Consumer[T]]:
+        """A consumer that shares the messages of all segments with the other consumers of its
+        subscription, without order; to be awaited or entered as `producer`. The topic is scalable,
+        plain or partitioned.
+
+        Raises:
+            As `stream_consumer`.
+        """
+        what = f"queue consumer of {topic}, subscription {subscription}"
+        make = partial(QueueConsumer, schema=cast("Schema[object] | None", schema))
+        return self._opening(what, partial(self._of_segments, make, topic, subscription, settings))
+
+    async def _of_segments(
+        self,
+        make: Callable[[ClientContext, LayoutName, str, ConsumerSettings], Consumer[Any]],
+        topic: str,
+        subscription: str,
+        settings: ConsumerSettings | None,
+    ) -> Consumer[Any]:
+        self._check_open()
+        chosen = check_settings(settings or ConsumerSettings(), ConsumerSettings)
+        consumer = make(self._context, LayoutName.parse(topic), subscription, chosen)
+        await consumer.start()
+        self._open[consumer] = None
+        return consumer
+
+    @overload
+    def checkpoint_consumer(
+        self,
+        topic: str,
+        start: Checkpoint = Checkpoint.EARLIEST,
+        settings: ReaderSettings | None = None,
+    ) -> Opening[CheckpointConsumer]: ...
+    @overload
+    def checkpoint_consumer(
+        self,
+        topic: str,
+        start: Checkpoint = Checkpoint.EARLIEST,
+        settings: ReaderSettings | None = None,
+        *,
+        schema: Schema[T] | None,
+    ) -> Opening[CheckpointConsumer[T]]: ...
+    def checkpoint_consumer(
+        self,
+        topic: str,
+        start: Checkpoint = Checkpoint.EARLIEST,
+        settings: ReaderSettings | None = None,
+        *,
+        schema: Schema[T] | None = None,
+    ) -> Opening[CheckpointConsumer[T]]:
+        """A reader of all segments whose place the application keeps, by `checkpoint()`; to be
+        awaited or entered as `producer`. The messages of each key come in order. The topic is
+        scalable, plain or partitioned.
+
+        Raises:
+            As `stream_consumer`.
+        """
+        what = f"checkpoint consumer of {topic}"
+        return self._opening(
+            what, partial(self._checkpoint_consumer, topic, start, settings, schema)
+        )
+
+    async def _checkpoint_consumer(
+        self,
+        topic: str,
+        start: Checkpoint,
+        settings: ReaderSettings | None,
+        schema: Schema[T] | None,
+    ) -> CheckpointConsumer[T]:
+        self._check_open()
+        if not isinstance(start, Checkpoint):
+            raise TypeError(f"start must be a Checkpoint, not {type(start).__name__}")
+        reading = CheckpointReading(
+            self._context,
+            LayoutName.parse(topic),
+            start,
+            check_settings(settings or ReaderSettings(), ReaderSettings),
+            schema=cast("Schema[object] | None", schema),
+        )
+        await reading.start()
+        self._open[reading] = None
+        return CheckpointConsumer(reading)
 
     def table_view(
         self,
@@ -490,7 +656,8 @@ class Client:
         self._plain_topics.add(topic)
 
     async def _find(self, topic: TopicName) -> Connection:
-        if topic.partition_index < 0 and topic not in self._plain_topics:
+        is_whole = topic.partition_index < 0 and not topic.is_segment
+        if is_whole and topic not in self._plain_topics:
             if await self._lookup.partitions(str(topic)):
                 raise NotSupportedError(
                     f"{topic} has become partitioned: create the producer again"
@@ -541,20 +708,7 @@ class ConsumerMaking:
         consumer = await self._make(
             topic,
             f"reader-{suffix}",
-            ConsumerSettings(
-                name=settings.name,
-                durable=False,
-                initial_position=InitialPosition.LATEST,
-                key_shared=KeySharedPolicy(hash_ranges=settings.hash_ranges),
-                receiver_queue_messages=settings.receiver_queue_messages,
-                receiver_queue_messages_total=settings.receiver_queue_messages_total,
-                topics_update_ms=settings.topics_update_ms,
-                key_reader=settings.key_reader,
-                crypto_failure_action=settings.crypto_failure_action,
-                verify_checksum=settings.verify_checksum,
-                decompressed_bytes_max=settings.decompressed_bytes_max,
-                read_compacted=settings.read_compacted,
-            ),
+            settings.for_consumer(),
             start,
             settings.start_inclusive,
             schema,

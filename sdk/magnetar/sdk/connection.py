@@ -38,9 +38,11 @@ from magnetar.sdk.wire.pulsar_pb2 import (
     CommandAuthResponse,
     CommandConnect,
     CommandMessage,
+    CommandScalableTopicUpdate,
     CommandSendError,
     CommandSendReceipt,
     FeatureFlags,
+    ScalableConsumerAssignment,
 )
 
 CLIENT_VERSION = "Magnetar-Python-0.1.0"
@@ -71,6 +73,7 @@ _ANSWERS: dict[int, str] = {
     BaseCommand.END_TXN_RESPONSE: "endTxnResponse",
     BaseCommand.END_TXN_ON_PARTITION_RESPONSE: "endTxnOnPartitionResponse",
     BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE: "endTxnOnSubscriptionResponse",
+    BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE: "scalableTopicSubscribeResponse",
 }
 
 
@@ -104,6 +107,22 @@ class TopicListener(Protocol):
     def on_session_lost(self, connection: "Connection") -> None: ...
 
 
+class LayoutListener(Protocol):
+    """Callbacks of a session that follows the layout of a topic."""
+
+    def on_layout_update(self, update: CommandScalableTopicUpdate) -> None: ...
+
+    def on_session_lost(self, connection: "Connection") -> None: ...
+
+
+class AssignmentListener(Protocol):
+    """Callbacks of a consumer that is registered for segments of a topic."""
+
+    def on_assignment(self, assignment: ScalableConsumerAssignment) -> None: ...
+
+    def on_session_lost(self, connection: "Connection") -> None: ...
+
+
 class Connection(asyncio.Protocol):
     """See the module's text. Made by `ConnectionPool`."""
 
@@ -112,11 +131,15 @@ class Connection(asyncio.Protocol):
         self.producers: dict[int, ProducerListener] = {}
         self.consumers: dict[int, ConsumerListener] = {}
         self.topic_watchers: dict[int, TopicListener] = {}
+        self.layout_sessions: dict[int, LayoutListener] = {}
+        self.assignments: dict[int, AssignmentListener] = {}
         self.message_bytes_max = MESSAGE_BYTES_MAX
         self.server_version = ""
         self.protocol_version = 0
         self.watches_topics = False
         """Whether the broker tells of topics that appear and go (WATCH_TOPIC_LIST)."""
+        self.supports_scalable_topics = False
+        """Whether the broker tells the layouts of topics (SCALABLE_TOPIC_LOOKUP)."""
         self.deduplicates_copies = False
         """Whether the broker knows copies by their places at the source, and receipts those."""
         self.failure: SdkError | None = None
@@ -368,6 +391,15 @@ class Connection(asyncio.Protocol):
             watcher = self.topic_watchers.get(command.watchTopicUpdate.watcher_id)
             if watcher is not None:
                 watcher.on_topics_changed()
+        elif kind == BaseCommand.SCALABLE_TOPIC_UPDATE:
+            session = self.layout_sessions.get(command.scalableTopicUpdate.session_id)
+            if session is not None:
+                session.on_layout_update(command.scalableTopicUpdate)
+        elif kind == BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
+            assigned = command.scalableTopicAssignmentUpdate
+            registered = self.assignments.get(assigned.consumer_id)
+            if registered is not None:
+                registered.on_assignment(assigned.assignment)
         elif kind == BaseCommand.CONNECTED:
             self._on_connected(command)
         elif kind == BaseCommand.AUTH_CHALLENGE:
@@ -381,6 +413,7 @@ class Connection(asyncio.Protocol):
         self.protocol_version = connected.protocol_version
         flags = connected.feature_flags
         self.watches_topics = flags.supports_topic_watchers
+        self.supports_scalable_topics = flags.supports_scalable_topics
         self.deduplicates_copies = flags.supports_repl_dedup_by_lid_and_eid
         if connected.HasField("max_message_size") and connected.max_message_size > 0:
             self.message_bytes_max = connected.max_message_size
@@ -458,14 +491,24 @@ class Connection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(error)
         self._requests.clear()
-        users: list[ProducerListener | ConsumerListener | TopicListener] = [
+        users: list[
+            ProducerListener
+            | ConsumerListener
+            | TopicListener
+            | LayoutListener
+            | AssignmentListener
+        ] = [
             *self.producers.values(),
             *self.consumers.values(),
             *self.topic_watchers.values(),
+            *self.layout_sessions.values(),
+            *self.assignments.values(),
         ]
         self.producers.clear()
         self.consumers.clear()
         self.topic_watchers.clear()
+        self.layout_sessions.clear()
+        self.assignments.clear()
         for user in users:
             user.on_session_lost(self)
 

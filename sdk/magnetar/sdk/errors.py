@@ -21,6 +21,8 @@ SdkError                          root; `retryable`: may the same call succeed l
     ├── CryptoError               encryption (`magnetar.sdk.encryption`)
     │   ├── CryptoKeyError        a key that is missing or cannot be used
     │   └── DecryptionError       a message that none of the keys decrypts
+    ├── LayoutError               a layout, or an assignment of segments, that cannot be used
+    ├── CheckpointError           bytes that are no checkpoint
     ├── UnknownTopicError         a message id without the topic that it is of
     ├── TooSlowError              a reader of a table view fell behind too far
     ├── NotSupportedError         not supported by this client, or not here
@@ -41,6 +43,7 @@ from magnetar.sdk.wire.errors import (
 __all__ = [
     "AlreadyClosedError",
     "BrokerUnavailableError",
+    "CheckpointError",
     "ClientError",
     "CorruptMessageError",
     "CredentialsError",
@@ -51,6 +54,7 @@ __all__ = [
     "ForkedError",
     "InvalidUrlError",
     "IssuerUnavailableError",
+    "LayoutError",
     "MessageTooLargeError",
     "MissingPackageError",
     "NotSupportedError",
@@ -163,6 +167,14 @@ class CryptoKeyError(CryptoError):
 
 class DecryptionError(CryptoError):
     """A message was encrypted for other keys, or was tampered with."""
+
+
+class LayoutError(ClientError):
+    """A broker sent a layout of a topic, or an assignment of segments, that cannot be used."""
+
+
+class CheckpointError(ClientError):
+    """The bytes are no checkpoint of a topic, or of a version that this client does not know."""
 
 
 class UnknownTopicError(ClientError):

@@ -71,6 +71,19 @@ class Lookup:
             raise BrokerUnavailableError(f"{topic}: its broker advertises no address {how} TLS")
         return ServiceUrl.parse(url).addresses[0]
 
+    async def connection_to(self, url: str, url_tls: str, *, otherwise: Connection) -> Connection:
+        """A connection to a broker that an answer names by its URLs; `otherwise` if it names none.
+
+        Raises:
+            ServiceError: the broker refused the client.
+            BrokerUnavailableError: not reachable.
+            InvalidUrlError: the URL cannot be used.
+        """
+        chosen = url_tls if self._is_tls else url
+        if not chosen:
+            return otherwise
+        return await self._pool.get(ServiceUrl.parse(chosen).addresses[0])
+
     async def service_connection(self) -> Connection:
         """A connection to any broker, for questions that each can answer.
 

@@ -334,6 +334,9 @@ class ProducerSettings:
     only one of them is tried."""
     partitions_refresh_ms: int = 60_000
     """Partitioned topics: how often to look whether partitions were added; 0: never."""
+    follow_layout: bool = False
+    """Plain and partitioned topics: send by the topic's layout, as to a scalable topic, and go on
+    when the topic becomes one. Keys are hashed by Murmur3 then, whatever `hashing` says."""
 
     def __post_init__(self) -> None:
         _check_kind("compression", self.compression, Compression)
@@ -432,6 +435,9 @@ class ConsumerSettings:
     """Acknowledge the chunks of a message that is given up; otherwise they come again."""
     topics_update_ms: int = 60_000
     """How often to ask for new partitions, and for topics that fit a pattern."""
+    handover_ms: int = 10_000
+    """Stream consumers: how long a segment that goes to another consumer waits until what was taken
+    of it is acknowledged; what is not then comes again there."""
     interceptors: tuple[ConsumerInterceptor, ...] = ()
     """Called for each message, in this order; see `interceptors.py`."""
     on_active_change: Callable[[str, bool], None] | None = None
@@ -472,6 +478,7 @@ class ConsumerSettings:
         _check("chunked_message_bytes_max", self.chunked_message_bytes_max, 1, 1 << 40)
         _check("chunked_message_age_ms", self.chunked_message_age_ms, 1, 86_400_000)
         _check("topics_update_ms", self.topics_update_ms, 10, 86_400_000)
+        _check("handover_ms", self.handover_ms, 0, 3_600_000)
         _check("priority_level", self.priority_level, 0, 1_000)
         _check("decompressed_bytes_max", self.decompressed_bytes_max, 1, 1 << 40)
         shares = not self.subscription_type.keeps_order
@@ -524,3 +531,20 @@ class ReaderSettings:
         _check("topics_update_ms", self.topics_update_ms, 10, 86_400_000)
         _check("decompressed_bytes_max", self.decompressed_bytes_max, 1, 1 << 40)
         KeySharedPolicy(hash_ranges=self.hash_ranges)
+
+    def for_consumer(self) -> ConsumerSettings:
+        """The settings of the consumer that a reader is underneath."""
+        return ConsumerSettings(
+            name=self.name,
+            durable=False,
+            initial_position=InitialPosition.LATEST,
+            key_shared=KeySharedPolicy(hash_ranges=self.hash_ranges),
+            receiver_queue_messages=self.receiver_queue_messages,
+            receiver_queue_messages_total=self.receiver_queue_messages_total,
+            topics_update_ms=self.topics_update_ms,
+            key_reader=self.key_reader,
+            crypto_failure_action=self.crypto_failure_action,
+            verify_checksum=self.verify_checksum,
+            decompressed_bytes_max=self.decompressed_bytes_max,
+            read_compacted=self.read_compacted,
+        )

@@ -32,6 +32,13 @@ PRINTED = {
     "table_view.py": ["['apples']", "{'apples': 5, 'pears': 4}"],
     "reading.py": ["batch of 2", "batch of 4", "batch of 4", "sum 45"],
     "over_web_socket.py": ["b'greetings' k"],
+    "scalable.py": [
+        "ledger account 0 0",
+        "ledger account 0 2",
+        "ledger account 1 1",
+        "ledger account 1 3",
+        "read 4",
+    ],
 }
 
 

@@ -68,11 +68,9 @@ class TopicsConsumer(Consumer[Any]):
         self._start, self._start_inclusive = start, start_inclusive
         self._begins_with_newest = start_inclusive
         self._schema = schema
-        self._members = Members()
+        self._members = self._make_members()
         self._queue = self._topics_queue = TopicsQueue(self._members)
-        self._acknowledger = TopicsAcknowledger(
-            self._members, watches_timeouts=bool(settings.ack_timeout_ms)
-        )
+        self._acknowledger = self._make_acknowledger()
         self._attachment = TopicsAttachment(
             self._members, name=subscription, start=self._open, stop=self._close_all
         )
@@ -93,6 +91,14 @@ class TopicsConsumer(Consumer[Any]):
                 has_schema=schema is not None,
             )
         self._member_settings = replace(settings, name=member_name)
+
+    def _make_members(self) -> "Members":
+        return Members()
+
+    def _make_acknowledger(self) -> "TopicsAcknowledger":
+        return TopicsAcknowledger(
+            self._members, watches_timeouts=bool(self._settings.ack_timeout_ms)
+        )
 
     # -- public, where several topics differ from one
 
@@ -247,7 +253,7 @@ class TopicsConsumer(Consumer[Any]):
     async def _make_member(
         self, topic: TopicName, queue_messages: int, start: MessageId | None
     ) -> TopicConsumer:
-        settings = replace(self._member_settings, receiver_queue_messages=queue_messages)
+        settings = replace(self._settings_for(topic), receiver_queue_messages=queue_messages)
         member = TopicConsumer(
             self._context,
             topic,
@@ -264,6 +270,10 @@ class TopicsConsumer(Consumer[Any]):
         await member.start()
         return member
 
+    def _settings_for(self, _topic: TopicName) -> ConsumerSettings:
+        """The settings of the consumer of one topic, but for its queue."""
+        return self._member_settings
+
     def _queue_messages(self, topics: int) -> int:
         settings = self._settings
         part = settings.receiver_queue_messages_total // max(1, topics)
@@ -276,13 +286,17 @@ class TopicsConsumer(Consumer[Any]):
 
     def _on_member_ready(self, member: TopicConsumer) -> None:
         self._members.become_ready(member)
-        self.reached_end = all(each.reached_end for each in self._members.by_topic.values())
+        self.reached_end = self._is_at_end()
         if self.reached_end:
             self._wake_all()
         elif self._waiters:
             self._waiters.wake()
         elif self.on_ready is not None:
             self.on_ready()
+
+    def _is_at_end(self) -> bool:
+        """Whether no more messages will come."""
+        return all(each.reached_end for each in self._members.by_topic.values())
 
     def _on_member_active(self, is_active: bool) -> None:
         self.is_active = any(each.is_active for each in self._members)

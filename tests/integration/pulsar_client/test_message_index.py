@@ -256,9 +256,9 @@ def test_messages_that_were_sent_twice_are_stored_once_after_a_restart(tmp_path:
             producer = client.create_producer(
                 topic, producer_name="p", batching_enabled=False, send_timeout_millis=30_000
             )
-            assert producer.last_sequence_id() == (4 if round_number else -1)
-            for number in range(5):
-                producer.send(b"%04d" % number, sequence_id=number)
+            assert producer.last_sequence_id() == (5 if round_number else -1)
+            for number in range(5):  # an id of 0 is none to this client
+                producer.send(b"%04d" % number, sequence_id=number + 1)
             assert _backlog(server, topic) == 5
             if not round_number:
                 client.shutdown()
@@ -274,7 +274,7 @@ def test_delayed_messages_come_when_they_are_due(
 ) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic)
-    producer.send(b"late", deliver_after=timedelta(seconds=1))
+    producer.send(b"late", deliver_after=timedelta(seconds=4))
     producer.send(b"soon")
     assert [receive(consumer).data() for _ in range(2)] == [b"soon", b"late"]
 

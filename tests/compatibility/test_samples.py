@@ -13,6 +13,7 @@ from magnetar.bookie.integrity.horizon_file import read_horizon
 from magnetar.bookie.integrity.loss_mark import is_check_needed, is_pass_needed
 from magnetar.bookie.integrity.scrub_position import ScrubPosition, decode_position
 from magnetar.bookie.requests.past_ledgers import LossHorizon
+from magnetar.broker.base.entry_metadata import EntryMetadata, metadata_in
 from magnetar.broker.cluster.partitions.record import PartitionedTopicRecord
 from magnetar.broker.features.backup.documents import ClusterBackup, LogBackup
 from magnetar.broker.features.compaction.compacted_ledger import (
@@ -22,6 +23,8 @@ from magnetar.broker.features.compaction.compacted_ledger import (
 )
 from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket, buckets_in
 from magnetar.broker.features.delayed.index import Bucket
+from magnetar.broker.features.message_index.index_record import PROPERTY, IndexRecord
+from magnetar.broker.features.message_index.index_record import record_in as index_record_in
 from magnetar.broker.features.replication.acks import Acks, OriginAcks
 from magnetar.broker.features.replication.markers import (
     Request,
@@ -83,6 +86,7 @@ TIERED = Path(__file__).parent / "samples" / "5d891d5e"
 REPLICATED = Path(__file__).parent / "samples" / "f0c3b827"
 SCALABLE = Path(__file__).parent / "samples" / "1db3ce98"
 ACKS = Path(__file__).parent / "samples" / "cdeda097"
+INDEXED = Path(__file__).parent / "samples" / "d189ec69"
 MIGRATED = Path(__file__).parent / "samples" / "6dc1c4fd"
 CHECKPOINTS = Path(__file__).parent / "samples" / "fc4f06b1"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
@@ -102,6 +106,7 @@ SAMPLED = {
     "cursor-record.md": IN_SET,
     "delayed-index.md": "delayed-buckets.json delayed-segment.bin",
     "entry-log.md": IN_SET,
+    "entry-metadata.md": "indexed-entry.bin message-index.json",
     "entry.md": IN_SET,
     "index.md": IN_SET,
     "integrity.md": "integrity-check integrity-horizon scrub-position",
@@ -147,7 +152,7 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
     }
     assert named == {
         path.name
-        for folder in (FIRST, TIERED, REPLICATED, SCALABLE, ACKS, MIGRATED, CHECKPOINTS)
+        for folder in (FIRST, TIERED, REPLICATED, SCALABLE, ACKS, MIGRATED, CHECKPOINTS, INDEXED)
         for path in folder.iterdir()
     }
 
@@ -425,6 +430,18 @@ def test_a_backup_has_what_a_restore_needs() -> None:
     assert [each.key for each in cluster.logs] == ["k"]
     assert cluster.uncovered == log.uncovered
     assert (log.uncovered.entries, log.uncovered.is_compacted) == (2, True)
+
+
+# What brokers store in front of messages
+
+
+def test_an_entry_says_its_index_and_the_log_where_it_goes_on() -> None:
+    entry = (INDEXED / "indexed-entry.bin").read_bytes()
+    assert metadata_in(entry) == EntryMetadata(BEGUN_MS, 1202, 1000)
+    metadata, body_at = open_payload(entry)
+    assert (metadata.num_messages_in_batch, entry[body_at:]) == (3, b"body")
+    node = {PROPERTY: (INDEXED / "message-index.json").read_text()}
+    assert index_record_in(node) == IndexRecord(1203, is_written=True)
 
 
 # What clusters tell each other

@@ -26,6 +26,7 @@ from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.features.compaction import Compaction
 from magnetar.broker.features.deduplication import Deduplication
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.message_index import MessageIndex
 from magnetar.broker.features.offloading import (
     Manifests,
     Offload,
@@ -424,6 +425,7 @@ class Broker:
             ),
             ("deduplication", settings.dedup_snapshot_check_interval_s, looking_at(Deduplication)),
             ("rates", settings.stats_rate_interval_s, lambda topic: topic.sample(clock.wall_ms())),
+            ("message-index", settings.stats_rate_interval_s, looking_at(MessageIndex)),
             ("compaction", settings.compaction_check_interval_s, looking_at(Compaction)),
             (
                 "offloading",

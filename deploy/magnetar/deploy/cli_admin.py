@@ -6,7 +6,7 @@ for people, `--json` is for programs. What interrupts clients asks first, unless
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -298,14 +298,14 @@ def topic_stats(
         }
     )
     _print_table(
-        ("subscription", "type", "consumers", "entries", "about messages", "unacked", "delivers"),
+        ("subscription", "type", "consumers", "entries", "messages", "unacked", "delivers"),
         (
             (
                 subscription,
                 each["type"],
                 str(len(each["consumers"])),
                 str(each["msgBacklog"]),
-                _known(each.get("backlogMessagesEstimate", -1)),
+                _messages_of(each),
                 str(each["unackedMessages"]),
                 f"no: {each['whyIdleText']}" if each["whyIdle"] else "yes",
             )
@@ -328,8 +328,13 @@ def topic_stats(
         )
 
 
-def _known(count: int) -> str:
-    return "?" if count < 0 else str(count)
+def _messages_of(subscription: Mapping[str, Any]) -> str:
+    """Messages in a backlog: exactly, where entries have an index; else about."""
+    exact = int(subscription.get("backlogMessages", -1))
+    if exact >= 0:
+        return str(exact)
+    about = int(subscription.get("backlogMessagesEstimate", -1))
+    return "?" if about < 0 else f"about {about}"
 
 
 @topics.command("compact")

@@ -157,6 +157,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(namespace="subscriptionTypesEnabled", topic="subscriptionTypesEnabled"),
     Row(namespace="encryptionRequired"),
+    Row(namespace="entryMetadata"),
     Row(
         namespace="schemaCompatibilityStrategy",
         namespace_verb="PUT",

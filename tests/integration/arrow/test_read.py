@@ -105,6 +105,39 @@ def test_rows_are_those_of_the_official_reader(
     assert set(table.column("__topic").to_pylist()) == {filled}
 
 
+@pytest.mark.parametrize(("where", "how"), WAYS, ids=WAY_NAMES)
+def test_entries_with_an_index_are_read_like_those_without(
+    server: Standalone,
+    client: pulsar.Client,
+    indexed: str,
+    where: Callable[[Any], dict[str, Any]],
+    how: dict[str, Any],
+) -> None:
+    table = read(indexed, **where(server), **how).read_all()
+    assert table.column("value").to_pylist() == [b"%04d" % number for number in range(600)]
+    expected = rows_of_client(client, indexed)
+    assert [row[:5] for row in rows_of(table)] == [row[:5] for row in expected]
+
+
+@pytest.fixture(scope="module")
+def indexed(server: Standalone) -> str:
+    """Messages with and without an index: it is switched on and off between them."""
+    namespace = "public/arrow-indexed"
+    topic = f"persistent://{namespace}/t"
+    admin(server, "PUT", f"namespaces/{namespace}")
+    admin(server, "PUT", topic.replace("://", "/"))
+    client = pulsar.Client(server.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        for part in range(4):
+            admin(server, "POST", f"namespaces/{namespace}/entryMetadata", part % 2 == 1)
+            admin(server, "PUT", f"{topic.replace('://', '/')}/unload")
+            payloads = [b"%04d" % number for number in range(150 * part, 150 * part + 150)]
+            publish_to(client, topic, payloads, batching_enabled=part > 1)
+    finally:
+        client.close()
+    return topic
+
+
 def test_a_read_ends_with_what_was_confirmed_when_it_began(
     server: Standalone, client: pulsar.Client, topic: str
 ) -> None:

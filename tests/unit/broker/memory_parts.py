@@ -20,6 +20,7 @@ from magnetar.broker.cluster.partitions import PartitionedTopicRecord
 from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
 from magnetar.broker.features.delayed.bucket_ledgers import StoredBucket
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.message_index import MessageIndex
 from magnetar.broker.features.replication import (
     Receiving,
     ReceivingSurroundings,
@@ -317,6 +318,16 @@ class MemoryTopics:
         features.append(replicated)
         if self.spans is not None:
             features.append(TopicTrace(name, self.spans, messages_max=100))
+        features.append(
+            MessageIndex(
+                topic,
+                clock=self.clock,
+                subscriptions=topic.subscriptions,
+                cache=topic.tail.cache,
+                may_be_on=True,
+                changed=topic.line.update,
+            )
+        )
         return features
 
     def _deduplication_of(self, topic: Topic) -> Deduplication | NoDeduplication:

@@ -54,5 +54,14 @@ PULSAR: Mapping[str, frozenset[str]] = {
     }.items()
 }
 
-BEYOND = frozenset({"whyIdle", "whyIdleText", "hoarders", "msgExpired", "backlogMessagesEstimate"})
+BEYOND = frozenset(
+    {
+        "whyIdle",
+        "whyIdleText",
+        "hoarders",
+        "msgExpired",
+        "backlogMessages",
+        "backlogMessagesEstimate",
+    }
+)
 """Fields of a subscription that Pulsar 4.0 does not have."""

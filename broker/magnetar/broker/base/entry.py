@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from magnetar.broker.base.chunks import CHUNKS_FIRST, CHUNKS_TAG
+from magnetar.broker.base.entry_metadata import metadata_in
 from magnetar.broker.base.errors import MessageChecksumError
 from magnetar.cursors import words_from_bits
 from magnetar.sdk.wire import (
@@ -41,6 +42,7 @@ MESSAGES_PER_ENTRY_MAX = 1 << 20
 """A producer that claims more is not believed: its entry must not eat a consumer's credit."""
 
 _CHECKSUM_MAGIC = 0x0E01
+_PREFIX_MAGIC = 0x0E02
 _HEAD = struct.Struct(">HII")  # magic, checksum, size of the metadata
 _HEAD_BYTES = _HEAD.size
 _CHECKED_FROM = 6
@@ -101,6 +103,10 @@ def admit(entry: bytes) -> MessageMetadata | None:
                 return None
             metadata = _parse_metadata(entry[_HEAD_BYTES:end])
         else:
+            if magic == _PREFIX_MAGIC:
+                raise MessageChecksumError(
+                    "the message begins with broker entry metadata, which a broker alone writes"
+                )
             if not check_checksum(entry):
                 raise MessageChecksumError("the message does not match its checksum")
             metadata, _ = split_payload(entry)
@@ -191,6 +197,15 @@ def publish_time_ms_of(entry: bytes) -> int | None:
     except MalformedPayloadError:
         return None
     return metadata.publish_time if metadata.HasField("publish_time") else None
+
+
+def stored_time_ms_of(entry: bytes) -> int | None:
+    """When a broker stored an entry, ms since the epoch; if it does not say: when the producer says
+    it published it. None: neither can be read."""
+    known = metadata_in(entry)
+    if known is not None and known.broker_time_ms is not None:
+        return known.broker_time_ms
+    return publish_time_ms_of(entry)
 
 
 def deliver_at_ms_of(entry: bytes) -> int:

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from magnetar.broker.base.errors import NotThereError
 from magnetar.broker.cluster.balance.load_report import BundleLoad, LoadReport
+from magnetar.broker.features.message_index import exact_backlogs
 from magnetar.broker.features.retention.backlog import backlog_age
 from magnetar.broker.http.admin import KnownBroker
 from magnetar.broker.http.bodies import JSON, done
@@ -436,7 +437,13 @@ class _BrokerStats:
             if not topic.is_closed:
                 now_ms = self._wall_ms()
                 oldest = await backlog_age(topic, now_ms, reads=False)
-                stats = topic_stats(topic, now_ms=now_ms, owner=owner, oldest=oldest)
+                stats = topic_stats(
+                    topic,
+                    now_ms=now_ms,
+                    owner=owner,
+                    oldest=oldest,
+                    backlogs=await exact_backlogs(topic, reads=False),
+                )
                 bundle.setdefault(name.domain, {})[str(name)] = with_old_names(topic, stats)
         return Response(await asyncio.to_thread(json.dumps, shown), media_type=JSON)
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Query, Response
 from pydantic import Field
 
 from magnetar.broker.base.json_values import WholeNumber
+from magnetar.broker.features.message_index import MessageIndex, find_index
 from magnetar.broker.http.bodies import RequestBody
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork
@@ -26,6 +27,7 @@ from magnetar.broker.topics.inspecting import (
     nth_unacked,
 )
 from magnetar.broker.topics.operating import backlog_of, create_subscription, subscription_of
+from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.position import EARLIEST, Position
 
@@ -39,6 +41,12 @@ _ID_MAX = (1 << 63) - 1
 
 class LastMessageId(MessageId):
     """The last message of a topic; with its place in a batch, if it is in one."""
+
+    batchIndex: WholeNumber | None = None
+
+
+class IndexedMessageId(MessageId):
+    """The message with an index; with its place in a batch, if it is in one."""
 
     batchIndex: WholeNumber | None = None
 
@@ -89,10 +97,30 @@ class _Messages:
 
     async def message_id_by_index(
         self, tenant: str, namespace: str, topic: str, index: int
-    ) -> MessageId:
-        """412: messages are stored without an index here, so that none can be found by it."""
-        await self._single(tenant, namespace, topic, "the message of an index")
-        raise HttpRefusal(412, f"this broker keeps no message index: {index} cannot be looked up")
+    ) -> IndexedMessageId:
+        """If that message was trimmed away, the one that comes next. 404: it is not there yet. 412:
+        messages of the topic are stored without an index."""
+        there = await self._single(tenant, namespace, topic, "the message of an index")
+        kept = there.find(MessageIndex)
+        if kept is None or not kept.has_index:
+            raise HttpRefusal(
+                412,
+                f"messages of {there.name} are stored without an index: switch it on with the "
+                "policy entryMetadata of the namespace",
+            )
+        if index < 0:
+            raise HttpRefusal(404, f"an index is 0 or more, got {index}")
+        try:
+            found = await find_index(there.log, index)
+        except LedgerError as error:
+            raise HttpRefusal(503, f"{there.name} cannot be read now: {error}") from error
+        if found is None:
+            raise HttpRefusal(404, f"{there.name} has no message with index {index} yet")
+        place = found.batch_index_of(index)
+        return IndexedMessageId(
+            **self._named(there, found.position).model_dump(),
+            batchIndex=place if place >= 0 else None,
+        )
 
     async def message_by_id(
         self, tenant: str, namespace: str, topic: str, ledger_id: int, entry_id: int
@@ -157,7 +185,7 @@ def messages_router(context: HttpContext) -> APIRouter:
     router.get(
         _TOPIC + "/getMessageIdByIndex",
         summary="The message with an index",
-        response_model=MessageId,
+        response_model_exclude_none=True,
     )(routes.message_id_by_index)
     router.get(
         _TOPIC + "/ledger/{ledger_id}/entry/{entry_id}",

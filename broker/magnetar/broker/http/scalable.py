@@ -23,6 +23,7 @@ from magnetar.broker.base.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.base.settings.scaling import RATES
+from magnetar.broker.features.message_index import exact_backlogs
 from magnetar.broker.features.retention.backlog import backlog_age
 from magnetar.broker.features.scalable import (
     ScalableTopicRecord,
@@ -573,6 +574,7 @@ async def _own_stats(context: HttpContext, topic: Topic) -> dict[str, Any]:
         now_ms=now_ms,
         owner=own.broker_id if own is not None else "",
         oldest=await backlog_age(topic, now_ms),
+        backlogs=await exact_backlogs(topic),
     )
 
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from magnetar.broker.base.errors import TopicNotFoundError
+from magnetar.broker.features.message_index import exact_backlogs
 from magnetar.broker.features.retention.backlog import backlog_age, oldest_publish_ms
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork, on_each
@@ -124,7 +125,10 @@ class _Routes:
     async def _stats(self, topic: Topic, has_earliest: bool, query: "_Wanted") -> Stats:
         now_ms = self._wall_ms()
         oldest = await backlog_age(topic, now_ms)
-        shown = topic_stats(topic, now_ms=now_ms, owner=self._broker_id(), oldest=oldest)
+        backlogs = await exact_backlogs(topic)
+        shown = topic_stats(
+            topic, now_ms=now_ms, owner=self._broker_id(), oldest=oldest, backlogs=backlogs
+        )
         if has_earliest:
             await _add_earliest(topic, shown)
         query.cut(shown)

@@ -178,7 +178,7 @@ SUBSCRIPTION_RULES: Final = {
                 dispatchThrottledMsgEventsByTopicLimit dispatchThrottledBytesEventsByTopicLimit
                 dispatchThrottledMsgEventsByBrokerLimit dispatchThrottledBytesEventsByBrokerLimit
                 msgDropRate""",
-            _size: "backlogSize backlogMessagesEstimate",
+            _size: "backlogSize backlogMessages backlogMessagesEstimate",
             _earliest: "earliestMsgPublishTimeInBacklog",
             _largest: """
                 lastExpireTimestamp lastConsumedFlowTimestamp lastConsumedTimestamp

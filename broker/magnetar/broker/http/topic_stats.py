@@ -87,18 +87,27 @@ NOT_OFFLOADED: Final[Mapping[str, int]] = {
 """What is shown of a topic of which nothing went to an object store."""
 
 
+_NONE_KNOWN: Final[Mapping[str, int]] = {}
+
+
 def topic_stats(
-    topic: Topic, *, now_ms: int, owner: str, oldest: BacklogAge | None = None
+    topic: Topic,
+    *,
+    now_ms: int,
+    owner: str,
+    oldest: BacklogAge | None = None,
+    backlogs: Mapping[str, int] = _NONE_KNOWN,
 ) -> Stats:
     """Return all statistics of one topic.
 
     Args:
         owner: the broker that has it.
         oldest: the oldest message of its backlogs, if that is known.
+        backlogs: the messages in backlogs that are known exactly, by subscription.
     """
     ledgers = topic.log.ledgers
     subscriptions = {
-        name: _subscription_stats(topic, each, now_ms)
+        name: _subscription_stats(topic, each, now_ms, backlogs.get(name, -1))
         for name, each in topic.subscriptions.items()
         if each.is_open
     }
@@ -122,11 +131,7 @@ def topic_stats(
         "averageMsgSize": line.bytes_in / messages if messages else 0.0,
         "storageSize": bytes_behind(ledgers, EARLIEST),
         "msgChunkPublished": line.chunks_in > 0,
-        "earliestMsgPublishTimeInBacklogs": 0,
-        "oldestBacklogMessageAgeSeconds": oldest.age_s if oldest is not None else -1,
-        "oldestBacklogMessageSubscriptionName": (
-            oldest.subscription if oldest is not None else None
-        ),
+        **_backlogs_stats(topic, subscriptions, oldest),
         "ongoingTxnCount": shown.get("open_transactions", 0),
         "abortedTxnCount": shown.get("aborted_transactions", 0),
         "committedTxnCount": shown.get("committed_transactions", 0),
@@ -136,9 +141,6 @@ def topic_stats(
         "nonContiguousDeletedMessagesRangesSerializedSize": _sum(
             subscriptions, "nonContiguousDeletedMessagesRangesSerializedSize"
         ),
-        "backlogQuotaLimitSize": topic.policies.size_quota.bytes or -1,
-        "backlogQuotaLimitTime": topic.policies.age_quota.seconds or -1,
-        "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
         "publishers": publishers,
         "subscriptions": subscriptions,
         "publishRateLimitedTimes": line.rate.limited_times,
@@ -157,6 +159,22 @@ def topic_stats(
     if not topic.name.is_persistent:
         stats["msgDropRate"] = drop_rate
     return stats
+
+
+def _backlogs_stats(
+    topic: Topic, subscriptions: Mapping[str, Stats], oldest: BacklogAge | None
+) -> Stats:
+    """The largest backlog, the oldest message, and the quotas of a topic."""
+    return {
+        "earliestMsgPublishTimeInBacklogs": 0,
+        "oldestBacklogMessageAgeSeconds": oldest.age_s if oldest is not None else -1,
+        "oldestBacklogMessageSubscriptionName": (
+            oldest.subscription if oldest is not None else None
+        ),
+        "backlogQuotaLimitSize": topic.policies.size_quota.bytes or -1,
+        "backlogQuotaLimitTime": topic.policies.age_quota.seconds or -1,
+        "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
+    }
 
 
 def copiers_of(topic: Topic) -> Mapping[str, Producer]:
@@ -235,7 +253,9 @@ def _words_of(reason: Reason | None, subscription: Subscription) -> str | None:
     return f"{reason.value}: from entry {entry_id} of ledger {ledger_id} on: {error}"
 
 
-def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -> Stats:
+def _subscription_stats(
+    topic: Topic, subscription: Subscription, now_ms: int, backlog_messages: int
+) -> Stats:
     cursor, dispatcher = subscription.cursor, subscription.dispatcher
     consumers = [_consumer_stats(each, dispatcher, now_ms) for each in subscription.consumers]
     reason = subscription.why_idle()
@@ -255,9 +275,7 @@ def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -
         },
         "msgOutCounter": sent,
         "bytesOutCounter": sent_bytes,
-        "msgBacklog": backlog,
-        "backlogMessagesEstimate": _messages_in(backlog, topic.line),
-        "backlogSize": bytes_behind(topic.log.ledgers, cursor.mark_delete) if backlog else 0,
+        **_backlog_stats(topic, subscription, backlog_messages),
         "earliestMsgPublishTimeInBacklog": 0,
         "msgRateExpired": expiry_rate,
         "allowOutOfOrderDelivery": False,
@@ -305,6 +323,18 @@ def _subscription_stats(topic: Topic, subscription: Subscription, now_ms: int) -
     if not topic.name.is_persistent:
         stats["msgDropRate"] = drop_rate
     return stats
+
+
+def _backlog_stats(topic: Topic, subscription: Subscription, messages: int) -> Stats:
+    """How much a subscription has not acknowledged; `messages` -1: not known exactly."""
+    entries = subscription.cursor.backlog_entries
+    behind = bytes_behind(topic.log.ledgers, subscription.cursor.mark_delete) if entries else 0
+    return {
+        "msgBacklog": entries,
+        "backlogMessages": messages if entries else 0,
+        "backlogMessagesEstimate": messages if messages >= 0 else _messages_in(entries, topic.line),
+        "backlogSize": behind,
+    }
 
 
 def _messages_in(entries: int, line: PublishLine) -> int:

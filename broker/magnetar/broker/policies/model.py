@@ -369,6 +369,8 @@ class Policies(PolicyValue):
     auto_subscription_creation: Flag = True
     delayed_delivery: DelayedDelivery = DelayedDelivery(active=True)
     inactive_topic: InactiveTopic = InactiveTopic(is_on=True)
+    entry_metadata: Flag = False
+    """Of namespaces alone: entries are stored with an index and a broker's time."""
     unsubscribed_retention: Flag = False
     """Of the broker alone: a topic without a subscription keeps its messages."""
     compaction_threshold_bytes: WholeNumber = 0

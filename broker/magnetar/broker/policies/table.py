@@ -402,6 +402,12 @@ POLICIES: Final[tuple[Policy, ...]] = (
         ),
     ),
     Policy(
+        field="entry_metadata",
+        acts="features/message_index/message_index.py",
+        namespace="entryMetadata",
+        broker=lambda settings: settings.entry_metadata,
+    ),
+    Policy(
         field="unsubscribed_retention",
         acts="features/retention/trimming.py",
         broker=lambda settings: settings.unsubscribed_retention,

@@ -66,6 +66,9 @@ _log = structlog.get_logger()
 PROTOCOL_VERSION = 21
 """The highest version this broker speaks; 21 is AUTO_CONSUME in the schema of a consumer."""
 
+ENTRY_METADATA_VERSION_MIN = 18
+"""Clients below this protocol version are not sent broker entry metadata."""
+
 HANDSHAKE_FRAME_BYTES_MAX = 128 * 1024
 """Before CONNECT nobody may make the broker buffer more than a large token."""
 
@@ -306,6 +309,11 @@ class Connection:
         link.client_version = connect.client_version[:_CLIENT_VERSION_LENGTH_MAX]
         link.is_partial_producer = connect.feature_flags.supports_partial_producer
         link.protocol_version = max(0, min(PROTOCOL_VERSION, connect.protocol_version))
+        link.takes_entry_metadata = (
+            self.services.settings.entry_metadata_to_clients
+            and link.protocol_version >= ENTRY_METADATA_VERSION_MIN
+            and connect.feature_flags.supports_broker_entry_metadata
+        )
         # Apache's replicator counts metadata to the message, adds to them, and passes over for good
         # what is too large then: a chunk that fills the limit would be lost (rule 18.12).
         is_replicator = connect.feature_flags.supports_repl_dedup_by_lid_and_eid

@@ -75,6 +75,8 @@ class Link:
         self.address = address
         self.protocol_version = 0
         """The version that both sides speak."""
+        self.takes_entry_metadata = False
+        """Whether the client is sent what a broker stored in front of messages."""
         self.client_version = ""
         """What the client calls itself."""
         self.role = ""

@@ -22,6 +22,7 @@ from magnetar.broker.topic.surroundings import InternalAppend, TopicLog
 from magnetar.broker.topic.trim_gate import TrimGate
 from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import TopicName
 
@@ -167,6 +168,18 @@ class Listener(Protocol):
         ...
 
 
+class Stamp(Protocol):
+    """Puts something in front of each entry that is stored. A topic has one at most."""
+
+    def published(self, batch: PublishBatch, /) -> AppendBatch:
+        """Return what the log is given for a batch, whose `prefixes` are set."""
+        ...
+
+    def internal(self, record: InternalAppend, /) -> AppendBatch:
+        """Return what the log is given for entries of the broker's own."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PublishRows:
     """What a feature puts into the rows of its topic's publish line. Empty ones cost nothing."""
@@ -176,6 +189,9 @@ class PublishRows:
     gates: tuple[Gate, ...] = ()
     on_handed: tuple[Callable[[PublishBatch], None], ...] = ()
     """Called with each batch that has passed the gates, right before the log has it."""
+    stamp: Stamp | None = None
+    """Puts something in front of each entry, behind `on_handed`; None: entries are stored as they
+    came."""
     listeners: tuple[Listener, ...] = ()
     takes_transactions: Callable[[], bool] | None = None
     """Whether messages of transactions may come now; if not, that is being prepared, and they have
@@ -227,6 +243,13 @@ class Feature:
     def backlogs(self) -> Iterable[FeatureBacklog]:
         """Backlogs of the feature, each with one of its durable cursors."""
         return ()
+
+    async def before_trim(self) -> None:
+        """The oldest ledgers of the log are about to go: store what only they can tell.
+
+        Raises:
+            LedgerError: that is not stored; nothing may go.
+        """
 
     def abandon(self) -> None:
         """Write nothing more: somebody else may have the topic."""

@@ -27,6 +27,11 @@ class Peer(Probed, Protocol):
         ...
 
     @property
+    def takes_entry_metadata(self) -> bool:
+        """Whether the client is sent what a broker stored in front of messages."""
+        ...
+
+    @property
     def client_version(self) -> str:
         """What the client calls itself."""
         ...

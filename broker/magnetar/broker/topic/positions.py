@@ -5,7 +5,7 @@ earliest and latest. `AckState.reset` settles that; here only the wire's form is
 turned into a position.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from magnetar.broker.base.entry import publish_time_ms_of
@@ -107,6 +107,7 @@ async def newest_published_ms(
     *,
     now_ms: int | None = None,
     clocks_differ_ms: int = 0,
+    time_of: Callable[[bytes], int | None] = publish_time_ms_of,
 ) -> int | None:
     """The newest publish time of the entry and a few before it in its ledger. Usually one read.
 
@@ -115,6 +116,7 @@ async def newest_published_ms(
 
     Args:
         now_ms: a later publish time of an entry before it is not true, and is left out.
+        time_of: the time of an entry, ms since the epoch; None: it cannot be read.
         clocks_differ_ms: a time that is earlier than the entry was stored by less is left alone.
 
     Returns:
@@ -132,11 +134,11 @@ async def newest_published_ms(
         first, found = await log.read_range(position, entries_max=1, bytes_max=1)
         if first != position:
             return 0
-    last_ms = publish_time_ms_of(found[-1]) if found else None
+    last_ms = time_of(found[-1]) if found else None
     if last_ms is None:
         return None
     for payload in found[:-1]:
-        published_ms = publish_time_ms_of(payload)
+        published_ms = time_of(payload)
         if published_ms is not None and (now_ms is None or published_ms <= now_ms):
             last_ms = max(last_ms, published_ms)
     since_ms = log.stored_since_ms(position)

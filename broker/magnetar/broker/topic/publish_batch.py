@@ -104,6 +104,8 @@ class PublishBatch:
     """Sequence ids, and highest ones, that receipts name; None: those of the SENDs."""
     answer: bytes | None = None
     """What is answered instead of storing the entries."""
+    prefixes: Sequence[bytes] | None = None
+    """What is stored in front of each entry; None: nothing. Set right before the log has it."""
 
     def __init__(
         self,

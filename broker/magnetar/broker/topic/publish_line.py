@@ -5,7 +5,8 @@ It has three rows, made of what the topic's policies and its features say, in th
 - *checks* look at each message: encryption, size, then those of features. One that refuses a
   message answers it by SEND_ERROR in its place; one that notes something comes behind those.
 - *gates* decide about each batch: draining first, then those of features. What has passed them is
-  counted by whoever counts what is handed over, and is appended to the log.
+  counted by whoever counts what is handed over, may get a prefix to each entry, and is appended to
+  the log.
 - *listeners* hear of each outcome: those of features, then the tail cache. Receipts are written
   behind all of them (`topic/producer.py`), and dispatchers run in a later turn of the loop.
 
@@ -26,7 +27,7 @@ from magnetar.broker.base.errors import (
 from magnetar.broker.base.meter import Meter
 from magnetar.broker.cluster.ownership.protocol import Tenure
 from magnetar.broker.policies.model import Policies
-from magnetar.broker.topic.feature import Feature, Gate, Listener
+from magnetar.broker.topic.feature import Feature, Gate, Listener, Stamp
 from magnetar.broker.topic.publish_batch import MessageCheck, PublishBatch
 from magnetar.broker.topic.publish_limits import PublishRate
 from magnetar.broker.topic.run import Run
@@ -82,6 +83,7 @@ class PublishLine:
         self.checks: tuple[MessageCheck, ...] = ()
         self.gates: tuple[Gate, ...] = ()
         self._on_handed: tuple[Callable[[PublishBatch], None], ...] = ()
+        self._stamp: Stamp | None = None
         self._listeners: tuple[Listener, ...] = ()
         self.takes_transactions: Callable[[], bool] = self._takes_none
         """Whether messages of transactions may come now; see `PublishRows`."""
@@ -124,6 +126,7 @@ class PublishLine:
         self.checks = (*self._policy_checks(), *checks)
         self.gates = tuple(gate for row in rows for gate in row.gates)
         self._on_handed = tuple(count for row in rows for count in row.on_handed)
+        self._stamp = next((row.stamp for row in rows if row.stamp is not None), None)
         self._listeners = tuple(listener for row in rows for listener in row.listeners)
         self.closes_after_refusal = any(row.closes_after_refusal for row in rows)
         takes = [row.takes_transactions for row in rows if row.takes_transactions is not None]
@@ -205,7 +208,8 @@ class PublishLine:
             return
         for count in self._on_handed:
             count(batch)
-        self.log.append(batch)
+        stamp = self._stamp
+        self.log.append(batch if stamp is None else stamp.published(batch))
 
     def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
         """Entries are durable: the listeners hear of it, and then those who tail."""
@@ -228,6 +232,7 @@ class PublishLine:
             messages=batch.counts,
             is_plain=batch.is_plain,
             chunk_indexes=batch.chunks,
+            prefixes=batch.prefixes,
         )
         self._tail.add(run)
 
@@ -245,7 +250,8 @@ class PublishLine:
         if self.is_closed:
             record.on_failed(LogClosedError(f"{self.name} is closed"))
         else:
-            self.log.append(record)
+            stamp = self._stamp
+            self.log.append(record if stamp is None else stamp.internal(record))
 
     def _answered(self) -> None:
         self._in_flight -= 1

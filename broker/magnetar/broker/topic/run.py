@@ -1,15 +1,16 @@
 """A run: consecutive entries of one ledger, as they were appended or read together.
 
 The unit in which entries move through the broker: a batch of publishes becomes one run in the tail
-cache, a read behind the tail becomes one, and dispatchers walk through runs. The entries are the
-very bytes objects that were received or read.
+cache, a read behind the tail becomes one, and dispatchers walk through runs. The entries are what
+clients sent; what a broker stored in front of them lies beside (`base/entry_metadata.py`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Never
 
 from magnetar.broker.base.chunks import ChunkOf, chunks_of
 from magnetar.broker.base.entry import delayed_of, look_through
+from magnetar.broker.base.entry_metadata import part_prefixes
 from magnetar.broker.topic.sticky_key import key_hashes_of
 from magnetar.ledger.position import Position
 
@@ -31,6 +32,7 @@ class Run:
         "kept_words",
         "last_entry_id",
         "ledger_id",
+        "prefixes",
         "size_bytes",
     )
 
@@ -44,11 +46,14 @@ class Run:
         kept_words: Sequence[tuple[int, ...]] | None = None,
         is_plain: bool = False,
         chunk_indexes: Sequence[int] | None = None,
+        prefixes: Sequence[bytes] | None = None,
     ) -> None:
-        """`messages`: the messages in each entry, if they are known already. `kept_words`: of each
-        entry, which of its messages compaction has kept, as ack_set words; () is all of them.
-        `is_plain`: it is known that none of the entries is delayed, a chunk or a marker.
-        `chunk_indexes`: of the entries that may be chunks, if that is known."""
+        """`entries`: without their prefixes; `of_stored` takes those that were read. `messages`:
+        the messages in each entry, if they are known already. `kept_words`: of each entry, which of
+        its messages compaction has kept, as ack_set words; () is all of them. `is_plain`: it is
+        known that none of the entries is delayed, a chunk or a marker. `chunk_indexes`: of the
+        entries that may be chunks, if that is known. `prefixes`: of each entry, what a broker
+        stored in front of it; None: nothing."""
         assert entries
         assert messages is None or len(messages) == len(entries)
         self.ledger_id = ledger_id
@@ -56,8 +61,11 @@ class Run:
         self.last_entry_id = first_entry_id + len(entries) - 1
         self.entries = entries
         self.size_bytes = sum(map(len, entries))
+        if prefixes is not None:
+            self.size_bytes += sum(map(len, prefixes))
         self.kept_words = kept_words
         self.is_plain = is_plain
+        self.prefixes = prefixes
         self._messages = messages
         self._key_hashes: list[int] | None = None
         self._chunk_indexes = chunk_indexes
@@ -65,6 +73,34 @@ class Run:
             _NONE if is_plain or (chunk_indexes is not None and not chunk_indexes) else None
         )
         self._delayed: Mapping[int, int] | None = _NONE if is_plain else None
+
+    @classmethod
+    def of_stored(
+        cls,
+        ledger_id: int,
+        first_entry_id: int,
+        stored: Sequence[bytes],
+        *,
+        kept_words: Sequence[tuple[int, ...]] | None = None,
+    ) -> "Run":
+        """Return a run of entries as a log has them, some of them perhaps with a prefix."""
+        entries, prefixes = part_prefixes(stored)
+        return cls(ledger_id, first_entry_id, entries, kept_words=kept_words, prefixes=prefixes)
+
+    def stored(self, index: int) -> bytes:
+        """One entry as the log has it."""
+        entry = self.entries[index]
+        return entry if self.prefixes is None else self.prefixes[index] + entry
+
+    def getter(self, *, with_prefixes: bool) -> Callable[[int], bytes]:
+        """Return a function from an index to the entry as a client gets it.
+
+        `with_prefixes`: the client asked for what the broker stored. Both are put together for each
+        consumer, since keeping all entries twice would cost more.
+        """
+        if with_prefixes and self.prefixes is not None:
+            return self.stored
+        return self.entries.__getitem__
 
     @property
     def first(self) -> Position:

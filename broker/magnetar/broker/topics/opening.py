@@ -23,6 +23,7 @@ from magnetar.broker.features.compaction import Compaction, CompactionCursor, Co
 from magnetar.broker.features.deduplication import Deduplication, NoDeduplication
 from magnetar.broker.features.delayed.bucket_ledgers import BucketLedgers
 from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.message_index import MessageIndex, initial_properties
 from magnetar.broker.features.offloading import (
     Manifests,
     Offload,
@@ -134,7 +135,7 @@ class TopicOpener:
             log_config(
                 self._settings,
                 policies,
-                properties={naming.CREATED_PROPERTY: str(self._clock.wall_ms())},
+                properties=self._properties(name, policies),
             ),
             clock=self._clock,
             random=self._random,
@@ -158,6 +159,13 @@ class TopicOpener:
             await log.close()
             raise
         return topic, log
+
+    def _properties(self, name: TopicName, policies: Policies) -> dict[str, str]:
+        """Of a log that is new."""
+        found = {naming.CREATED_PROPERTY: str(self._clock.wall_ms())}
+        if not naming.is_system_topic(str(name)):
+            found.update(initial_properties(policies))
+        return found
 
     def _open_volatile(
         self, name: TopicName, tenure: Tenure, policies: Policies
@@ -219,7 +227,9 @@ class TopicOpener:
         if self._spans is not None:
             messages_max = self._settings.tracing_messages_max
             features.append(TopicTrace(str(topic.name), self._spans, messages_max=messages_max))
-        topic.host(*features)
+        indexed = _index_of(topic)
+        topic.host(*features, indexed)
+        await indexed.restore()
         # What withholds or hides entries comes before subscriptions are opened.
         await delayed.restore()
         await transactions.restore()
@@ -417,6 +427,17 @@ class TopicOpener:
             )
         cursor.on_fenced(partial(self._ends.fence, topic))
         return cursor
+
+
+def _index_of(topic: Topic) -> MessageIndex:
+    return MessageIndex(
+        topic,
+        clock=topic.clock,
+        subscriptions=topic.subscriptions,
+        cache=topic.tail.cache,
+        may_be_on=not naming.is_system_topic(str(topic.name)),
+        changed=topic.line.update,
+    )
 
 
 class _StoredCursors:

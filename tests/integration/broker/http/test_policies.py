@@ -59,6 +59,7 @@ BODIES: dict[str, Any] = {
     "compactionThreshold": 1_000_000,
     "subscriptionTypesEnabled": ["Exclusive", "Key_Shared"],
     "encryptionRequired": True,
+    "entryMetadata": True,
 }
 NUMBERS = (
     "maxProducersPerTopic",
@@ -78,7 +79,7 @@ TOPIC_NUMBERS = (
     "maxUnackedMessagesOnSubscription",
     "maxMessageSize",
 )
-NAMESPACE_ONLY = {"autoTopicCreation", "encryptionRequired", "deduplication"}
+NAMESPACE_ONLY = {"autoTopicCreation", "encryptionRequired", "entryMetadata", "deduplication"}
 TOPIC_ONLY = {"deduplicationEnabled"}
 QUERIES = {"messageTTL", "subscriptionExpirationTime"}
 

@@ -48,6 +48,7 @@ class MemoryPeer:
     """A client's connection, as a topic sees it."""
 
     protocol_version = 20
+    takes_entry_metadata = False
     client_version = "test"
     role = ""
     is_partial_producer = False

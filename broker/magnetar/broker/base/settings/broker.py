@@ -113,6 +113,11 @@ class BrokerSettings(
         le=7 * _MIB,
         description="Largest message, announced to clients. 5 MiB is what clients assume.",
     )
+    entry_metadata_to_clients: bool = Field(
+        default=True,
+        description="Whether clients that ask for it are sent what `entry_metadata` has stored. "
+        "Clients that do not ask get the messages without it.",
+    )
     connections_max: int = Field(
         default=10_000, ge=1, description="Connections at once; more are closed on arrival."
     )

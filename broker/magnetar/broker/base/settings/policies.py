@@ -133,6 +133,12 @@ class PolicySettings(BaseModel):
     inactive_topic_deletion: bool = Field(
         default=True, description="Whether unused topics are deleted."
     )
+    entry_metadata: bool = Field(
+        default=False,
+        description="Whether each entry is stored with the index of its last message and with the "
+        "broker's time, so that backlogs in messages are exact. Off as in Pulsar; adds about 20 "
+        "bytes to an entry.",
+    )
     unsubscribed_retention: bool = Field(
         default=False,
         description="Whether a topic without a subscription keeps its messages, and is not deleted "

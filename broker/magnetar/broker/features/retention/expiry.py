@@ -25,7 +25,7 @@ from typing import TypeGuard
 
 import structlog
 
-from magnetar.broker.base.entry import publish_time_ms_of
+from magnetar.broker.base.entry import stored_time_ms_of
 from magnetar.broker.topic import FeatureBacklog, Topic
 from magnetar.broker.topic.positions import CLOCKS_DIFFER_MS, ListedLog, newest_published_ms
 from magnetar.broker.topic.subscription import Subscription
@@ -137,7 +137,7 @@ class Expiry:
         _, entries = await topic.log.read_range(end, entries_max=1, bytes_max=1)
         if not _is_ours(topic):
             return None
-        published_ms = publish_time_ms_of(entries[0]) if entries else None
+        published_ms = stored_time_ms_of(entries[0]) if entries else None
         if is_credible(published_ms, now_ms) and published_ms > closed_ms + CLOCKS_DIFFER_MS:
             return None  # The broker that closed it had a clock that was behind.
         return end
@@ -257,18 +257,22 @@ async def _search(
     high = sum(count for _, _, count in pieces)
     if not high:
         return None, None
-    first_ms = await newest_published_ms(log, _nth(pieces, 0), now_ms=now_ms)
+    first_ms = await _newest_ms(log, _nth(pieces, 0), now_ms)
     if first_ms is None or first_ms >= publish_time_ms:
         return None, first_ms
     low = 1  # how many are known to be older
     while low < high:
         middle = (low + high) // 2
-        published_ms = await newest_published_ms(log, _nth(pieces, middle), now_ms=now_ms)
+        published_ms = await _newest_ms(log, _nth(pieces, middle), now_ms)
         if published_ms is not None and published_ms < publish_time_ms:
             low = middle + 1
         else:
             high = middle
     return _nth(pieces, low - 1), first_ms
+
+
+async def _newest_ms(log: ListedLog, position: Position, now_ms: int) -> int | None:
+    return await newest_published_ms(log, position, now_ms=now_ms, time_of=stored_time_ms_of)
 
 
 def _pieces_behind(log: ListedLog, after: Position) -> list[_Piece]:

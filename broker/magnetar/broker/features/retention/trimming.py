@@ -2,9 +2,10 @@
 
 In this order (managed ledger, section 6): with the gate closed to those who place cursors, the
 limit is the slowest durable cursor's *persisted* position, internal cursors included; cursors that
-stand in a ledger which goes are moved to the equivalent position behind it, durably; the list is
-changed; and only then, with the gate open again, the ledgers are deleted. A crash anywhere leaves
-orphans at worst. Nothing is trimmed before every cursor of the topic is open (rule 6.2).
+stand in a ledger which goes are moved to the equivalent position behind it, durably; features store
+what only those ledgers can tell; the list is changed; and only then, with the gate open again, the
+ledgers are deleted. A crash anywhere leaves orphans at worst. Nothing is trimmed before every
+cursor of the topic is open (rule 6.2).
 
 Cursors in memory hold nothing back: they go on at the first entry that is left.
 """
@@ -101,6 +102,8 @@ async def trim(topic: Topic, *, truncates: bool = False) -> int:
             # Not all at once in one go that fails half way: each of them may move on its own.
             cursors: list[Cursor] = topic.durable_cursors()
             await asyncio.gather(*(cursor.leave(before) for cursor in cursors))
+            for feature in topic.features:
+                await feature.before_trim()
             if topic.tenure.holds():
                 removed = await topic.log.unlist(before)
     if removed:

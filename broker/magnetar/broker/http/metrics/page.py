@@ -55,6 +55,7 @@ from magnetar.broker.http.metrics.text import (
 from magnetar.broker.http.metrics.topic_values import (
     COMPACTION,
     CONSUMER,
+    INDEXED,
     REPLICATION,
     SUBSCRIPTION,
     TOPIC,
@@ -158,6 +159,7 @@ class Gathering:
         self._compactions = Table(of.COMPACTION)
         self._replications = Table(of.REPLICATION)
         self._subscriptions = Table(of.SUBSCRIPTION)
+        self._indexed = Table(of.INDEXED)
         self._consumers = Table(of.CONSUMER)
         self._namespaces: dict[str, _Namespace] = {}
 
@@ -221,6 +223,9 @@ class Gathering:
             own = {**labels, "subscription": each.name}
             look = of.look_at_subscription(each, self._sampler.subscriptions.of(each))
             self._subscriptions.add(labels_of(own), look)
+            messages = of.messages_in_backlog(topic, look)
+            if messages is not None:
+                self._indexed.add(labels_of(own), messages)
             if self._consumers_left > 0:
                 self._add_consumers(each, own)
         return steps
@@ -260,6 +265,7 @@ class Gathering:
             self._compactions,
             self._replications,
             self._subscriptions,
+            self._indexed,
             self._consumers,
         ]
 
@@ -341,7 +347,7 @@ CATALOGUE: Mapping[str, Sequence[Named]] = {
     "namespace": NAMESPACE,
     "topic": (*TOPIC, *COMPACTION),
     "replication": REPLICATION,
-    "subscription": SUBSCRIPTION,
+    "subscription": (*SUBSCRIPTION, *INDEXED),
     "consumer": CONSUMER,
 }
 """By the name of its table in docs/metrics.md."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from magnetar.broker.features.compaction import Compaction
 from magnetar.broker.features.compaction.compaction import CompactionStats
+from magnetar.broker.features.message_index import MessageIndex
 from magnetar.broker.features.replication.sending import Sending
 from magnetar.broker.features.retention.backlog import storage_bytes, topic_backlog_bytes
 from magnetar.broker.http.metrics.text import Column, Value, counter, gauge
@@ -241,6 +242,15 @@ SUBSCRIPTION: Sequence[Column[SubscriptionLook]] = (
 )
 """Of a subscription; of a namespace only what is delayed."""
 
+INDEXED: Sequence[Column[int]] = (
+    gauge(
+        "magnetar_subscription_backlog_messages",
+        "Messages not acknowledged, exactly; of topics whose entries have an index.",
+        float,
+    ),
+)
+"""Of subscriptions whose backlog in messages is known exactly."""
+
 OF_NAMESPACE = tuple(each.name == "pulsar_subscription_delayed" for each in SUBSCRIPTION)
 """Flags, one per metric of `SUBSCRIPTION`: whether a namespace has it too. Only delayed messages.
 """
@@ -419,6 +429,15 @@ def look_at_subscription(subscription: Subscription, rates: Numbers) -> Subscrip
     """`rates` in the order of `counters_of_subscription`."""
     backlog = subscription.cursor.backlog_entries
     return SubscriptionLook(subscription, backlog, delayed_of(subscription), *rates)
+
+
+def messages_in_backlog(topic: Topic, look: SubscriptionLook) -> int | None:
+    """Messages in a backlog, as they were last counted; None: they are not known exactly."""
+    index = topic.find(MessageIndex)
+    counted = index.counted if index is not None else None
+    if counted is None:
+        return None
+    return counted.get(look.subscription.name) if look.backlog else 0
 
 
 def namespace_subscription_values(delayed: float) -> list[Value]:

@@ -262,7 +262,12 @@ def runs_of(found: Sequence[tuple[Position, bytes]], *, is_masked: bool) -> list
         entries = [entry for _, entry in found[start:at]]
         kept = list(map(kept_words_of, entries)) if is_masked else []
         runs.append(
-            Run(first.ledger_id, first.entry_id, entries, kept_words=kept if any(kept) else None)
+            Run.of_stored(
+                first.ledger_id,
+                first.entry_id,
+                entries,
+                kept_words=kept if any(kept) else None,
+            )
         )
         start = at
     return runs

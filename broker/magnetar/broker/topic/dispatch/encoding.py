@@ -1,13 +1,15 @@
 """Entries of a run as MESSAGE frames for one consumer: the hot loop of dispatch.
 
 The stored bytes go out as they are; only the few bytes of the command are made per entry. Entries
-that are acknowledged already are left out, internal marker entries too.
+that are acknowledged already are left out, internal marker entries too. What a broker stored in
+front of a message goes to clients that asked for it, and to no others.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from magnetar.broker.base.entry import MARKER
+from magnetar.broker.base.entry_metadata import bare
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.run import Run
 from magnetar.cursors import SubscriptionCursor
@@ -73,6 +75,7 @@ def encode_run(
         or run.kept_words is not None
         or acks.has_holes
         or consumer.peer.protocol_version < CHECKSUM_VERSION_MIN
+        or (run.prefixes is not None and consumer.peer.takes_entry_metadata)
     ):
         return _encode_filtered(
             parts,
@@ -134,9 +137,10 @@ def _encode_filtered(
 ) -> Encoded:
     """Encode entries of which some may be acknowledged or unwanted: each is looked at."""
     credit, room = messages_max, bytes_max
-    entries, messages = run.entries, run.messages
+    entry_of = run.getter(with_prefixes=consumer.peer.takes_entry_metadata)
+    messages = run.messages
     stop = start
-    for stop in range(start, len(entries)):
+    for stop in range(start, len(messages)):
         if credit <= 0 or room <= 0:
             break
         position = Position(run.ledger_id, run.first_entry_id + stop)
@@ -155,11 +159,11 @@ def _encode_filtered(
                 markers.append(position)  # what is left of it was acknowledged
                 continue
         room -= append_message(
-            parts, consumer, position, entries[stop], partition=partition, words=words
+            parts, consumer, position, entry_of(stop), partition=partition, words=words
         )
         credit -= open_messages(cost, words)
     else:
-        stop = len(entries)
+        stop = len(messages)
     return Encoded(stop, messages_max - credit, bytes_max - room)
 
 
@@ -173,7 +177,12 @@ def append_message(
     words: tuple[int, ...] = (),
     redelivery_count: int = 0,
 ) -> int:
-    """Append one MESSAGE frame; returns the size of the entry as sent."""
+    """Append one MESSAGE frame; returns the size of the entry as sent.
+
+    `entry`: with its prefix or without; a client that did not ask for prefixes gets none.
+    """
+    if not consumer.peer.takes_entry_metadata:
+        entry = bare(entry)
     if consumer.peer.protocol_version < CHECKSUM_VERSION_MIN:
         entry = strip_checksum(entry)
     parts.append(

@@ -222,7 +222,8 @@ class KeySharedDispatcher(AccountedDispatcher):
         done = _affordable(costs, min(self.accounts.allowance(consumer), turn.messages))
         if done:
             del ids[done:], costs[done:]
-            entries = [run.entries[index] for index, _ in share[:done]]
+            entry_of = run.getter(with_prefixes=consumer.peer.takes_entry_metadata)
+            entries = [entry_of(index) for index, _ in share[:done]]
             parts = outgoing.setdefault(consumer, [])
             sent_bytes = self._append(parts, consumer, run.ledger_id, ids, entries, words)
             self._hand_out(consumer, run.ledger_id, ids, costs, [key for _, key in share[:done]])
@@ -261,7 +262,7 @@ class KeySharedDispatcher(AccountedDispatcher):
 
     def _leave(self, run: Run, index: int, key: Key) -> None:
         position = Position(run.ledger_id, run.first_entry_id + index)
-        self.left.leave(position, key.hash, run.entries[index])
+        self.left.leave(position, key.hash, run.stored(index))
 
     # Acknowledgements and redelivery
 

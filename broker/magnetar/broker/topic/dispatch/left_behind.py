@@ -182,7 +182,7 @@ class LeftBehind:
         if entry is None:
             run = self._context.cache.find(position)
             if run is not None:
-                entry = run.entries[run.index_of(position)]
+                entry = run.stored(run.index_of(position))
         return entry
 
     def _keep(self, position: Position, entry: bytes) -> None:

@@ -93,7 +93,7 @@ class RangeReads:
                 bytes_max=self.settings.read_ahead_bytes,
             )
             if entries:
-                run = Run(first.ledger_id, first.entry_id, entries)
+                run = Run.of_stored(first.ledger_id, first.entry_id, entries)
                 self.cache.insert(run)
             return run
         finally:

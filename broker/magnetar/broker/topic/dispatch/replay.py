@@ -260,7 +260,7 @@ class ReplayLoader:
                 missing.append(position)
             else:
                 index = run.index_of(position)
-                self._loaded.append(LoadedEntry(position, run.entries[index], run.messages[index]))
+                self._loaded.append(LoadedEntry(position, run.stored(index), run.messages[index]))
         if missing:
             self._reader.read(missing)
         return bool(self._loaded)

@@ -40,9 +40,12 @@ class _Picked(NamedTuple):
     """None: none of them is acknowledged in part."""
 
 
-def _all_of(run: Run) -> _Picked:
+def _all_of(run: Run, consumer: Consumer) -> _Picked:
     ids = range(run.first_entry_id, run.last_entry_id + 1)
-    return _Picked(len(run.entries), ids, run.messages, run.entries, None)
+    entries = run.entries
+    if run.prefixes is not None and consumer.peer.takes_entry_metadata:
+        entries = list(map(run.stored, range(len(entries))))
+    return _Picked(len(run.entries), ids, run.messages, entries, None)
 
 
 class SharedDispatcher(AccountedDispatcher):
@@ -190,7 +193,8 @@ class SharedDispatcher(AccountedDispatcher):
                 and sum(run.messages) <= credit
                 and run.size_bytes <= turn.room
             ):
-                picked = _all_of(run)  # as nearly always at the tail: there is nothing to choose
+                # As nearly always at the tail: there is nothing to choose.
+                picked = _all_of(run, consumer)
             else:
                 picked = self._pick(
                     run, index, consumer, credit, turn, outgoing, markers, has_holes=has_holes
@@ -235,6 +239,7 @@ class SharedDispatcher(AccountedDispatcher):
         """The entries from an index on that the consumer is sent, up to the credit."""
         cursor, delays = self.context.cursor, self.context.delays
         entries, counts = run.entries, run.messages
+        entry_of = run.getter(with_prefixes=consumer.peer.takes_entry_metadata)
         is_plain = not has_holes and (
             run.is_plain or not (run.chunks or (delays is not None and run.delayed))
         )
@@ -262,7 +267,7 @@ class SharedDispatcher(AccountedDispatcher):
                     messages = open_messages(messages, words[-1])
             ids.append(run.first_entry_id + stop)
             messages_of.append(messages)
-            picked.append(entries[stop])
+            picked.append(entry_of(stop))
             credit -= messages
             room -= len(entries[stop])
         else:
@@ -289,7 +294,7 @@ class SharedDispatcher(AccountedDispatcher):
             return False
         to = self._chosen(chunk, consumer, position)
         if to is not None and to is not consumer:
-            entry = run.entries[index]
+            entry = run.stored(index)
             self._send_one(to, position, entry, messages, turn, outgoing, is_chunk=True)
         return to is not consumer
 

@@ -120,4 +120,5 @@ class VisibleRuns:
             run.entries[:count],
             messages=messages,
             kept_words=None if run.kept_words is None else run.kept_words[:count],
+            prefixes=None if run.prefixes is None else run.prefixes[:count],
         )

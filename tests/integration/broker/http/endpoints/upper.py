@@ -519,6 +519,7 @@ SWITCHES = frozenset(
     {
         "deduplication",
         "encryption_required",
+        "entry_metadata",
         "schema_validation_enforced",
         "allows_schema_update",
         "dispatcher_pauses",

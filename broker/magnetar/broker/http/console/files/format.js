@@ -46,8 +46,9 @@ export function time(when) {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock}`;
 }
 
-/** Messages of a backlog, about: it is counted in entries, and an entry may be a batch. */
+/** Messages of a backlog. It is counted in entries, and an entry may be a batch: about, unless entries have an index. */
 export const backlogOf = (row) => {
+  if (known(row.backlogMessages) && row.backlogMessages >= 0) return count(row.backlogMessages);
   const messages = row.backlogMessagesEstimate;
   return known(messages) && messages >= 0 && messages !== row.msgBacklog ? `≈ ${count(messages)}` : count(row.msgBacklog);
 };

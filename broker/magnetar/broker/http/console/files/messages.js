@@ -346,6 +346,9 @@ async function read(where, signal) {
   const entry = {
     id: of("message-id"),
     published: of("publish-time"),
+    stored: of("broker-entry-metadata-timestamp"),
+    /** Of the first message; not a number if the entry has no index. */
+    index: parseInt(of("broker-entry-metadata-index"), 10) - Math.max(1, Number(of("num-batch-message"))) + 1,
     producer: of("producer-name"),
     compression: of("compression"),
     isEncrypted: of("is-encrypted") === "true",
@@ -405,7 +408,9 @@ function drawMessage(topic, entry, message, index, format, schema, open) {
     : message.isNull ? { kind: "no value", text: "(no value: a tombstone)" } : shown(message.payload, format, schema);
   const preview = payload.text.replace(/\s+/g, " ").slice(0, PREVIEW);
   const facts = [
+    ["Index", Number.isNaN(entry.index) ? "" : String(entry.index + index)],
     ["Published", time(entry.published)],
+    ["Stored", entry.stored ? time(entry.stored) : ""],
     ["Event time", message.eventTime ? time(message.eventTime) : ""],
     ["Producer", entry.producer],
     ["Key", message.key],

@@ -119,7 +119,7 @@ function show({ topic, name, partitions, content, signal }) {
       Type: found.type || "–",
       Kept: found.isDurable ? "yes" : "no: it goes with its consumer",
       Backlog: found.backlogMessagesEstimate >= 0
-        ? `about ${many(found.backlogMessagesEstimate, "message")} in ${many(found.msgBacklog, "entry", "entries")}`
+        ? `${found.backlogMessages >= 0 ? "" : "about "}${many(found.backlogMessagesEstimate, "message")} in ${many(found.msgBacklog, "entry", "entries")}`
         : many(found.msgBacklog, "entry", "entries"),
       Unacknowledged: many(found.unackedMessages, "message"),
       Acknowledged: rate(found.messageAckRate),

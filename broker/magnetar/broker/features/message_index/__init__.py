@@ -1,0 +1,13 @@
+"""The message index of a topic: stored with each entry, found again, and used to count backlogs.
+
+A namespace or a broker switches it on (`entry_metadata`). Bytes: docs/formats/entry-metadata.md.
+"""
+
+from magnetar.broker.features.message_index.finding import IndexedEntry, find_index
+from magnetar.broker.features.message_index.message_index import (
+    MessageIndex,
+    exact_backlogs,
+    initial_properties,
+)
+
+__all__ = ["IndexedEntry", "MessageIndex", "exact_backlogs", "find_index", "initial_properties"]

@@ -27,7 +27,8 @@ from magnetar.deploy.errors import DeployError, SettingsError
 from magnetar.deploy.explain import explain, explained
 from magnetar.deploy.links import link_network
 from magnetar.deploy.options import Sources, default_quorum
-from magnetar.deploy.recovery_tools import ROOT, check_cluster, say
+from magnetar.deploy.printing import say
+from magnetar.deploy.recovery_tools import ROOT, check_cluster
 from magnetar.deploy.shared_secret import with_secret_beside
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError

@@ -5,14 +5,11 @@ printed.
 """
 
 import asyncio
-import json
 import posixpath
 import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pyroaring import BitMap64
@@ -62,6 +59,7 @@ from magnetar.bookie.tools.verify import Verification
 from magnetar.deploy.errors import DamageFoundError, DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources
+from magnetar.deploy.printing import print_json, say, time_in_words
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.url import open_store
@@ -181,7 +179,7 @@ class BookieTool:
                         "size_bytes": each.size_bytes,
                     }
                     if each.header is not None:
-                        fields["created"] = _time(each.header.created_ms)
+                        fields["created"] = time_in_words(each.header.created_ms)
                         fields["rank"] = each.header.rank
                     if each.ledger_bytes is None:
                         fields["footer"] = "none"
@@ -430,10 +428,10 @@ class BookieTool:
 
     def _say(self, fields: Mapping[str, object]) -> None:
         if self._as_json:
-            sys.stdout.write(json.dumps(fields) + "\n")
+            print_json(fields)
             return
         shown = [f"{name} {value}" for name, value in fields.items() if value is not None]
-        sys.stdout.write("  ".join(shown) + "\n")
+        say("  ".join(shown))
 
 
 def _id_of(file: Path, ids: list[int], what: str) -> int:
@@ -475,7 +473,3 @@ def _run_fields(looked: LookedRun) -> dict[str, object]:
 
 def _without(fields: dict[str, object], name: str) -> dict[str, object]:
     return {key: value for key, value in fields.items() if key != name and value is not None}
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")

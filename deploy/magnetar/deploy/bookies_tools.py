@@ -13,12 +13,12 @@ from magnetar.deploy.errors import DeployError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.links import link_network
 from magnetar.deploy.options import Sources
+from magnetar.deploy.printing import say
 from magnetar.deploy.recovery_tools import (
     READS_AT_ONCE_MAX,
     READS_PER_S_MAX,
     ROOT,
     check_cluster,
-    say,
 )
 from magnetar.deploy.shared_secret import with_secret_beside
 from magnetar.ledger.autorecovery.controls import Controls

@@ -29,6 +29,7 @@ from pydantic import (
 
 from magnetar.broker.base.errors import InvalidPolicyError, UnreadableRecordError
 from magnetar.broker.base.json_values import Flag, Number, WholeNumber, without_nulls
+from magnetar.ledger.validation import first_problem
 from magnetar.sdk.wire import TopicName
 
 FORMAT_VERSION = 1
@@ -637,9 +638,7 @@ def decode(kind: type[R], path: str, value: bytes) -> R:
     try:
         return kind.model_validate_json(value)
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "value"
         raise UnreadableRecordError(
             f"{path} holds no {kind.__name__} of format {FORMAT_VERSION} "
-            f"({where}: {problem['msg']}); it was left as it is"
+            f"({first_problem(error)}); it was left as it is"
         ) from error

@@ -10,15 +10,14 @@ from magnetar.broker.features.compaction.compacted_ledger import compaction_refe
 from magnetar.broker.features.delayed.bucket_ledgers import COMPONENT, delayed_index_refers
 from magnetar.broker.schemas.ledgers import schema_refers
 from magnetar.cursors.node import cursor_refers
+from magnetar.deploy.cluster_access import opened_store
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources
 from magnetar.deploy.printing import say, time_in_words
 from magnetar.ledger.errors import InvalidLedgerMetadataError, NoSuchLedgerError
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
-from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.orphans import Finding, OrphanSweep, Verdict, agreed_ms, log_refers
 from magnetar.ledger.system import SystemClock
 
@@ -105,16 +104,11 @@ def run(metadata_url: str, work: Callable[[LedgerTools], Awaitable[None]]) -> No
     """
 
     async def on_store() -> None:
-        store = await open_store(
-            metadata_url, settings=Sources().component(MetadataSettings, "metadata")
-        )
-        try:
+        async with opened_store(metadata_url, Sources()) as store:
             manager = await LedgerManager.of_root(
                 store, random=random.Random(), clock=SystemClock(), root=_ROOT
             )
             await work(LedgerTools(store, manager))
-        finally:
-            await store.close()
 
     with explained(metadata_url=metadata_url):
         asyncio.run(on_store())

@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Awaitable, Callable
 
+from magnetar.deploy.cluster_access import opened_store
 from magnetar.deploy.errors import SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources
@@ -21,9 +22,7 @@ from magnetar.ledger.autorecovery.status import (
 from magnetar.ledger.autorecovery.work_items import WorkItems
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.election import read_leader
-from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock
 
 ROOT = "/ledgers"
@@ -141,18 +140,13 @@ def run(metadata_url: str, work: Callable[[RecoveryTools], Awaitable[None]]) -> 
     """
 
     async def on_store() -> None:
-        store = await open_store(
-            metadata_url, settings=Sources().component(MetadataSettings, "metadata")
-        )
-        try:
+        async with opened_store(metadata_url, Sources()) as store:
             clock = SystemClock()
             await check_cluster(store, metadata_url)
             manager = await LedgerManager.of_root(
                 store, random=random.Random(), clock=clock, root=ROOT
             )
             await work(RecoveryTools(store, manager, clock))
-        finally:
-            await store.close()
 
     with explained(metadata_url=metadata_url):
         asyncio.run(on_store())

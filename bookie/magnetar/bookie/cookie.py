@@ -22,6 +22,7 @@ from magnetar.bookie.errors import CookieError
 from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.integrity.sealed import open_sealed, seal
 from magnetar.ledger.ports import Disk
+from magnetar.ledger.validation import first_problem
 
 _Count = Annotated[int, Field(ge=1, strict=True)]
 _Record = TypeVar("_Record", bound=BaseModel)
@@ -166,9 +167,7 @@ def _decode(data: bytes, place: str, kind: type[_Record]) -> _Record:
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
         raise CookieError(
             f"the cookie in {place} cannot be read ({error.error_count()} problems, the first: "
-            f"{where}: {first['msg']}); restore it"
+            f"{first_problem(error, whole='the whole')}); restore it"
         ) from error

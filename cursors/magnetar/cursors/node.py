@@ -40,6 +40,7 @@ from magnetar.ledger.metadata.cell import GONE, Cell, Deletion, Stored, bytes_ce
 from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.orphans import IsReferred
 from magnetar.ledger.position import EARLIEST, Position
+from magnetar.ledger.validation import first_problem
 
 # Stored in metadata, never renumber.
 FORMAT = 1
@@ -105,10 +106,9 @@ def decode_node(value: bytes, *, path: str = "cursor node") -> CursorNode:
     try:
         return CursorNode.model_validate_json(value)
     except ValidationError as exc:
-        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
+        problem = first_problem(exc, whole="the whole")
         raise InvalidCursorNodeError(
-            f"{path} holds no cursor of this release: {where}: {first['msg']}. Nothing was changed"
+            f"{path} holds no cursor of this release: {problem}. Nothing was changed"
         ) from exc
 
 

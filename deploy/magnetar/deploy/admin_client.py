@@ -87,6 +87,14 @@ class AdminClient:
         """
         return self._call("GET", path, query or {}, None)
 
+    def fetch(self, path: str, query: dict[str, str] | None = None) -> HttpAnswer:
+        """Whatever a GET answers, with its headers.
+
+        Raises:
+            BrokerUnreachableError: nobody answered, or it was refused.
+        """
+        return self._answer("GET", path, query or {}, None)
+
     def put(
         self, path: str, query: dict[str, str] | None = None, body: object | None = None
     ) -> None:
@@ -126,6 +134,15 @@ class AdminClient:
         return self._call(method, path, query or {}, body)
 
     def _call(self, method: str, path: str, query: dict[str, str], body: object | None) -> Any:
+        answer = self._answer(method, path, query, body)
+        note = answer.headers.get("x-magnetar-note")
+        if note:
+            sys.stderr.write(f"magnetar: {note}\n")
+        return _value_of(answer)
+
+    def _answer(
+        self, method: str, path: str, query: dict[str, str], body: object | None
+    ) -> HttpAnswer:
         target = path + (f"?{urlencode(query)}" if query else "")
         content = None if body is None else json.dumps(body).encode()
         try:
@@ -133,7 +150,7 @@ class AdminClient:
         finally:
             self._http.close()  # commands are asked one by one, by hand
 
-    def _ask_any(self, method: str, target: str, content: bytes | None) -> Any:
+    def _ask_any(self, method: str, target: str, content: bytes | None) -> HttpAnswer:
         refusals: list[str] = []
         for url in self._urls:
             try:
@@ -149,7 +166,7 @@ class AdminClient:
 
     def _follow(
         self, url: str, method: str, target: str, content: bytes | None, answer: HttpAnswer
-    ) -> Any:
+    ) -> HttpAnswer:
         redirects = 0
         while answer.status == _REDIRECT:
             if redirects == REDIRECTS_MAX:
@@ -170,7 +187,8 @@ class AdminClient:
                 raise BrokerUnreachableError(
                     f"redirected to a broker that does not answer: {url}: {error}"
                 ) from error
-        return _result(url, answer)
+        _check_success(url, answer)
+        return answer
 
     def _send(self, url: str, method: str, target: str, content: bytes | None) -> HttpAnswer:
         """
@@ -236,6 +254,11 @@ def _checked(url: str) -> str:
         is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number
         is_usable = False
+    if parts.scheme in ("pulsar", "pulsar+ssl"):
+        raise SettingsError(
+            f"bad admin URL {url!r}: that is a service URL; give the HTTP address, "
+            "as http://host:8080"
+        )
     if not is_usable:
         raise SettingsError(f"bad admin URL {url!r}: give http://host:port")
     return url.rstrip("/")
@@ -250,22 +273,28 @@ def _parted(location: str) -> tuple[str, str]:
     )
 
 
-def _result(url: str, answer: HttpAnswer) -> Any:
+def _value_of(answer: HttpAnswer) -> Any:
+    """The JSON value, or text, of an answer."""
     text = answer.data.decode("utf-8", "replace")
     is_json = answer.headers.get("content-type", "").startswith("application/json")
     try:
-        value = json.loads(text) if is_json and text else text
+        return json.loads(text) if is_json and text else text
     except ValueError:
-        value = text
+        return text
+
+
+def _check_success(url: str, answer: HttpAnswer) -> None:
+    """
+    Raises:
+        RequestRefusedError: with what the broker says of it, and what to do.
+    """
     if 200 <= answer.status < 300:
-        note = answer.headers.get("x-magnetar-note")
-        if note:
-            sys.stderr.write(f"magnetar: {note}\n")
-        return value
+        return
+    value = _value_of(answer)
     told = value if isinstance(value, dict) else {}
     reason = ": ".join(str(told[key]) for key in ("reason", "detail") if told.get(key))
     hint = _HINTS.get(answer.status, "")
+    shown = reason or answer.data.decode("utf-8", "replace")[:300]
     raise RequestRefusedError(
-        f"{url} answered {answer.status}: {reason or text[:300]}{f'; {hint}' if hint else ''}",
-        answer.status,
+        f"{url} answered {answer.status}: {shown}{f'; {hint}' if hint else ''}", answer.status
     )

@@ -5,6 +5,7 @@ import json
 import random
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
 from magnetar.broker.base.settings.broker import BrokerSettings
@@ -22,23 +23,22 @@ from magnetar.broker.features.backup import (
 )
 from magnetar.broker.features.offloading import object_keys
 from magnetar.cursors import CursorError
+from magnetar.deploy.cluster_access import opened_store, started_client
 from magnetar.deploy.copy_open import OpenLedgers
 from magnetar.deploy.errors import DeployError, SettingsError
 from magnetar.deploy.explain import explain, explained
-from magnetar.deploy.links import link_network
 from magnetar.deploy.options import Sources, default_quorum
-from magnetar.deploy.recovery_tools import ROOT, check_cluster, say
+from magnetar.deploy.printing import say
+from magnetar.deploy.recovery_tools import ROOT, check_cluster
 from magnetar.deploy.shared_secret import with_secret_beside
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
-from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.offloading.backup_keys import backups_prefix
 from magnetar.ledger.offloading.backup_pins import forget_store, note_store
 from magnetar.ledger.offloading.object_reader import ObjectReads
 from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
-from magnetar.ledger.settings import LedgerSettings, LogConfig
+from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.system import SystemClock
 
 
@@ -353,33 +353,15 @@ def run(
         )
 
     async def on_cluster() -> None:
-        store = await open_store(
-            metadata_url, settings=sources.component(MetadataSettings, "metadata")
-        )
-        stores = StoreSet(settings.object_stores)
-        try:
+        async with opened_store(metadata_url, sources) as store, AsyncExitStack() as opened:
+            stores = StoreSet(settings.object_stores)
+            opened.push_async_callback(stores.close)
             await check_cluster(store, metadata_url)
-            clock = SystemClock()
-            ledger_settings = sources.component(LedgerSettings, "ledger", {})
-            client = LedgerClient(
-                store,
-                network=link_network(ledger_settings),
-                clock=clock,
-                random=random.SystemRandom(),
-                settings=ledger_settings,
-                root=ROOT,
-                follows_root=True,
+            client = await opened.enter_async_context(started_client(store, sources, root=ROOT))
+            instance_id = await client.registry.instance_id()
+            await work(
+                BackupTools(store, client, stores, settings, chosen, instance_id, SystemClock())
             )
-            await client.start()
-            try:
-                instance_id = await client.registry.instance_id()
-                tools = BackupTools(store, client, stores, settings, chosen, instance_id, clock)
-                await work(tools)
-            finally:
-                await client.close()
-        finally:
-            await stores.close()
-            await store.close()
 
     with explained(metadata_url=metadata_url):
         try:

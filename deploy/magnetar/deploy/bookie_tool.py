@@ -5,14 +5,11 @@ printed.
 """
 
 import asyncio
-import json
 import posixpath
 import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pyroaring import BitMap64
@@ -59,12 +56,12 @@ from magnetar.bookie.tools.log_look import (
     write_footer,
 )
 from magnetar.bookie.tools.verify import Verification
+from magnetar.deploy.cluster_access import opened_store
 from magnetar.deploy.errors import DamageFoundError, DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources
+from magnetar.deploy.printing import print_json, say, time_in_words
 from magnetar.ledger.ledger_manager import LedgerManager
-from magnetar.ledger.metadata.settings import MetadataSettings
-from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.ports import Lock
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.system import SystemClock, SystemDisk
@@ -181,7 +178,7 @@ class BookieTool:
                         "size_bytes": each.size_bytes,
                     }
                     if each.header is not None:
-                        fields["created"] = _time(each.header.created_ms)
+                        fields["created"] = time_in_words(each.header.created_ms)
                         fields["rank"] = each.header.rank
                     if each.ledger_bytes is None:
                         fields["footer"] = "none"
@@ -256,10 +253,7 @@ class BookieTool:
     async def _preview_gc(self, metadata_url: str) -> None:
         clock, settings = SystemClock(), BookieSettings(data_directory=self._data, bookie_id="x")
         cookie = self._cookie()
-        store = await open_store(
-            metadata_url, settings=Sources().component(MetadataSettings, "metadata")
-        )
-        try:
+        async with opened_store(metadata_url, Sources()) as store:
             chance = random.Random()
             calls = MetadataCalls(
                 BookieRegistry(store, random=chance),
@@ -271,8 +265,6 @@ class BookieTool:
             brake = Brake(settings.gc_vanish_share_max, settings.gc_brake_ledgers_min)
             local = BitMap64(each for _, index in self._indexes() for each in index.states())
             found = await preview_ledgers(local, manager, calls, brake)
-        finally:
-            await store.close()
         self._say_ledgers(found, len(local))
         alive = local - BitMap64(found.ledger_ids)
         for directory in self._log_directories():
@@ -359,14 +351,9 @@ class BookieTool:
             self._say({"engine": engine, "next": f"start the bookie with storage_engine={engine}"})
 
     async def _restamp(self, cookie: Cookie, metadata_url: str) -> None:
-        store = await open_store(
-            metadata_url, settings=Sources().component(MetadataSettings, "metadata")
-        )
-        try:
+        async with opened_store(metadata_url, Sources()) as store:
             registry = BookieRegistry(store, random=random.Random())
             await restamp_engine(registry, self._disk, self._directories, cookie)
-        finally:
-            await store.close()
 
     # Helpers
 
@@ -430,10 +417,10 @@ class BookieTool:
 
     def _say(self, fields: Mapping[str, object]) -> None:
         if self._as_json:
-            sys.stdout.write(json.dumps(fields) + "\n")
+            print_json(fields)
             return
         shown = [f"{name} {value}" for name, value in fields.items() if value is not None]
-        sys.stdout.write("  ".join(shown) + "\n")
+        say("  ".join(shown))
 
 
 def _id_of(file: Path, ids: list[int], what: str) -> int:
@@ -475,7 +462,3 @@ def _run_fields(looked: LookedRun) -> dict[str, object]:
 
 def _without(fields: dict[str, object], name: str) -> dict[str, object]:
     return {key: value for key, value in fields.items() if key != name and value is not None}
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")

@@ -9,16 +9,16 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
+from magnetar.deploy.cluster_access import opened_store, started_client
 from magnetar.deploy.errors import DeployError
 from magnetar.deploy.explain import explained
-from magnetar.deploy.links import link_network
 from magnetar.deploy.options import Sources
+from magnetar.deploy.printing import say
 from magnetar.deploy.recovery_tools import (
     READS_AT_ONCE_MAX,
     READS_PER_S_MAX,
     ROOT,
     check_cluster,
-    say,
 )
 from magnetar.deploy.shared_secret import with_secret_beside
 from magnetar.ledger.autorecovery.controls import Controls
@@ -33,11 +33,8 @@ from magnetar.ledger.layouts.ledger_layout import (
     passwords_are_on,
     turn_passwords_on,
 )
-from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.reading.bookie_requests import ask, check_status
-from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemClock
 from magnetar.ledger.wire import Op
 
@@ -200,29 +197,10 @@ def run(metadata_url: str, work: Callable[[BookiesTools], Awaitable[None]]) -> N
 
     async def on_store() -> None:
         sources = with_secret_beside(Sources(), metadata_url)
-        store = await open_store(
-            metadata_url, settings=sources.component(MetadataSettings, "metadata")
-        )
-        try:
+        async with opened_store(metadata_url, sources) as store:
             await check_cluster(store, metadata_url)
-            clock = SystemClock()
-            settings = sources.component(LedgerSettings, "ledger", {})
-            client = LedgerClient(
-                store,
-                network=link_network(settings),
-                clock=clock,
-                random=random.SystemRandom(),
-                settings=settings,
-                root=ROOT,
-                follows_root=True,
-            )
-            await client.start()
-            try:
-                await work(BookiesTools(store, client, clock, sources))
-            finally:
-                await client.close()
-        finally:
-            await store.close()
+            async with started_client(store, sources, root=ROOT) as client:
+                await work(BookiesTools(store, client, SystemClock(), sources))
 
     with explained(metadata_url=metadata_url):
         asyncio.run(on_store())

@@ -4,14 +4,25 @@ They talk to the HTTP interface of any broker; the last two talk to the metadata
 for people, `--json` is for programs. What interrupts clients asks first, unless `--yes` is given.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from magnetar.deploy.cli_policies import DEFAULT_ADMIN_URL, PolicyGroup, TopicPolicyGroup
+from magnetar.deploy.admin_shared import (
+    DEFAULT_ADMIN_URL,
+    JsonOption,
+    NamespaceArgument,
+    TopicArgument,
+    UrlOption,
+    YesOption,
+    broker_client,
+    confirm,
+    path_of_namespace,
+    path_of_topic,
+)
+from magnetar.deploy.cli_policies import PolicyGroup, TopicPolicyGroup
 from magnetar.deploy.cli_resources import add_resources
 from magnetar.deploy.cli_scalable import scalable_topics
 from magnetar.deploy.cli_schemas import schemas
@@ -21,9 +32,7 @@ from magnetar.deploy.cli_tokens import tokens
 from magnetar.deploy.cli_topics import add_commands
 from magnetar.deploy.cli_transactions import transactions
 from magnetar.deploy.errors import SettingsError
-
-if TYPE_CHECKING:
-    from magnetar.deploy.admin_client import AdminClient
+from magnetar.deploy.printing import print_json, print_pairs, say
 
 admin = typer.Typer(
     no_args_is_help=True, help="Manage brokers, namespaces, topics and re-replication."
@@ -53,21 +62,6 @@ admin.add_typer(recovery, name="recovery")
 admin.add_typer(bookies, name="bookies")
 admin.add_typer(tokens, name="tokens")
 
-UrlOption = Annotated[
-    str,
-    typer.Option(
-        "--admin-url",
-        envvar="MAGNETAR_ADMIN_URL",
-        metavar="URL",
-        help="HTTP address of one broker or, separated by commas, several.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-TopicArgument = Annotated[
-    str, typer.Argument(help="Topic: a short name, or persistent://tenant/namespace/name.")
-]
-NamespaceArgument = Annotated[str, typer.Argument(help="Namespace, as tenant/namespace.")]
 BundleOption = Annotated[
     str,
     typer.Option("--bundle", metavar="RANGE", help="Only this bundle, as 0x00000000_0x40000000."),
@@ -91,21 +85,21 @@ def lookup(
 
     path = f"/lookup/v2/topic/{admin_client.topic_path(admin_client.topic_argument(topic))}"
     query = {"listenerName": listener} if listener else {}
-    client = _client(url)
+    client = broker_client(url)
     found = client.get(path, query)
     bundle = client.get(f"{path}/bundle")
     if as_json:
-        _print_json({**found, "bundle": bundle})
+        print_json({**found, "bundle": bundle})
     else:
-        _print_pairs({"broker": found["brokerUrl"], "http": found["httpUrl"], "bundle": bundle})
+        print_pairs({"broker": found["brokerUrl"], "http": found["httpUrl"], "bundle": bundle})
 
 
 @brokers.command("list")
 def list_brokers(as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print the registered brokers with their last reported load."""
-    found = _client(url).get("/magnetar/v1/brokers")
+    found = broker_client(url).get("/magnetar/v1/brokers")
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     _print_table(
         ("broker", "address", "bundles", "topics", "connections", "cpu %", "role"),
@@ -142,11 +136,11 @@ def _roles(broker: dict[str, Any]) -> Iterable[str]:
 @brokers.command()
 def leader(as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print the leader, which assigns bundles to brokers."""
-    found = _client(url).get("/admin/v2/brokers/leaderBroker")
+    found = broker_client(url).get("/admin/v2/brokers/leaderBroker")
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
-        _print_pairs({"leader": found["brokerId"], "http": found["serviceUrl"]})
+        print_pairs({"leader": found["brokerId"], "http": found["serviceUrl"]})
 
 
 @namespaces.command()
@@ -157,9 +151,9 @@ def bundles(
     from magnetar.deploy import admin_client
 
     path = f"/magnetar/v1/namespaces/{admin_client.namespace_argument(namespace)}/bundles"
-    found = _client(url).get(path)
+    found = broker_client(url).get(path)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     _print_table(
         ("bundle", "broker", "topics", "producers", "consumers", "msg/s in", "msg/s out"),
@@ -191,15 +185,13 @@ def unload_namespace(
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
     """Unload all bundles of a namespace, or one. Clients reconnect to the new owner."""
-    from magnetar.deploy import admin_client
-
-    path = f"/admin/v2/namespaces/{admin_client.namespace_argument(namespace)}"
+    path = path_of_namespace(namespace)
     if destination and not bundle:
         raise SettingsError("--destination needs --bundle: it moves a single bundle")
     what = f"bundle {bundle} of {namespace}" if bundle else f"every bundle of {namespace}"
-    _confirm(f"Unload {what}? Its clients are interrupted for a moment.", yes=yes)
+    confirm(f"Unload {what}? Its clients are interrupted for a moment.", yes=yes)
     query = {"destinationBroker": destination} if destination else {}
-    _client(url).put(f"{path}/{bundle}/unload" if bundle else f"{path}/unload", query)
+    broker_client(url).put(f"{path}/{bundle}/unload" if bundle else f"{path}/unload", query)
 
 
 @namespaces.command("split-bundle")
@@ -227,8 +219,6 @@ def split_bundle(
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
     """Split a bundle. Clients are interrupted only with --unload."""
-    from magnetar.deploy import admin_client
-
     algorithms = {
         "range": "range_equally_divide",
         "topics": "topic_count_equally_divide",
@@ -236,17 +226,17 @@ def split_bundle(
     }
     if algorithm not in algorithms:
         raise SettingsError(f"bad --by {algorithm!r}: give range, topics or load")
-    path = f"/admin/v2/namespaces/{admin_client.namespace_argument(namespace)}/{bundle}/split"
+    path = f"{path_of_namespace(namespace)}/{bundle}/split"
     question = f"Split bundle {bundle} of {namespace}? Bundles are never merged again."
     if unload:
         question += " Its clients are interrupted for a moment."
-    _confirm(question, yes=yes)
+    confirm(question, yes=yes)
     query = {
         "splitAlgorithmName": algorithms[algorithm],
         "unload": "true" if unload else "false",
     }
     points = [_hash(each) for each in at or ()]
-    _client(url).put(path, query, points or None)
+    broker_client(url).put(path, query, points or None)
 
 
 def _hash(text: str) -> int:
@@ -267,12 +257,12 @@ def list_topics(
     from magnetar.deploy import admin_client
 
     path = f"/admin/v2/persistent/{admin_client.namespace_argument(namespace)}"
-    found = _client(url).get(path, {"bundle": bundle} if bundle else {})
+    found = broker_client(url).get(path, {"bundle": bundle} if bundle else {})
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         for name in found:
-            sys.stdout.write(f"{name}\n")
+            say(name)
 
 
 @topics.command("stats")
@@ -281,14 +271,11 @@ def topic_stats(
 ) -> None:
     """Print the statistics of a topic, why a subscription delivers nothing, and why a cluster gets
     no copies."""
-    from magnetar.deploy import admin_client
-
-    name = admin_client.topic_path(admin_client.topic_argument(topic))
-    found = _client(url).get(f"/admin/v2/{name}/stats")
+    found = broker_client(url).get(f"{path_of_topic(topic)}/stats")
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
-    _print_pairs(
+    print_pairs(
         {
             "broker": found["ownerBroker"],
             "messages in": str(found["msgInCounter"]),
@@ -340,10 +327,7 @@ def _messages_of(subscription: Mapping[str, Any]) -> str:
 @topics.command("compact")
 def compact_topic(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Start a compaction: readers of the compacted view get the newest message of each key."""
-    from magnetar.deploy import admin_client
-
-    name = admin_client.topic_path(admin_client.topic_argument(topic))
-    _client(url).put(f"/admin/v2/{name}/compaction")
+    broker_client(url).put(f"{path_of_topic(topic)}/compaction")
 
 
 @topics.command("compaction-status")
@@ -351,14 +335,11 @@ def compaction_status(
     topic: TopicArgument, as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
     """Print the state of the last compaction."""
-    from magnetar.deploy import admin_client
-
-    name = admin_client.topic_path(admin_client.topic_argument(topic))
-    found = _client(url).get(f"/admin/v2/{name}/compaction")
+    found = broker_client(url).get(f"{path_of_topic(topic)}/compaction")
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
-        _print_pairs({"status": found["status"], "last error": found["lastError"] or "-"})
+        print_pairs({"status": found["status"], "last error": found["lastError"] or "-"})
 
 
 @topics.command("unload")
@@ -369,37 +350,8 @@ def unload_topic(
     from magnetar.deploy import admin_client
 
     name = admin_client.topic_argument(topic)
-    _confirm(f"Unload {name}? Its clients are interrupted for a moment.", yes=yes)
-    _client(url).put(f"/admin/v2/{admin_client.topic_path(name)}/unload")
-
-
-def _client(url: str) -> "AdminClient":
-    from magnetar.deploy.admin_client import AdminClient
-
-    return AdminClient(url)
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    """Ask before clients are interrupted.
-
-    Raises:
-        SettingsError: there is nobody to ask.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise SettingsError(f"{question} No terminal to ask on: give --yes")
-    typer.confirm(question, abort=True)
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.write(f"{json.dumps(value)}\n")
-
-
-def _print_pairs(pairs: dict[str, str]) -> None:
-    width = max(map(len, pairs)) + 2
-    for name, value in pairs.items():
-        sys.stdout.write(f"{name:<{width}}{value}\n")
+    confirm(f"Unload {name}? Its clients are interrupted for a moment.", yes=yes)
+    broker_client(url).put(f"/admin/v2/{admin_client.topic_path(name)}/unload")
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -419,7 +371,4 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 @topic_policies.command("remove-all")
 def remove_topic_policies(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Remove all policies that a topic has of its own."""
-    from magnetar.deploy import admin_client
-
-    name = admin_client.topic_path(admin_client.topic_argument(topic))
-    _client(url).change("DELETE", f"/admin/v2/{name}/policies")
+    broker_client(url).change("DELETE", f"{path_of_topic(topic)}/policies")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from magnetar.deploy.cli_admin import UrlOption as AdminUrlOption
-from magnetar.deploy.cli_policies import DEFAULT_ADMIN_URL
+from magnetar.deploy.admin_shared import DEFAULT_ADMIN_URL, AdminUrlOption, YesOption
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import ConfigOption, sources_of
 
@@ -57,7 +56,6 @@ TopicOption = Annotated[
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the backup.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @backup.command()

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from magnetar.deploy.admin_shared import JsonOption
 from magnetar.deploy.errors import SettingsError
 
 context = typer.Typer(
@@ -16,7 +17,6 @@ context = typer.Typer(
 )
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the context.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @context.command("list")

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from magnetar.deploy.cli_topics import DEFAULT_ADMIN_URL
-from magnetar.deploy.cli_topics import UrlOption as AdminUrlOption
+from magnetar.deploy.admin_shared import DEFAULT_ADMIN_URL, AdminUrlOption
 from magnetar.deploy.options import DEFAULT_URL, UrlOption
 
 

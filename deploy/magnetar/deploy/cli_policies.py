@@ -8,7 +8,6 @@ Pulsar's HTTP interface. Each command is made when it is used.
 
 import inspect
 import json
-import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -16,6 +15,13 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from magnetar.deploy.admin_shared import (
+    DEFAULT_ADMIN_URL,
+    UrlOption,
+    broker_client,
+    path_of_namespace,
+    path_of_topic,
+)
 from magnetar.deploy.errors import SettingsError
 from magnetar.deploy.policy_rows import (
     BACKLOG_QUOTA,
@@ -26,21 +32,11 @@ from magnetar.deploy.policy_rows import (
     value_help,
     value_of,
 )
-
-DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
+from magnetar.deploy.printing import say
 
 _VERBS = ("get", "set", "remove")
 _QUOTA_TYPE = "destination_storage"
 
-_Url = Annotated[
-    str,
-    typer.Option(
-        "--admin-url",
-        envvar="MAGNETAR_ADMIN_URL",
-        metavar="URL",
-        help="HTTP address of one broker or, separated by commas, several.",
-    ),
-]
 _Applied = Annotated[
     bool,
     typer.Option(
@@ -120,7 +116,7 @@ def _function(kind: Kind, verb: str, row: Row) -> Callable[..., None]:
         ("target", _Namespace if kind == "namespace" else _Topic, inspect.Parameter.empty)
     ]
     parameters += _parameters_of(kind, verb, row)
-    parameters.append(("url", _Url, DEFAULT_ADMIN_URL))
+    parameters.append(("url", UrlOption, DEFAULT_ADMIN_URL))
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # typer reads it
         [
             inspect.Parameter(
@@ -166,23 +162,17 @@ def _python_name(name: str) -> str:
 
 
 def _run(kind: Kind, verb: str, row: Row, values: Mapping[str, Any]) -> None:
-    from magnetar.deploy import admin_client
-
-    target = values["target"]
-    if kind == "namespace":
-        path = f"/admin/v2/namespaces/{admin_client.namespace_argument(target)}"
-    else:
-        path = f"/admin/v2/{admin_client.topic_path(admin_client.topic_argument(target))}"
+    path = (path_of_namespace if kind == "namespace" else path_of_topic)(values["target"])
     if row is BACKLOG_QUOTA:
         path += "/backlogQuotaMap" if verb == "get" else "/backlogQuota"
     else:
         path += f"/{row.path(kind)}"
     body = _body(row, values) if verb == "set" else None
-    client = admin_client.AdminClient(values["url"])
+    client = broker_client(values["url"])
     query = {"backlogQuotaType": values["quota_type"]} if "quota_type" in values else {}
     if verb == "get":
         found = client.get(path, {"applied": "true"} if values.get("applied") else {})
-        sys.stdout.write("not set\n" if found == "" else f"{json.dumps(found)}\n")
+        say("not set" if found == "" else json.dumps(found))
     elif verb == "remove":
         client.change("DELETE", path, query)
     elif kind == "topic" and row.topic_query:

@@ -6,21 +6,33 @@ something is lost. What comes back is shown for people, or as it came with `--js
 
 import inspect
 import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
 
-from magnetar.deploy.cli_topics import DEFAULT_ADMIN_URL, UrlOption, YesOption, confirm
+from magnetar.deploy.admin_shared import (
+    DEFAULT_ADMIN_URL,
+    AdminUrlOption,
+    JsonOption,
+    UrlOption,
+    YesOption,
+    broker_client,
+    confirm,
+)
+from magnetar.deploy.cli_tools import FormatOption, RawOption, shown_by
+from magnetar.deploy.cli_tools import JsonOption as MessageJsonOption
 from magnetar.deploy.errors import SettingsError
+from magnetar.deploy.options import parse_properties
+from magnetar.deploy.printing import print_json, print_pairs, say
 from magnetar.deploy.quantities import duration_ms, moment_ms, parse_duration_ms
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the JSON of the response.")]
+if TYPE_CHECKING:
+    from magnetar.deploy.admin_client import AdminClient
 
 Kind = Literal["text", "number", "flag", "switch", "pairs", "names", "json"]
 """`flag`: it is sent if it is given. `switch`: it can be given as --no-NAME as well."""
@@ -32,6 +44,7 @@ _HELP = {
     "cluster": "Name of the cluster.",
     "role": "Name of the role.",
     "key": "Name of the property.",
+    "number": "Counted from 1, the oldest.",
     "seconds": "A duration, as 90s, 15m or 3d; or a number of seconds.",
     "timestamp": "A time: 1h (ago), 2026-11-26T23:00, or ms since 1970.",
 }
@@ -84,6 +97,10 @@ class Command:
     """The question before it is done, with the arguments in it; empty: none."""
     shows: bool = False
     """The command prints the answer."""
+    shows_messages: bool = False
+    """The answer is an entry: the command prints its messages as `magnetar read` does."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Of arguments that may be left out."""
     body: Callable[[Mapping[str, Any]], object] | None = None
     """Makes the body out of all values, where fields do not do."""
     merges: bool = False
@@ -109,6 +126,7 @@ def _function(command: Command) -> Callable[..., None]:
             _python_name(name),
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
             annotation=Annotated[str, typer.Argument(help=_HELP.get(name), metavar=name.upper())],
+            default=command.defaults.get(name, inspect.Parameter.empty),
         )
         for name in command.arguments
     ]
@@ -124,7 +142,12 @@ def _function(command: Command) -> Callable[..., None]:
         options.append(("yes", YesOption, False))
     if command.shows:
         options.append(("as_json", JsonOption, False))
-    options.append(("url", UrlOption, DEFAULT_ADMIN_URL))
+    if command.shows_messages:
+        options.append(("as_json", MessageJsonOption, False))
+        options.append(("raw", RawOption, False))
+        options.append(("text_format", FormatOption, ""))
+    is_url_taken = any(each.also == "url" for each in command.options)
+    options.append(("url", AdminUrlOption if is_url_taken else UrlOption, DEFAULT_ADMIN_URL))
     parameters += [
         inspect.Parameter(
             _python_name(name),
@@ -152,8 +175,6 @@ def _python_name(name: str) -> str:
 
 
 def _run(command: Command, values: Mapping[str, Any]) -> None:
-    from magnetar.deploy.admin_client import AdminClient
-
     values = {name: _checked(name, value) for name, value in values.items()}
     path = _path_of(command, values)
     query, fields, whole = {}, {}, None
@@ -171,12 +192,27 @@ def _run(command: Command, values: Mapping[str, Any]) -> None:
     if command.asks:
         shown = {name: _for_people(name, value) for name, value in values.items()}
         confirm(command.asks.format(**shown), yes=values["yes"])
-    client = AdminClient(values["url"])
+    client = broker_client(values["url"])
+    if command.shows_messages:
+        _show_messages(client, path, query, values)
+        return
     if command.merges:
         body = {**client.get(path), **fields}
     found = client.ask(command.method, path, query, body)
     if command.shows:
         show(found, as_json=values["as_json"])
+
+
+def _show_messages(
+    client: "AdminClient", path: str, query: dict[str, str], values: Mapping[str, Any]
+) -> None:
+    from magnetar.deploy.admin_client import topic_argument
+    from magnetar.deploy.peeking import show_entry
+
+    shown = shown_by(
+        as_json=values["as_json"], raw=values["raw"], text_format=values["text_format"]
+    )
+    show_entry(topic_argument(values["topic"]), client.fetch(path, query), shown)
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -230,7 +266,7 @@ def _value_of(option: Option, value: Any) -> Any:
         names = [each.strip() for each in value.split(",") if each.strip()]
         return names if names or option.is_required else None
     if option.kind == "pairs":
-        return _pairs(value) if value else None
+        return parse_properties(value) if value else None
     if option.kind == "json":
         return _json(option, value) if value else None
     if option.kind == "flag":
@@ -238,14 +274,6 @@ def _value_of(option: Option, value: Any) -> Any:
     if option.kind == "switch":
         return value
     return None if value == _default(option) and not option.is_required else value
-
-
-def _pairs(values: Sequence[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in values]
-    for key, separator, _ in pairs:
-        if not key or not separator:
-            raise SettingsError(f"bad property {key!r}: give key=value")
-    return {key: value for key, _, value in pairs}
 
 
 def _json(option: Option, value: str) -> object:
@@ -258,25 +286,20 @@ def _json(option: Option, value: str) -> object:
 def show(found: Any, *, as_json: bool) -> None:
     """Print what came back: JSON, or text for people."""
     if as_json:
-        sys.stdout.write(f"{json.dumps(found)}\n")
+        print_json(found)
     elif isinstance(found, dict):
-        _show_pairs(found)
+        print_pairs({name: _text(value) for name, value in found.items()})
     elif isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
         _show_table(found)
     elif isinstance(found, list):
-        sys.stdout.writelines(f"{_text(each)}\n" for each in found)
+        for each in found:
+            say(_text(each))
     else:
-        sys.stdout.write(f"{_text(found) if found != '' else 'not set'}\n")
+        say(_text(found) if found != "" else "not set")
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _show_pairs(found: Mapping[str, Any]) -> None:
-    width = max(map(len, found), default=0) + 2
-    for name, value in found.items():
-        sys.stdout.write(f"{name:<{width}}{_text(value)}\n")
 
 
 def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -285,4 +308,4 @@ def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+        say("  ".join(cells).rstrip())

@@ -360,23 +360,23 @@ TOPICS = (
             f"{_TOPIC}/messageid/{{timestamp}}",
         )
     ),
-    _lines(
-        (
-            "get-message",
-            "Print the payload of a message.",
-            f"{_TOPIC}/ledger/{{ledger}}/entry/{{entry}}",
-        )
+    Command(
+        "get-message",
+        "Print the messages of an entry: a batch is one.",
+        "GET",
+        f"{_TOPIC}/ledger/{{ledger}}/entry/{{entry}}",
+        shows_messages=True,
     ),
     Command(
         "examine",
-        "Print the payload of a message by its number.",
+        "Print the messages of an entry by its number: a batch is one.",
         "GET",
         f"{_TOPIC}/examinemessage",
         (
             Option("initial", "Count from `earliest` or `latest`.", query="initialPosition"),
-            Option("number", "Number of the message, from 1.", "number", query="messagePosition"),
+            Option("number", "Number of the entry, from 1.", "number", query="messagePosition"),
         ),
-        shows=True,
+        shows_messages=True,
     ),
     _lines(("permissions", "Print the permissions of each role.", f"{_TOPIC}/permissions")),
     Command(
@@ -528,12 +528,13 @@ SUBSCRIPTIONS = (
         f"{_SUBSCRIPTION}/resetcursor/{{timestamp}}",
         asks="Reset {subscription} of {topic} to {timestamp}?",
     ),
-    _lines(
-        (
-            "peek",
-            "Print the payload of the n-th unacknowledged message.",
-            f"{_SUBSCRIPTION}/position/{{number}}",
-        )
+    Command(
+        "peek",
+        "Print the messages of the oldest unacknowledged entry, or the n-th: a batch is one.",
+        "GET",
+        f"{_SUBSCRIPTION}/position/{{number}}",
+        defaults={"number": "1"},
+        shows_messages=True,
     ),
     Command(
         "analyze-backlog",

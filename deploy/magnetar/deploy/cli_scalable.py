@@ -1,20 +1,28 @@
 """The commands of `magnetar admin scalable-topics`: make, show, split, merge, scale and delete."""
 
 import json
-import sys
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from magnetar.deploy.cli_topics import DEFAULT_ADMIN_URL, UrlOption, YesOption, confirm
+from magnetar.deploy.admin_shared import (
+    DEFAULT_ADMIN_URL,
+    JsonOption,
+    NamespaceArgument,
+    UrlOption,
+    YesOption,
+    broker_client,
+    confirm,
+)
 from magnetar.deploy.errors import SettingsError
+from magnetar.deploy.options import parse_properties
+from magnetar.deploy.printing import print_json, say
 
 scalable_topics = typer.Typer(
     no_args_is_help=True, help="Manage scalable topics (topic://…), their segments and layouts."
 )
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the JSON of the response.")]
 ScalableArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="A short name, or topic://tenant/namespace/name.")
 ]
@@ -36,20 +44,21 @@ def create(
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
     """Create a scalable topic."""
-    pairs = dict(_pair(each) for each in properties or ())
-    _ask(url, "PUT", _path_of(topic), {"numInitialSegments": str(segments)}, pairs or None)
+    pairs = parse_properties(properties or ())
+    broker_client(url).ask(
+        "PUT", _path_of(topic), {"numInitialSegments": str(segments)}, pairs or None
+    )
 
 
 @scalable_topics.command("list")
-def list_topics(
-    namespace: Annotated[str, typer.Argument(help="Namespace, as tenant/namespace.")],
-    url: UrlOption = DEFAULT_ADMIN_URL,
-) -> None:
+def list_topics(namespace: NamespaceArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print the scalable topics of a namespace."""
     from magnetar.deploy import admin_client
 
-    for name in _ask(url, "GET", f"{_PREFIX}/{admin_client.namespace_argument(namespace)}"):
-        _say(name)
+    for name in broker_client(url).ask(
+        "GET", f"{_PREFIX}/{admin_client.namespace_argument(namespace)}"
+    ):
+        say(name)
 
 
 @scalable_topics.command("get-metadata")
@@ -57,15 +66,15 @@ def show(
     topic: ScalableArgument, as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
     """Print the layout of a topic: its segments, and which were split or merged."""
-    found = _ask(url, "GET", _path_of(topic))
+    found = broker_client(url).ask("GET", _path_of(topic))
     if as_json:
-        _say(json.dumps(found, indent=2))
+        print_json(found, indent=2)
         return
-    _say(f"epoch {found['epoch']}")
-    _say(f"{'id':>6}  {'hashes':<9}  {'state':<6}  {'parents':<12}  children")
+    say(f"epoch {found['epoch']}")
+    say(f"{'id':>6}  {'hashes':<9}  {'state':<6}  {'parents':<12}  children")
     for each in found["segments"].values():
         hashes = each["hashRange"]
-        _say(
+        say(
             f"{each['segmentId']:>6}  {hashes['start']:04x}-{hashes['end']:04x}  "
             f"{each['state']:<6}  {_ids(each['parentIds']):<12}  {_ids(each['childIds'])}"
         )
@@ -74,7 +83,7 @@ def show(
 @scalable_topics.command("stats")
 def stats(topic: ScalableArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print the statistics of a topic and of its segments as JSON."""
-    _say(json.dumps(_ask(url, "GET", f"{_path_of(topic)}/stats"), indent=2))
+    print_json(broker_client(url).ask("GET", f"{_path_of(topic)}/stats"), indent=2)
 
 
 @scalable_topics.command("split-segment")
@@ -89,7 +98,7 @@ def split(
 ) -> None:
     """Split a segment in two: in the middle, or at a hash."""
     query = {} if at is None else {"at": str(at)}
-    _ask(url, "POST", f"{_path_of(topic)}/split/{segment}", query)
+    broker_client(url).ask("POST", f"{_path_of(topic)}/split/{segment}", query)
 
 
 @scalable_topics.command("merge-segments")
@@ -100,7 +109,7 @@ def merge(
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
     """Merge two neighbouring segments."""
-    _ask(url, "POST", f"{_path_of(topic)}/merge/{one}/{other}")
+    broker_client(url).ask("POST", f"{_path_of(topic)}/merge/{one}/{other}")
 
 
 @scalable_topics.command("migrate")
@@ -115,7 +124,7 @@ def migrate(
 ) -> None:
     """Make a scalable topic of a plain or partitioned one. There is no way back."""
     confirm(f"Make {topic} scalable? Only clients of Pulsar 5 can publish to it then.", yes=yes)
-    _ask(url, "POST", f"{_path_of(topic)}/migrate", {"force": "true"} if force else {})
+    broker_client(url).ask("POST", f"{_path_of(topic)}/migrate", {"force": "true"} if force else {})
 
 
 SubscriptionOption = Annotated[
@@ -134,7 +143,7 @@ def seek(
 ) -> None:
     """Have a subscription go on, in all segments, at what was published from a time on."""
     path = f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}/seek"
-    _ask(url, "POST", path, {"timestamp": str(time_ms)})
+    broker_client(url).ask("POST", path, {"timestamp": str(time_ms)})
 
 
 @scalable_topics.command("clear-backlog")
@@ -143,7 +152,7 @@ def clear_backlog(
 ) -> None:
     """Forget the backlog of a subscription in all segments."""
     path = f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}/skip-all"
-    _ask(url, "POST", path)
+    broker_client(url).ask("POST", path)
 
 
 @scalable_topics.command("create-subscription")
@@ -151,7 +160,7 @@ def create_subscription(
     topic: ScalableArgument, subscription: SubscriptionOption, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
     """Make a subscription at the present end of all segments."""
-    _ask(url, "PUT", f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}")
+    broker_client(url).ask("PUT", f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}")
 
 
 @scalable_topics.command("delete-subscription")
@@ -165,14 +174,14 @@ def delete_subscription(
 ) -> None:
     """Delete a subscription in all segments."""
     path = f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}"
-    _ask(url, "DELETE", path, {"force": "true"} if force else {})
+    broker_client(url).ask("DELETE", path, {"force": "true"} if force else {})
 
 
 @scalable_topics.command("get-auto-scale-policy")
 def get_auto_scale(topic: ScalableArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print how load splits and merges a topic, where it overrides its namespace."""
-    found = _ask(url, "GET", f"{_path_of(topic)}/autoScalePolicy")
-    _say(json.dumps(found or {}, indent=2))
+    found = broker_client(url).ask("GET", f"{_path_of(topic)}/autoScalePolicy")
+    print_json(found or {}, indent=2)
 
 
 @scalable_topics.command("set-auto-scale-policy")
@@ -191,13 +200,13 @@ def set_auto_scale(
         body = json.loads(policy)
     except ValueError as error:
         raise SettingsError(f"bad policy {policy!r}: give an object as JSON") from error
-    _ask(url, "POST", f"{_path_of(topic)}/autoScalePolicy", body=body)
+    broker_client(url).ask("POST", f"{_path_of(topic)}/autoScalePolicy", body=body)
 
 
 @scalable_topics.command("remove-auto-scale-policy")
 def remove_auto_scale(topic: ScalableArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Have load split and merge a topic as its namespace says."""
-    _ask(url, "DELETE", f"{_path_of(topic)}/autoScalePolicy")
+    broker_client(url).ask("DELETE", f"{_path_of(topic)}/autoScalePolicy")
 
 
 @scalable_topics.command("delete")
@@ -211,7 +220,7 @@ def delete(
 ) -> None:
     """Delete a scalable topic with its messages."""
     confirm(f"Delete {topic} and all its messages?", yes=yes)
-    _ask(url, "DELETE", _path_of(topic), {"force": "true"} if force else {})
+    broker_client(url).ask("DELETE", _path_of(topic), {"force": "true"} if force else {})
 
 
 def _path_of(topic: str) -> str:
@@ -227,24 +236,5 @@ def _path_of(topic: str) -> str:
     return f"{_PREFIX}/{rest}"
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        raise SettingsError(f"bad property {text!r}: give KEY=VALUE")
-    return key, value
-
-
 def _ids(ids: list[int]) -> str:
     return ",".join(map(str, ids)) or "-"
-
-
-def _ask(
-    url: str, method: str, path: str, query: dict[str, str] | None = None, body: object = None
-) -> Any:
-    from magnetar.deploy.admin_client import AdminClient
-
-    return AdminClient(url).ask(method, path, query, body)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")

@@ -1,24 +1,24 @@
 """The commands of `magnetar admin schemas`: look at schemas, register and delete them."""
 
 import json
-import sys
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
-from magnetar.deploy.cli_topics import (
+from magnetar.deploy.admin_shared import (
     DEFAULT_ADMIN_URL,
+    JsonOption,
     TopicArgument,
     UrlOption,
     YesOption,
+    broker_client,
     confirm,
 )
 from magnetar.deploy.errors import SettingsError
+from magnetar.deploy.printing import print_json, say, time_in_words
 
 schemas = typer.Typer(no_args_is_help=True, help="Show, register and delete schemas of topics.")
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 FileOption = Annotated[
     typer.FileText,
     typer.Option(
@@ -42,12 +42,12 @@ def get_schema(
     """Print the schema of a topic."""
     found = _ask(url, "GET", topic, "schema" if version < 0 else f"schema/{version}")
     if as_json:
-        _print_json(found)
+        print_json(found, indent=2)
         return
     for name in ("version", "type", "timestamp", "properties"):
-        value = _time(found[name]) if name == "timestamp" else found[name]
-        _say(f"{name:<10}  {json.dumps(value) if isinstance(value, dict) else value}")
-    _say(f"{'schema':<10}  {found['data']}")
+        value = time_in_words(found[name]) if name == "timestamp" else found[name]
+        say(f"{name:<10}  {json.dumps(value) if isinstance(value, dict) else value}")
+    say(f"{'schema':<10}  {found['data']}")
 
 
 @schemas.command("list")
@@ -57,31 +57,31 @@ def list_schemas(
     """Print all versions of a topic's schema, oldest first."""
     found = _ask(url, "GET", topic, "schemas")["getSchemaResponses"]
     if as_json:
-        _print_json(found)
+        print_json(found, indent=2)
         return
-    _say(f"{'version':>7}  {'type':<15}  {'registered':<25}  bytes")
+    say(f"{'version':>7}  {'type':<15}  {'registered':<25}  bytes")
     for each in found:
         size = len(each["data"].encode())
-        time = _time(each["timestamp"])
-        _say(f"{each['version']:>7}  {each['type']:<15}  {time:<25}  {size}")
+        time = time_in_words(each["timestamp"])
+        say(f"{each['version']:>7}  {each['type']:<15}  {time:<25}  {size}")
 
 
 @schemas.command("metadata")
 def metadata(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print the ledger of each version as JSON."""
-    _print_json(_ask(url, "GET", topic, "metadata"))
+    print_json(_ask(url, "GET", topic, "metadata"), indent=2)
 
 
 @schemas.command("upload")
 def upload(topic: TopicArgument, file: FileOption, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Register a schema and print its version. It must be compatible with earlier versions."""
-    _say(str(_ask(url, "POST", topic, "schema", _read(file))["version"]["version"]))
+    say(str(_ask(url, "POST", topic, "schema", _read(file))["version"]["version"]))
 
 
 @schemas.command("version")
 def version_of(topic: TopicArgument, file: FileOption, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print the version that a schema has on a topic."""
-    _say(str(_ask(url, "POST", topic, "version", _read(file))["version"]))
+    say(str(_ask(url, "POST", topic, "version", _read(file))["version"]))
 
 
 @schemas.command("compatibility")
@@ -94,10 +94,10 @@ def compatibility(
     """Print whether a schema is compatible; end with status 1 if not."""
     found = _ask(url, "POST", topic, "compatibility", _read(file))
     if as_json:
-        _print_json(found)
+        print_json(found, indent=2)
     else:
         fits = "compatible" if found["compatibility"] else "not compatible"
-        _say(f"{fits} by strategy {found['schemaCompatibilityStrategy']}")
+        say(f"{fits} by strategy {found['schemaCompatibilityStrategy']}")
     if not found["compatibility"]:
         raise typer.Exit(1)
 
@@ -116,7 +116,7 @@ def delete(
     what = "with all versions? Messages become unreadable." if force else "?"
     confirm(f"Delete the schema of {topic}{' ' if force else ''}{what}", yes=yes)
     found = _ask(url, "DELETE", topic, "schema?force=true" if force else "schema")
-    _say(str(found["version"]))
+    say(str(found["version"]))
 
 
 def _ask(url: str, method: str, topic: str, action: str, body: object = None) -> Any:
@@ -124,7 +124,7 @@ def _ask(url: str, method: str, topic: str, action: str, body: object = None) ->
 
     name = admin_client.topic_path(admin_client.topic_argument(topic)).partition("/")[2]
     path = f"/admin/v2/schemas/{name}/{action}"
-    return admin_client.AdminClient(url).ask(method, path, body=body)
+    return broker_client(url).ask(method, path, body=body)
 
 
 def _read(file: typer.FileText) -> object:
@@ -141,15 +141,3 @@ def _read(file: typer.FileText) -> object:
             f'{file.name} is not a JSON object: give {{"type": ..., "schema": ...}}'
         )
     return found
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
-
-
-def _print_json(value: object) -> None:
-    _say(json.dumps(value, indent=2))
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")

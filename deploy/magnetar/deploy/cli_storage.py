@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from magnetar.deploy.admin_shared import JsonOption, YesOption
 from magnetar.deploy.errors import SettingsError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 
@@ -31,8 +32,6 @@ MetadataOption = Annotated[
         help="Metadata store: zk://host:port[,host:port]/path or embedded:PATH.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 LedgerMetadataOption = Annotated[
     str,
     typer.Option(

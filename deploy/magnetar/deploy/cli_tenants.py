@@ -1,17 +1,23 @@
 """The commands that manage tenants and namespaces: admin tenants, admin namespaces."""
 
-import json
-import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from magnetar.deploy.cli_topics import DEFAULT_ADMIN_URL, UrlOption, YesOption, confirm
+from magnetar.deploy.admin_shared import (
+    DEFAULT_ADMIN_URL,
+    NamespaceArgument,
+    UrlOption,
+    YesOption,
+    broker_client,
+    confirm,
+    path_of_namespace,
+)
+from magnetar.deploy.printing import print_json, say
 
 tenants = typer.Typer(no_args_is_help=True, help="Create, list and delete tenants.")
 
 TenantArgument = Annotated[str, typer.Argument(help="Name of the tenant.")]
-NamespaceArgument = Annotated[str, typer.Argument(help="Namespace, as tenant/namespace.")]
 ForceOption = Annotated[
     bool,
     typer.Option("--force", help="Also delete everything in it, if the brokers allow it."),
@@ -32,13 +38,14 @@ ClustersOption = Annotated[
 @tenants.command("list")
 def list_tenants(url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print the names of all tenants."""
-    _print_lines(_client(url).get("/admin/v2/tenants"))
+    for name in broker_client(url).get("/admin/v2/tenants"):
+        say(name)
 
 
 @tenants.command("get")
 def get_tenant(tenant: TenantArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print one tenant as JSON."""
-    _print_json(_client(url).get(f"/admin/v2/tenants/{_quoted(tenant)}"))
+    print_json(broker_client(url).get(f"/admin/v2/tenants/{_quoted(tenant)}"))
 
 
 @tenants.command("create")
@@ -64,7 +71,7 @@ def update_tenant(
 
 
 def _put_tenant(method: str, tenant: str, roles: str, clusters: str, url: str) -> None:
-    client = _client(url)
+    client = broker_client(url)
     allowed = _parts(clusters) or client.get("/admin/v2/clusters")
     info = {"adminRoles": _parts(roles), "allowedClusters": allowed}
     client.change(method, f"/admin/v2/tenants/{_quoted(tenant)}", body=info)
@@ -79,17 +86,18 @@ def delete_tenant(
 ) -> None:
     """Delete a tenant. Without --force it must have no namespaces."""
     confirm(f"Delete tenant {tenant}{' with all its topics' if force else ''}?", yes=yes)
-    _client(url).change("DELETE", f"/admin/v2/tenants/{_quoted(tenant)}", _force(force))
+    broker_client(url).change("DELETE", f"/admin/v2/tenants/{_quoted(tenant)}", _force(force))
 
 
 def list_namespaces(tenant: TenantArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print the namespaces of a tenant."""
-    _print_lines(_client(url).get(f"/admin/v2/namespaces/{_quoted(tenant)}"))
+    for name in broker_client(url).get(f"/admin/v2/namespaces/{_quoted(tenant)}"):
+        say(name)
 
 
 def show_policies(namespace: NamespaceArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print the policies of a namespace as JSON."""
-    _print_json(_client(url).get(_namespace_path(namespace)))
+    print_json(broker_client(url).get(path_of_namespace(namespace)))
 
 
 def create_namespace(
@@ -101,7 +109,7 @@ def create_namespace(
 ) -> None:
     """Create a namespace."""
     body = {"bundles": {"numBundles": bundles}} if bundles else None
-    _client(url).change("PUT", _namespace_path(namespace), body=body)
+    broker_client(url).change("PUT", path_of_namespace(namespace), body=body)
 
 
 def delete_namespace(
@@ -112,7 +120,7 @@ def delete_namespace(
 ) -> None:
     """Delete a namespace. Without --force it must be empty."""
     confirm(f"Delete namespace {namespace}{' with all its topics' if force else ''}?", yes=yes)
-    _client(url).change("DELETE", _namespace_path(namespace), _force(force))
+    broker_client(url).change("DELETE", path_of_namespace(namespace), _force(force))
 
 
 def add_to(namespaces: typer.Typer) -> None:
@@ -123,22 +131,10 @@ def add_to(namespaces: typer.Typer) -> None:
     namespaces.command("delete")(delete_namespace)
 
 
-def _client(url: str) -> Any:
-    from magnetar.deploy.admin_client import AdminClient
-
-    return AdminClient(url)
-
-
 def _quoted(name: str) -> str:
     from urllib.parse import quote
 
     return quote(name, safe="")
-
-
-def _namespace_path(namespace: str) -> str:
-    from magnetar.deploy.admin_client import namespace_argument
-
-    return f"/admin/v2/namespaces/{namespace_argument(namespace)}"
 
 
 def _force(force: bool) -> dict[str, str]:
@@ -147,11 +143,3 @@ def _force(force: bool) -> dict[str, str]:
 
 def _parts(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
-
-
-def _print_lines(values: list[str]) -> None:
-    sys.stdout.writelines(f"{value}\n" for value in values)
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.write(f"{json.dumps(value)}\n")

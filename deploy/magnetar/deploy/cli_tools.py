@@ -1,14 +1,18 @@
 """The commands that talk to a broker: produce, consume, read, doctor."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from magnetar.deploy.admin_shared import TopicArgument
 from magnetar.deploy.cli_context import context
 from magnetar.deploy.cli_doctor import doctor
 from magnetar.deploy.errors import SettingsError
-from magnetar.deploy.options import DEFAULT_URL, UrlOption
+from magnetar.deploy.options import DEFAULT_URL, UrlOption, parse_properties, text_of
 from magnetar.deploy.quantities import duration_ms
+
+if TYPE_CHECKING:
+    from magnetar.deploy.tools import Shown
 
 CREDENTIALS_EPILOG = (
     "Credentials: MAGNETAR_TOKEN (a token, or file:///PATH), MAGNETAR_BASIC (USER:PASSWORD), "
@@ -24,9 +28,6 @@ def add_tools(app: typer.Typer) -> None:
     app.add_typer(context, name="context", rich_help_panel="Daily tools")
 
 
-TopicArgument = Annotated[
-    str, typer.Argument(help="Topic: a short name, or persistent://tenant/namespace/name.")
-]
 JsonOption = Annotated[
     bool,
     typer.Option(
@@ -42,6 +43,18 @@ AsIsOption = Annotated[
 RawOption = Annotated[
     bool,
     typer.Option("--raw", help="Print the bytes of payloads and nothing else: no ends of lines."),
+]
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        "-F",
+        metavar="TEXT",
+        show_default=False,
+        help="Print each message as this text says: %v value, %k key, %p properties, %p{NAME} one "
+        "of them, %i id, %t topic, %T publish time in ms, %d as a date, %e event time in ms, %%; "
+        r"\n, \t, \0. As '%k %v'.",
+    ),
 ]
 TimeoutOption = Annotated[
     str,
@@ -126,8 +139,8 @@ def produce(
             url=url,
             topic=topic,
             messages=source,
-            key=None if key is None else message_sources.text_of("--key", key),
-            properties=message_sources.parse_properties(properties or []),
+            key=None if key is None else text_of("--key", key),
+            properties=parse_properties(properties or []),
             as_is=as_is,
             is_large=bool(files),
         )
@@ -152,6 +165,7 @@ def consume(
     as_json: JsonOption = False,
     as_is: AsIsOption = False,
     raw: RawOption = False,
+    text_format: FormatOption = "",
     url: UrlOption = DEFAULT_URL,
 ) -> None:
     """Print messages of a subscription and acknowledge them."""
@@ -164,12 +178,13 @@ def consume(
             subscription=subscription,
             kind=kind,
             initial=initial,
-            shown=tools.Shown(
-                count=count,
-                timeout_ms=duration_ms("--timeout", timeout),
+            shown=shown_by(
                 as_json=as_json,
-                as_is=as_is,
                 raw=raw,
+                text_format=text_format,
+                as_is=as_is,
+                count=count,
+                timeout=timeout,
             ),
         )
     )
@@ -198,6 +213,7 @@ def read(
     as_json: JsonOption = False,
     as_is: AsIsOption = False,
     raw: RawOption = False,
+    text_format: FormatOption = "",
     url: UrlOption = DEFAULT_URL,
 ) -> None:
     """Print messages of a topic without a subscription."""
@@ -214,12 +230,40 @@ def read(
             start=start or "earliest",
             last=last,
             follow=follow,
-            shown=tools.Shown(
-                count=count,
-                timeout_ms=duration_ms("--timeout", timeout),
+            shown=shown_by(
                 as_json=as_json,
-                as_is=as_is,
                 raw=raw,
+                text_format=text_format,
+                as_is=as_is,
+                count=count,
+                timeout=timeout,
             ),
         )
+    )
+
+
+def shown_by(
+    *,
+    as_json: bool,
+    raw: bool,
+    text_format: str,
+    as_is: bool = False,
+    count: int = 0,
+    timeout: str = "0",
+) -> "Shown":
+    """How messages are printed, by the options of the commands that print some.
+
+    Raises:
+        SettingsError: a bad option, or options that exclude each other.
+    """
+    from magnetar.deploy.message_format import parse_format
+    from magnetar.deploy.tools import Shown
+
+    return Shown(
+        count=count,
+        timeout_ms=duration_ms("--timeout", timeout),
+        as_json=as_json,
+        as_is=as_is,
+        raw=raw,
+        form=parse_format(text_format) if text_format else None,
     )

@@ -1,27 +1,19 @@
 """The commands of `magnetar admin topics` that make topics, and end them."""
 
-import sys
 from typing import Annotated
 
 import typer
 
-from magnetar.deploy.errors import SettingsError
-
-DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
-
-UrlOption = Annotated[
-    str,
-    typer.Option(
-        "--admin-url",
-        envvar="MAGNETAR_ADMIN_URL",
-        metavar="URL",
-        help="HTTP address of one broker or, separated by commas, several.",
-    ),
-]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-TopicArgument = Annotated[
-    str, typer.Argument(help="Topic: a short name, or persistent://tenant/namespace/name.")
-]
+from magnetar.deploy.admin_shared import (
+    DEFAULT_ADMIN_URL,
+    TopicArgument,
+    UrlOption,
+    YesOption,
+    broker_client,
+    confirm,
+    path_of_topic,
+)
+from magnetar.deploy.printing import say
 
 
 def add_commands(topics: typer.Typer) -> None:
@@ -40,11 +32,11 @@ def create(
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
     """Create a topic."""
-    path = _path_of(topic)
+    path = path_of_topic(topic)
     if count:
-        _change(url, "PUT", f"{path}/partitions", body=count)
+        broker_client(url).change("PUT", f"{path}/partitions", body=count)
     else:
-        _change(url, "PUT", path)
+        broker_client(url).change("PUT", path)
 
 
 def partitions(
@@ -58,12 +50,10 @@ def partitions(
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
     """Print the number of partitions (0: not partitioned), or raise it."""
-    from magnetar.deploy.admin_client import AdminClient
-
-    path = f"{_path_of(topic)}/partitions"
+    path = f"{path_of_topic(topic)}/partitions"
     if grow:
-        _change(url, "POST", path, body=grow)
-    sys.stdout.write(f"{AdminClient(url).get(path)['partitions']}\n")
+        broker_client(url).change("POST", path, body=grow)
+    say(str(broker_client(url).get(path)["partitions"]))
 
 
 def delete(
@@ -76,10 +66,10 @@ def delete(
 ) -> None:
     """Delete a topic with its messages, and all of its partitions."""
     confirm(f"Delete {topic} and all its messages?", yes=yes)
-    path = _path_of(topic)
+    path = path_of_topic(topic)
     if _partitions_of(url, path):
         path += "/partitions"
-    _change(url, "DELETE", path, {"force": "true"} if force else {})
+    broker_client(url).change("DELETE", path, {"force": "true"} if force else {})
 
 
 def terminate(
@@ -87,39 +77,10 @@ def terminate(
 ) -> None:
     """Terminate a topic: publishes are rejected, consumers can read to its end."""
     confirm(f"Terminate {topic}? That cannot be undone.", yes=yes)
-    path = _path_of(topic)
+    path = path_of_topic(topic)
     end = "terminate/partitions" if _partitions_of(url, path) else "terminate"
-    _change(url, "POST", f"{path}/{end}")
+    broker_client(url).change("POST", f"{path}/{end}")
 
 
 def _partitions_of(url: str, path: str) -> int:
-    from magnetar.deploy.admin_client import AdminClient
-
-    return int(AdminClient(url).get(f"{path}/partitions")["partitions"])
-
-
-def _path_of(topic: str) -> str:
-    from magnetar.deploy import admin_client
-
-    return f"/admin/v2/{admin_client.topic_path(admin_client.topic_argument(topic))}"
-
-
-def _change(
-    url: str, method: str, path: str, query: dict[str, str] | None = None, body: object = None
-) -> None:
-    from magnetar.deploy.admin_client import AdminClient
-
-    AdminClient(url).change(method, path, query, body)
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask before messages are lost.
-
-    Raises:
-        SettingsError: there is nobody to ask.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise SettingsError(f"{question} No terminal to ask on: give --yes")
-    typer.confirm(question, abort=True)
+    return int(broker_client(url).get(f"{path}/partitions")["partitions"])

@@ -1,25 +1,24 @@
 """The commands of `magnetar admin transactions`: see coordinators and transactions, abort one."""
 
-import json
-import sys
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
-from magnetar.deploy.cli_topics import (
+from magnetar.deploy.admin_shared import (
     DEFAULT_ADMIN_URL,
+    JsonOption,
     TopicArgument,
     UrlOption,
     YesOption,
+    broker_client,
     confirm,
 )
+from magnetar.deploy.printing import print_json, say, time_in_words
 
 transactions = typer.Typer(
     no_args_is_help=True, help="Show coordinators and transactions; abort a transaction."
 )
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the JSON of the response.")]
 MostArgument = Annotated[
     int, typer.Argument(min=0, help="Most significant bits of the transaction id: its coordinator.")
 ]
@@ -35,13 +34,13 @@ def coordinators(as_json: JsonOption = False, url: UrlOption = DEFAULT_ADMIN_URL
     """List the transaction coordinators with broker and number of transactions."""
     found = _ask(url, "GET", "coordinators")
     if as_json:
-        _print_json(found)
+        print_json(found, indent=2)
         return
     stats = _ask(url, "GET", "coordinatorStats")
-    _say(f"{'number':>6}  {'open':>7}  {'last id':>12}  broker")
+    say(f"{'number':>6}  {'open':>7}  {'last id':>12}  broker")
     for each in found:
         of_it = stats[str(each["id"])]
-        _say(
+        say(
             f"{each['id']:>6}  {of_it['ongoingTxnSize']:>7}  {of_it['leastSigBits']:>12}  "
             f"{each['brokerServiceUrl']}"
         )
@@ -61,13 +60,13 @@ def slow(
     """List transactions that have been open for a long time."""
     found = _ask(url, "GET", f"slowTransactions/{round(older_than_s * 1000)}")
     if as_json:
-        _print_json(found)
+        print_json(found, indent=2)
         return
-    _say(f"{'id':<16}  {'status':<10}  {'begun':<25}  topics  subscriptions")
+    say(f"{'id':<16}  {'status':<10}  {'begun':<25}  topics  subscriptions")
     for name, each in found.items():
         acked = sum(map(len, each["ackedPartitions"].values()))
-        _say(
-            f"{name:<16}  {each['status']:<10}  {_time(each['openTimestamp']):<25}  "
+        say(
+            f"{name:<16}  {each['status']:<10}  {time_in_words(each['openTimestamp']):<25}  "
             f"{len(each['producedPartitions']):>6}  {acked:>13}"
         )
 
@@ -75,7 +74,7 @@ def slow(
 @transactions.command("show")
 def show(most: MostArgument, least: LeastArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     """Print an open transaction as JSON."""
-    _print_json(_ask(url, "GET", f"transactionMetadata/{most}/{least}"))
+    print_json(_ask(url, "GET", f"transactionMetadata/{most}/{least}"), indent=2)
 
 
 @transactions.command("topic")
@@ -84,7 +83,7 @@ def of_topic(topic: TopicArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
     from magnetar.deploy import admin_client
 
     name = admin_client.topic_path(admin_client.topic_argument(topic)).partition("/")[2]
-    _print_json(_ask(url, "GET", f"transactionBufferStats/{name}"))
+    print_json(_ask(url, "GET", f"transactionBufferStats/{name}"), indent=2)
 
 
 @transactions.command("abort")
@@ -97,22 +96,8 @@ def abort(
     """Abort a transaction: drop its messages, and deliver again what it acknowledged."""
     confirm(f"Abort transaction ({most},{least})?", yes=yes)
     _ask(url, "POST", f"abortTransaction/{most}/{least}")
-    _say(f"transaction ({most},{least}) is aborted")
+    say(f"transaction ({most},{least}) is aborted")
 
 
 def _ask(url: str, method: str, action: str) -> Any:
-    from magnetar.deploy import admin_client
-
-    return admin_client.AdminClient(url).ask(method, f"{_PREFIX}/{action}")
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
-
-
-def _print_json(value: object) -> None:
-    _say(json.dumps(value, indent=2))
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    return broker_client(url).ask(method, f"{_PREFIX}/{action}")

@@ -31,7 +31,7 @@ from magnetar.deploy.cluster_plan import (
     Restart,
     plan_cluster,
 )
-from magnetar.deploy.cluster_ports import choose_ports
+from magnetar.deploy.cluster_ports import PortClaims, choose_ports
 from magnetar.deploy.config import Table
 from magnetar.deploy.errors import DataDirectoryError, DeployError, SettingsError
 from magnetar.deploy.explain import explained
@@ -97,6 +97,7 @@ class Cluster:
                 )
         self._settings = settings
         self._files = ClusterFiles(settings.data.resolve())
+        self._ports = PortClaims()
         self._plan: ClusterPlan | None = None
         self._children: list[Child] = []
         self._watches: list[asyncio.Task[None]] = []
@@ -177,6 +178,7 @@ class Cluster:
                         if status is None
                         else f"{child.plan.name} ended with {describe_status(status)}"
                     )
+        self._ports.close()
         self._files.remove_cluster()
         self._files.unlock()
         if problems:
@@ -201,6 +203,7 @@ class Cluster:
             host=settings.host,
             kept=before.ports if before else {},
             first=settings.first_ports,
+            claims=self._ports,
         )
         self._files.write_layout(
             Layout(

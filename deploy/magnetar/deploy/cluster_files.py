@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magnetar.deploy.cluster_plan import Kind
 from magnetar.deploy.errors import DataDirectoryError, DataDirectoryLockedError
+from magnetar.ledger.validation import first_problem
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -231,10 +232,9 @@ def _read(path: Path, model: type[M], remedy: str) -> M | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
+        problem = first_problem(error, whole="the file")
         raise DataDirectoryError(
-            f"{path} cannot be used: {where}: {first['msg']}. It was not changed: {remedy}"
+            f"{path} cannot be used: {problem}. It was not changed: {remedy}"
         ) from error
     except OSError as error:
         raise DataDirectoryError(f"cannot read {path}: {error}") from error

@@ -3,10 +3,14 @@
 A port that must stay the same over restarts must not be one that the system hands out to outgoing
 connections: any client could hold it at the moment of a restart. So free ones are taken from below
 that range.
+
+A port is free until its server listens there, seconds after it was chosen. Clusters that start at
+the same time would choose the same usual ports; so a cluster claims its ports until it ends.
 """
 
 import random
 import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,12 +26,48 @@ ANY = 0
 """As a first port: any that is free."""
 
 
+class PortClaims:
+    """The ports that a cluster has claimed among the clusters of this host.
+
+    A claim is a Unix socket with an abstract name: the system gives a name to one process only, and
+    takes it back when that process ends, however it does. Names are as far apart as ports are: each
+    network namespace has its own. Other programs know nothing of claims. Where sockets have no
+    abstract names (other systems than Linux), nothing is claimed.
+    """
+
+    def __init__(self) -> None:
+        self._claims: list[socket.socket] = []
+
+    def take(self, host: str, port: int) -> bool:
+        """Claim a port that somebody could listen on now; False: it is in use or claimed."""
+        if sys.platform != "linux":
+            return is_free(host, port)
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0magnetar-port {host} {port}")
+        except OSError:
+            claim.close()
+            return False
+        if not is_free(host, port):
+            claim.close()
+            return False
+        self._claims.append(claim)
+        return True
+
+    def close(self) -> None:
+        """Give up all claims."""
+        for claim in self._claims:
+            claim.close()
+        self._claims.clear()
+
+
 def choose_ports(
     shape: ClusterShape,
     *,
     host: str,
     kept: Mapping[str, Mapping[str, int]],
     first: Mapping[tuple[Kind, str], int],
+    claims: PortClaims,
 ) -> dict[str, dict[str, int]]:
     """The ports of all servers of the shape, and those of `kept` that are not run now.
 
@@ -36,9 +76,10 @@ def choose_ports(
         first: what the command line says for the first server of a kind; the others follow. ANY:
             any free one. What is not said is the usual one if that is free, else any; and any
             where all that was said is ANY: another cluster may be about to take the usual ones.
+        claims: takes those of the shape.
 
     Raises:
-        AddressUnavailableError: a port that was asked for, or kept, is in use.
+        AddressUnavailableError: a port that was asked for, or kept, is in use or claimed.
     """
     chosen = {name: dict(ports) for name, ports in kept.items()}
     has_usual = not first or any(port != ANY for port in first.values())
@@ -51,21 +92,21 @@ def choose_ports(
             if asked := first.get(key, ANY):
                 mine[port_name] = asked + number - 1
             if port_name in mine:
-                _check_free(host, mine[port_name], f"the {port_name} port of {name}")
+                _take(claims, host, mine[port_name], f"the {port_name} port of {name}")
             else:
                 usual = FIRST_PORTS[key] + number - 1
-                is_usual_free = usual not in taken and is_free(host, usual)
+                is_wanted = has_usual and key not in first and usual not in taken
                 mine[port_name] = (
                     usual
-                    if has_usual and key not in first and is_usual_free
-                    else free_port(host, taken)
+                    if is_wanted and claims.take(host, usual)
+                    else _take_any(claims, host, taken)
                 )
             taken.add(mine[port_name])
     return chosen
 
 
-def free_port(host: str, taken: set[int]) -> int:
-    """A free port that no outgoing connection gets.
+def _take_any(claims: PortClaims, host: str, taken: set[int]) -> int:
+    """Claim a free port that no outgoing connection gets.
 
     Raises:
         AddressUnavailableError: there is none, or the address is not ours.
@@ -74,7 +115,7 @@ def free_port(host: str, taken: set[int]) -> int:
     source = random.SystemRandom()
     for _ in range(_ATTEMPTS_MAX):
         port = source.randint(_LOWEST, highest)
-        if port not in taken and is_free(host, port):
+        if port not in taken and claims.take(host, port):
             return port
     raise AddressUnavailableError(
         f"cannot find a free port between {_LOWEST} and {highest} on {host}; is that an address "
@@ -94,8 +135,8 @@ def is_free(host: str, port: int) -> bool:
         return False
 
 
-def _check_free(host: str, port: int, what: str) -> None:
-    if not is_free(host, port):
+def _take(claims: PortClaims, host: str, port: int, what: str) -> None:
+    if not claims.take(host, port):
         raise AddressUnavailableError(
             f"cannot listen on {host}:{port}, {what}; stop what uses it, or choose other ports: "
             f"`magnetar cluster --help` names the options"

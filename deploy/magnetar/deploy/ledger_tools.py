@@ -3,23 +3,21 @@
 import asyncio
 import json
 import random
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
 from magnetar.broker.features.compaction.compacted_ledger import compaction_refers
 from magnetar.broker.features.delayed.bucket_ledgers import COMPONENT, delayed_index_refers
 from magnetar.broker.schemas.ledgers import schema_refers
 from magnetar.cursors.node import cursor_refers
+from magnetar.deploy.cluster_access import opened_store
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources
+from magnetar.deploy.printing import say, time_in_words
 from magnetar.ledger.errors import InvalidLedgerMetadataError, NoSuchLedgerError
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
-from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.orphans import Finding, OrphanSweep, Verdict, agreed_ms, log_refers
 from magnetar.ledger.system import SystemClock
 
@@ -42,9 +40,9 @@ class LedgerTools:
                 continue  # Deleted since it was listed.
             except InvalidLedgerMetadataError as error:
                 problem: dict[str, object] = {"ledger_id": ledger_id, "problem": str(error)}
-                _say(json.dumps(problem) if as_json else f"{ledger_id}  unreadable: {error}")
+                say(json.dumps(problem) if as_json else f"{ledger_id}  unreadable: {error}")
                 continue
-            _say(json.dumps(_fields(found)) if as_json else _line(found.metadata))
+            say(json.dumps(_fields(found)) if as_json else _line(found.metadata))
 
     async def show_ledger(self, ledger_id: int, *, as_json: bool) -> None:
         """Print everything about one ledger.
@@ -54,14 +52,14 @@ class LedgerTools:
         """
         fields = _fields(await self._manager.read(ledger_id))
         if as_json:
-            _say(json.dumps(fields))
+            say(json.dumps(fields))
             return
         for name, value in fields.items():
             if name == "ensembles":
                 continue
-            _say(f"{name:<16} {json.dumps(value) if isinstance(value, dict) else value}")
+            say(f"{name:<16} {json.dumps(value) if isinstance(value, dict) else value}")
         for first_entry_id, bookies in (await self._manager.read(ledger_id)).metadata.ensembles:
-            _say(f"{'fragment from':<16} {first_entry_id}: {', '.join(bookies)}")
+            say(f"{'fragment from':<16} {first_entry_id}: {', '.join(bookies)}")
 
     async def sweep_orphans(self, *, delete: bool, grace_ms: int, as_json: bool) -> None:
         """Print what is no longer in use and what is in doubt, then the counts."""
@@ -82,15 +80,15 @@ class LedgerTools:
         async for finding in sweep.run(delete=delete):
             counts[finding.verdict.value] += 1
             if finding.verdict not in (Verdict.IN_USE, Verdict.TOO_YOUNG):
-                _say(json.dumps(_finding_fields(finding)) if as_json else _finding_line(finding))
+                say(json.dumps(_finding_fields(finding)) if as_json else _finding_line(finding))
         if as_json:
-            _say(json.dumps({"counts": counts}))
+            say(json.dumps({"counts": counts}))
             return
-        _say(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
+        say(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
         if counts[Verdict.ORPHAN.value]:
-            _say("nothing was deleted; --delete deletes the orphans")
+            say("nothing was deleted; --delete deletes the orphans")
         if counts[Verdict.SEALED.value]:
-            _say("sealed orphans were open; run the command again later to delete them")
+            say("sealed orphans were open; run the command again later to delete them")
 
 
 async def _nobody_refers(metadata: LedgerMetadata) -> bool:
@@ -106,16 +104,11 @@ def run(metadata_url: str, work: Callable[[LedgerTools], Awaitable[None]]) -> No
     """
 
     async def on_store() -> None:
-        store = await open_store(
-            metadata_url, settings=Sources().component(MetadataSettings, "metadata")
-        )
-        try:
+        async with opened_store(metadata_url, Sources()) as store:
             manager = await LedgerManager.of_root(
                 store, random=random.Random(), clock=SystemClock(), root=_ROOT
             )
             await work(LedgerTools(store, manager))
-        finally:
-            await store.close()
 
     with explained(metadata_url=metadata_url):
         asyncio.run(on_store())
@@ -133,7 +126,7 @@ def _fields(ledger: VersionedLedger) -> dict[str, object]:
         "length": metadata.length,
         "digest_type": metadata.digest_type.value,
         "has_password": bool(metadata.password),
-        "created": _time(metadata.created_ms),
+        "created": time_in_words(metadata.created_ms),
         "custom_metadata": metadata.custom_metadata,
         "version": ledger.version,
         "ensembles": [[first, list(bookies)] for first, bookies in metadata.ensembles],
@@ -144,8 +137,9 @@ def _line(metadata: LedgerMetadata) -> str:
     is_closed = metadata.state is LedgerState.CLOSED
     end = f"{metadata.last_entry_id + 1} entries, {metadata.length} bytes" if is_closed else "-"
     quorums = f"{metadata.ensemble_size},{metadata.write_quorum},{metadata.ack_quorum}"
+    created = time_in_words(metadata.created_ms)
     return (
-        f"{metadata.ledger_id}  {metadata.state.value:<11}  {quorums}  {_time(metadata.created_ms)}"
+        f"{metadata.ledger_id}  {metadata.state.value:<11}  {quorums}  {created}"
         f"  {end}  {_owner(metadata.custom_metadata)}"
     )
 
@@ -166,11 +160,3 @@ def _finding_fields(finding: Finding) -> dict[str, object]:
 def _finding_line(finding: Finding) -> str:
     owner = _owner(dict(finding.custom_metadata))
     return f"{finding.ledger_id}  {finding.verdict.value:<9}  {finding.reason}  {owner}".rstrip()
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")

@@ -178,10 +178,16 @@ def _payload_fields(message: Message[object], *, as_is: bool) -> dict[str, objec
 
 def text_of_message(message: Message[object], *, as_is: bool) -> str:
     """The payload as text for people; JSON, where the topic's schema reads something else in it."""
+    return bytes_of_message(message, as_is=as_is).decode(errors="replace")
+
+
+def bytes_of_message(message: Message[object], *, as_is: bool) -> bytes:
+    """The payload as it is, or as text or JSON what the topic's schema reads in it."""
     is_readable, value = (False, None) if as_is or message.is_null else _value_of(message)
     if not is_readable:
-        return message.data.decode(errors="replace")
-    return value if isinstance(value, str) else json.dumps(value, default=_plain)
+        return message.data
+    text = value if isinstance(value, str) else json.dumps(value, default=_plain)
+    return text.encode(errors="replace")
 
 
 def _value_of(message: Message[object]) -> tuple[bool, object]:

@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from magnetar.deploy.errors import SettingsError
@@ -176,32 +176,3 @@ async def _read_stdin() -> bytes:
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
     return await piece
-
-
-def text_of(option: str, text: str) -> str:
-    """A text of the command line that must be UTF-8.
-
-    Raises:
-        SettingsError: the text is none.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        shown = os.fsencode(text).decode(errors="replace")
-        raise SettingsError(f"bad {option} {shown!r}: not UTF-8") from error
-    return text
-
-
-def parse_properties(texts: Iterable[str]) -> dict[str, str]:
-    """Parse NAME=VALUE pairs.
-
-    Raises:
-        SettingsError: one has no `=`, or is no UTF-8.
-    """
-    properties = {}
-    for text in texts:
-        name, equals, value = text_of("--property", text).partition("=")
-        if not equals or not name:
-            raise SettingsError(f"bad --property {text!r}: give NAME=VALUE")
-        properties[name] = value
-    return properties

@@ -3,7 +3,7 @@
 import difflib
 import os
 import socket
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -83,6 +83,35 @@ def parse_quorum(text: str) -> Quorum:
     raise SettingsError(
         f"bad --quorum {text!r}: give E,Qw,Qa with E >= Qw >= Qa >= 1, for example 3,3,2"
     )
+
+
+def text_of(option: str, text: str) -> str:
+    """A text of the command line that must be UTF-8.
+
+    Raises:
+        SettingsError: the text is none.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(text).decode(errors="replace")
+        raise SettingsError(f"bad {option} {shown!r}: not UTF-8") from error
+    return text
+
+
+def parse_properties(texts: Iterable[str]) -> dict[str, str]:
+    """Parse NAME=VALUE pairs.
+
+    Raises:
+        SettingsError: one has no `=`, or is no UTF-8.
+    """
+    properties = {}
+    for text in texts:
+        name, equals, value = text_of("--property", text).partition("=")
+        if not equals or not name:
+            raise SettingsError(f"bad --property {text!r}: give NAME=VALUE")
+        properties[name] = value
+    return properties
 
 
 def default_quorum(bookies: int) -> Quorum:

@@ -1,13 +1,16 @@
-"""Policies as `magnetar admin` names them: where each is set over HTTP, and in which units. Pure.
+"""Policies as `magnetar admin` names them: where each is set over HTTP, and in which units.
 
-The broker's own table (`magnetar.broker.policies.table`) takes longer to import than the commands
-take to run, so its names stand here again; a test compares them.
+The rows are those of the broker's table (`magnetar.broker.policies.table`). Importing that takes
+longer than the commands take to run, so they are read from `policy_rows.json`, which
+`python -m tests.policy_rows` writes from the table.
 """
 
+import functools
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from magnetar.deploy.errors import SettingsError
@@ -20,6 +23,8 @@ from magnetar.deploy.quantities import (
 
 Kind = Literal["namespace", "topic"]
 Unit = Literal["", "ms", "s", "min", "bytes", "MB"]
+
+FILE = Path(__file__).with_suffix(".json")
 
 _FACTORS: Mapping[Unit, int] = {"ms": 1, "s": 1_000, "min": 60_000, "bytes": 1, "MB": 1 << 20}
 _UNLIMITED = "-1"
@@ -66,17 +71,6 @@ class Row:
         return self.namespace if kind == "namespace" else self.topic
 
 
-def _rate(what: str, *, has_period: bool) -> tuple[Part, ...]:
-    period = Part("period", "ratePeriodInSecond", "Period of the rate.", "s", 1)
-    return (
-        Part("messages", f"{what}InMsg", "Messages per period; -1: no limit.", default=-1),
-        Part("bytes", f"{what}InByte", "Bytes per period; -1: no limit.", "bytes", -1),
-        *((period,) if has_period else ()),
-    )
-
-
-_DISPATCH = _rate("dispatchThrottlingRate", has_period=True)
-
 BACKLOG_QUOTA = Row(
     parts=(
         Part(
@@ -96,99 +90,19 @@ BACKLOG_QUOTA = Row(
 )
 """Routes of quotas are of their own: one of each type can be set."""
 
-ROWS: tuple[Row, ...] = (
-    Row(
-        namespace="retention",
-        topic="retention",
-        parts=(
-            Part("time", "retentionTimeInMinutes", "How long; -1: for ever, 0: not at all.", "min"),
-            Part("size", "retentionSizeInMB", "How much; -1: without limit, 0: nothing.", "MB"),
-        ),
-    ),
-    Row(namespace="messageTTL", topic="messageTTL", topic_query="messageTTL", unit="s"),
-    Row(
-        namespace="subscriptionExpirationTime",
-        topic="subscriptionExpirationTime",
-        topic_query="subscriptionExpirationTime",
-        unit="min",
-    ),
-    Row(namespace="persistence", topic="persistence"),
-    Row(namespace="deduplication", topic="deduplicationEnabled"),
-    Row(namespace="deduplicationSnapshotInterval", topic="deduplicationSnapshotInterval", unit="s"),
-    Row(
-        namespace="publishRate",
-        topic="publishRate",
-        parts=_rate("publishThrottlingRate", has_period=False),
-    ),
-    Row(namespace="dispatchRate", topic="dispatchRate", parts=_DISPATCH),
-    Row(namespace="subscriptionDispatchRate", topic="subscriptionDispatchRate", parts=_DISPATCH),
-    Row(namespace="replicatorDispatchRate", topic="replicatorDispatchRate", parts=_DISPATCH),
-    Row(namespace="subscribeRate", topic="subscribeRate"),
-    Row(namespace="maxProducersPerTopic", topic="maxProducers"),
-    Row(namespace="maxConsumersPerTopic", topic="maxConsumers"),
-    Row(namespace="maxConsumersPerSubscription", topic="maxConsumersPerSubscription"),
-    Row(namespace="maxSubscriptionsPerTopic", topic="maxSubscriptionsPerTopic"),
-    Row(namespace="maxTopicsPerNamespace"),
-    Row(namespace="maxUnackedMessagesPerConsumer", topic="maxUnackedMessagesOnConsumer"),
-    Row(namespace="maxUnackedMessagesPerSubscription", topic="maxUnackedMessagesOnSubscription"),
-    Row(topic="maxMessageSize", unit="bytes"),
-    Row(namespace="autoTopicCreation"),
-    Row(namespace="autoSubscriptionCreation", topic="autoSubscriptionCreation"),
-    Row(namespace="delayedDelivery", topic="delayedDelivery"),
-    Row(
-        namespace="inactiveTopicPolicies",
-        topic="inactiveTopicPolicies",
-        parts=(
-            Part("delete", "deleteWhileInactive", "true: delete unused topics; false: keep them."),
-            Part("after", "maxInactiveDurationSeconds", "How long unused.", "s", 60),
-            Part(
-                "mode",
-                "inactiveTopicDeleteMode",
-                "delete_when_no_subscriptions or delete_when_subscriptions_caught_up.",
-                default="delete_when_no_subscriptions",
-            ),
-        ),
-    ),
-    Row(
-        namespace="compactionThreshold",
-        namespace_verb="PUT",
-        topic="compactionThreshold",
-        unit="bytes",
-    ),
-    Row(namespace="subscriptionTypesEnabled", topic="subscriptionTypesEnabled"),
-    Row(namespace="encryptionRequired"),
-    Row(namespace="entryMetadata"),
-    Row(
-        namespace="schemaCompatibilityStrategy",
-        namespace_verb="PUT",
-        topic="schemaCompatibilityStrategy",
-    ),
-    Row(namespace="schemaAutoUpdateCompatibilityStrategy", namespace_verb="PUT"),
-    Row(namespace="schemaValidationEnforced", topic="schemaValidationEnforced"),
-    Row(namespace="isAllowAutoUpdateSchema"),
-    Row(namespace="subscriptionAuthMode"),
-    Row(namespace="scalableTopicAutoScalePolicy"),
-    Row(namespace="replication"),
-    Row(topic="replication"),
-    Row(namespace="allowedClusters"),
-    Row(namespace="antiAffinity"),
-    Row(namespace="persistence/bookieAffinity"),
-    Row(namespace="entryFilters", topic="entryFilters"),
-    Row(
-        namespace="dispatcherPauseOnAckStatePersistent",
-        topic="dispatcherPauseOnAckStatePersistent",
-    ),
-    Row(namespace="offloadThreshold", namespace_verb="PUT", unit="bytes"),
-    Row(namespace="offloadThresholdInSeconds", namespace_verb="PUT", unit="s"),
-    Row(namespace="offloadDeletionLagMs", namespace_verb="PUT", unit="ms"),
-    Row(namespace="offloadPolicies", topic="offloadPolicies"),
-    Row(topic="shadowTopics"),
-)
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """All policies that have routes of the usual form, in the order of the broker's table."""
+    return tuple(
+        Row(**{**each, "parts": tuple(Part(**part) for part in each.get("parts", ()))})
+        for each in json.loads(FILE.read_text())
+    )
 
 
 def names_of(kind: Kind) -> dict[str, Row]:
     """Rows by the names of their commands."""
-    known = {_kebab(each.path(kind)): each for each in ROWS if each.path(kind)}
+    known = {_kebab(each.path(kind)): each for each in rows() if each.path(kind)}
     return {**known, "backlog-quota": BACKLOG_QUOTA}
 
 

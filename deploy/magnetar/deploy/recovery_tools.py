@@ -3,13 +3,13 @@
 import asyncio
 import json
 import random
-import sys
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
+from magnetar.deploy.cluster_access import opened_store
 from magnetar.deploy.errors import SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources
+from magnetar.deploy.printing import say, time_in_words
 from magnetar.ledger.autorecovery.controls import DELAY_S_MAX, Controls, election_path
 from magnetar.ledger.autorecovery.ledger_scan import PacedReads
 from magnetar.ledger.autorecovery.status import (
@@ -22,9 +22,7 @@ from magnetar.ledger.autorecovery.status import (
 from magnetar.ledger.autorecovery.work_items import WorkItems
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.election import read_leader
-from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock
 
 ROOT = "/ledgers"
@@ -142,18 +140,13 @@ def run(metadata_url: str, work: Callable[[RecoveryTools], Awaitable[None]]) -> 
     """
 
     async def on_store() -> None:
-        store = await open_store(
-            metadata_url, settings=Sources().component(MetadataSettings, "metadata")
-        )
-        try:
+        async with opened_store(metadata_url, Sources()) as store:
             clock = SystemClock()
             await check_cluster(store, metadata_url)
             manager = await LedgerManager.of_root(
                 store, random=random.Random(), clock=clock, root=ROOT
             )
             await work(RecoveryTools(store, manager, clock))
-        finally:
-            await store.close()
 
     with explained(metadata_url=metadata_url):
         asyncio.run(on_store())
@@ -185,7 +178,7 @@ def _status_fields(status: RecoveryStatus) -> dict[str, object]:
         },
         "not_understood": list(items.unreadable),
         "last_checks": {
-            name: None if at_ms is None else _time(at_ms)
+            name: None if at_ms is None else time_in_words(at_ms)
             for name, at_ms in status.last_run_ms.items()
         },
     }
@@ -216,7 +209,7 @@ def _status_lines(status: RecoveryStatus) -> list[tuple[str, str]]:
         ledgers = ", ".join(map(str, sorted(items.lost)))
         lines.append(("DATA LOSS", f"some entries of these ledgers are on no bookie: {ledgers}"))
     lines += [
-        (f"{name.replace('_', ' ')} check", "never" if at_ms is None else _time(at_ms))
+        (f"{name.replace('_', ' ')} check", "never" if at_ms is None else time_in_words(at_ms))
         for name, at_ms in status.last_run_ms.items()
     ]
     return lines
@@ -246,12 +239,3 @@ def _size(size: int) -> str:
 def _age(age_ms: int) -> str:
     seconds = age_ms // 1000
     return f"{seconds} s" if seconds < 600 else f"{seconds // 60} min"
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
-
-
-def say(line: str) -> None:
-    """Print a line of output."""
-    sys.stdout.write(f"{line}\n")

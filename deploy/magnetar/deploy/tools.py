@@ -22,6 +22,7 @@ import uvloop
 from magnetar.deploy.credentials import ClientCredentials
 from magnetar.deploy.errors import NothingCameError, SettingsError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
+from magnetar.deploy.message_format import MessageFormat
 from magnetar.deploy.message_lines import GivenMessage, json_of_message, text_of_message
 from magnetar.deploy.quantities import moment_ms, parse_message_id
 from magnetar.deploy.sdk_refusals import refusal_of
@@ -208,6 +209,12 @@ class Shown:
     """Show the bytes, also where the topic's schema reads them."""
     raw: bool = False
     """Print the bytes and nothing else, not even an end of line."""
+    form: MessageFormat | None = None
+    """Print what the text of `--format` names."""
+
+    def __post_init__(self) -> None:
+        if sum((self.as_json, self.raw, self.form is not None)) > 1:
+            raise SettingsError("--json, --raw and --format exclude each other: give one")
 
     @property
     def timeout_s(self) -> float | None:
@@ -219,8 +226,10 @@ class Shown:
 
     def show(self, message: Message[object]) -> None:
         """Print a message."""
-        if self.raw:
-            sys.stdout.buffer.write(message.data)
+        if self.raw or self.form is not None:
+            form = self.form
+            data = message.data if form is None else form.bytes_of(message, as_is=self.as_is)
+            sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
             return
         shown = json_of_message if self.as_json else text_of_message

@@ -1,5 +1,6 @@
 """`magnetar admin`, as a person and a script run it, against a broker that is alone."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from magnetar.broker.cluster.balance.bundles import Layout
 from magnetar.deploy.cli import app
 from magnetar.deploy.errors import DeployError, SettingsError
+from magnetar.sdk import Client
 from magnetar.sdk.wire import parse_topic_name
 from tests.integration.deploy.commands import Ended, magnetar
 from tests.processes import HOST, free_ports
@@ -323,6 +325,7 @@ OF_RESOURCES = (
     "topics last-message-id orders",
     "topics get-message-id orders 0",
     "topics examine orders --initial earliest --number 1",
+    "subscriptions peek orders looked",
     "topics grant-permission orders r --actions consume",
     "topics permissions orders",
     "topics revoke-permission orders r --yes",
@@ -361,6 +364,47 @@ def test_every_resource_has_its_commands(server: Standalone) -> None:
         elif ended.stdout:
             json.loads(done(server, *command, "--json"))
     assert not failed, "\n".join(failed)
+
+
+def test_peeking_shows_each_message_of_a_batch(server: Standalone) -> None:
+    async def send() -> None:
+        async with Client(server.url) as client, client.producer("peeked") as producer:
+            for key, payload in (("one", b"1"), ("two", b"2"), ("", b"3")):
+                producer.send_nowait(payload, key=key)
+            await producer.flush()
+
+    asyncio.run(send())
+    done(server, "subscriptions", "create", "peeked", "s", "--at", "earliest")
+    peek = ("subscriptions", "peek", "peeked", "s")
+    assert done(server, *peek).splitlines() == ["1", "2", "3"]
+    assert done(server, *peek, "1", "--format", "%k=%v").splitlines() == ["one=1", "two=2", "=3"]
+    found = [json.loads(line) for line in done(server, *peek, "--json").splitlines()]
+    assert [each["key"] for each in found] == ["one", "two", ""]
+    ledger, entry, *_ = found[0]["id"].split(":")
+    assert done(server, "topics", "get-message", "peeked", ledger, entry) == done(server, *peek)
+    assert done(server, "topics", "examine", "peeked", "--raw") == "123"
+    assert admin(server, *peek, "2").status == 14
+    assert admin(server, *peek, "--format", "%z").status == 2
+
+
+def test_url_is_the_address_of_a_broker_too(server: Standalone) -> None:
+    def asked(*arguments: str) -> Ended:
+        ended = CliRunner().invoke(app, ["admin", *arguments])
+        error = ended.exception if isinstance(ended.exception, DeployError) else None
+        return Ended(error.exit_status if error else ended.exit_code, ended.stdout, str(error))
+
+    url = ("--url", server.http_url)
+    for line in ("brokers list", "tenants list", "namespaces get-retention public/default"):
+        assert asked(*line.split(), *url).status == 0, line
+    service = asked("brokers", "list", "--url", server.url)
+    assert service.status == 2
+    assert "that is a service URL" in service.stderr
+    # The address of another cluster has that name, as in Pulsar's tool.
+    done(server, "clusters", "create", "west", "--url", "http://west:8080")
+    assert json.loads(done(server, "clusters", "get", "west", "--json"))["serviceUrl"] == (
+        "http://west:8080"
+    )
+    done(server, "clusters", "delete", "west", "--yes")
 
 
 def test_what_has_no_effect_is_said_on_stderr(server: Standalone) -> None:

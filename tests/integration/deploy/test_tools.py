@@ -126,6 +126,16 @@ def test_key_and_properties_arrive(server: Standalone) -> None:
     assert message["properties"] == {"a": "1", "b": "2=3"}
 
 
+def test_messages_are_printed_in_a_format_of_ones_own(server: Standalone) -> None:
+    run(server, "produce", "formed", "-K", ":", "-p", "a=1", stdin="one:1\ntwo:2\n")
+    listed = run(server, "read", "formed", "--json").stdout.splitlines()
+    ids = [json.loads(line)["id"] for line in listed]
+    shown = run(server, "read", "formed", "--format", r"%k %v %p{a}\t%i").stdout
+    assert shown.splitlines() == [f"one 1 1\t{ids[0]}", f"two 2 1\t{ids[1]}"]
+    consume = ("consume", "formed", "-s", "s", "--initial", "earliest", "-n", "2")
+    assert run(server, *consume, "-F", r"%v\0").stdout == "1\0" + "2\0"
+
+
 def test_a_subscription_goes_on_where_it_stopped(server: Standalone) -> None:
     run(server, "produce", "kept", "-m", "one", "-m", "two", "-m", "three")
     consume = ("consume", "kept", "-s", "mine", "--initial", "earliest")
@@ -358,6 +368,9 @@ def test_payloads_that_are_no_text_are_base64_in_json(server: Standalone) -> Non
         ("read", "t", "--start", "-1h", "--last", "3"),
         ("read", "t", "--last", "100001"),
         ("read", "t", "--timeout", "5"),
+        ("read", "t", "--format", "%z"),
+        ("read", "t", "--format", "%v", "--json"),
+        ("consume", "t", "-s", "s", "--raw", "--json"),
         ("produce", "t", "-m", "x", "--file", "/dev/null"),
         ("produce", "t", "--json", "--key-separator", ":"),
         ("produce", "t", "--key-separator", ""),

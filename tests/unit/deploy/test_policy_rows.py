@@ -3,20 +3,25 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from magnetar.broker.policies.table import POLICIES
 from magnetar.deploy import admin_client
 from magnetar.deploy.cli import app
 from magnetar.deploy.errors import SettingsError
-from magnetar.deploy.policy_rows import ROWS, Row, names_of, part_of, value_of
+from magnetar.deploy.policy_rows import FILE, Row, names_of, part_of, value_of
+from tests import policy_rows
 
 
-def test_the_rows_are_those_of_the_brokers_table() -> None:
-    wanted = {
-        (each.namespace, each.topic, each.namespace_verb, each.topic_query)
-        for each in POLICIES
-        if each.namespace or each.topic
-    }
-    assert {(r.namespace, r.topic, r.namespace_verb, r.topic_query) for r in ROWS} == wanted
+def test_the_file_has_the_rows_of_the_brokers_table() -> None:
+    assert FILE.read_text() == policy_rows.text(), "run python -m tests.policy_rows"
+
+
+def test_numbers_have_the_units_of_their_fields() -> None:
+    units = {name: row.unit for name, row in names_of("namespace").items() if row.unit}
+    assert units["message-ttl"] == units["offload-threshold-in-seconds"] == "s"
+    assert units["subscription-expiration-time"] == "min"
+    assert units["compaction-threshold"] == "bytes"
+    assert units["offload-deletion-lag-ms"] == "ms"
+    assert names_of("topic")["max-message-size"].unit == "bytes"
+    assert "max-producers-per-topic" not in units
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,14 @@ from magnetar.broker.http.admin import KnownBroker
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.members import Members
-from magnetar.broker.http.overview import ITEMS_MAX, Row, largest_backlogs, row_of, troubles_in
+from magnetar.broker.http.overview import (
+    ITEMS_MAX,
+    KINDS,
+    Row,
+    largest_backlogs,
+    row_of,
+    troubles_in,
+)
 from magnetar.broker.topic import Topic
 
 ASK_S_MAX: Final = 3.0
@@ -46,8 +53,9 @@ class _Attention:
 
     async def attention(self, own: Own = False) -> dict[str, Any]:
         """What needs a person: subscriptions that are stuck, consumers that hoard, backlogs near
-        their quota; the largest backlogs; and which servers came and went. At most 50 of each
-        kind, and 100 events. `quorum`: of the ledgers of topics without a policy of their own."""
+        their quota, topics that keep much which nobody has subscribed to; the largest backlogs;
+        and which servers came and went. At most 50 of each kind, and 100 events. `quorum`: of the
+        ledgers of topics without a policy of their own."""
         found = await self._own_attention()
         if own:
             return found
@@ -136,8 +144,9 @@ def merged(answers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return one list of what needs a person, out of those of several brokers."""
     answers = list(answers)
     found: dict[str, Any] = {"topics": sum(each["topics"] for each in answers)}
-    for kind in ("stuck", "hoarding", "quota"):
-        items = [item for each in answers for item in each[kind]]
+    for kind in KINDS:
+        # A broker of a release before does not know all kinds.
+        items = [item for each in answers for item in each.get(kind, ())]
         found[kind] = sorted(items, key=lambda item: -item["backlog"])[:ITEMS_MAX]
     largest = [item for each in answers for item in each["largest"]]
     found["largest"] = sorted(largest, key=lambda item: -item["msgBacklog"])[:ITEMS_MAX]

@@ -17,7 +17,7 @@ from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.model import ClusterRecord
-from magnetar.broker.policies.registry import is_name
+from magnetar.broker.policies.registry import check_name
 
 _CLUSTER = "/admin/v2/clusters/{cluster}"
 _NOTE = "bundles are placed by load alone"
@@ -290,7 +290,7 @@ def _add_failure_domains(router: APIRouter, context: HttpContext) -> None:
             known = {**record.failure_domains, name: domain.model_dump()}
             return record.model_copy(update={"failure_domains": known})
 
-        _check_name(name)
+        check_name(name)
         await tenants.update_cluster(cluster, change)
         return done(note=_NOTE)
 
@@ -351,7 +351,7 @@ def _add_isolation(router: APIRouter, context: HttpContext) -> None:
             known = {**record.isolation_policies, name: policy.model_dump(exclude_none=True)}
             return record.model_copy(update={"isolation_policies": known})
 
-        _check_name(name)
+        check_name(name)
         if not policy.namespaces or not policy.primary:
             raise HttpRefusal(400, "an isolation policy needs namespaces and primary brokers")
         await tenants.update_cluster(cluster, change)
@@ -373,8 +373,3 @@ def _one(known: dict[str, JsonValue], name: str, what: str) -> JsonValue:
     if name not in known:
         raise NotThereError(f"there is no {what} {name!r}")
     return known[name]
-
-
-def _check_name(name: str) -> None:
-    if not is_name(name):
-        raise InvalidNameError(f"{name!r}: a name may only have characters of [-=:.\\w]")

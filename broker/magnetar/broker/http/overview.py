@@ -2,9 +2,10 @@
 rows what needs a person. Pure.
 
 A row is what a list of topics shows of one; it costs no read. What needs a person are subscriptions
-that have a backlog and deliver nothing, consumers that hold messages and acknowledge none, and
-backlogs that are about to fill their quota; and, whether or not anything is wrong with them, the
-largest backlogs. A subscription that waits only for messages to be due needs nobody.
+that have a backlog and deliver nothing, consumers that hold messages and acknowledge none, backlogs
+that are about to fill their quota, and topics that keep much which nobody has subscribed to; and,
+whether or not anything is wrong with them, the largest backlogs. A subscription that waits only for
+messages to be due needs nobody.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,9 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from magnetar.broker.features.retention.backlog import topic_backlog_bytes
+from magnetar.broker.features.retention.trimming import waits_for_subscription
 from magnetar.broker.http.hoarding import hoarders_of
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.dispatch.reasons import Reason
+from magnetar.broker.topic.positions import entries_in
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.position import EARLIEST
@@ -23,6 +26,8 @@ ITEMS_MAX: Final = 50
 """Of each kind in the list of what needs a person."""
 QUOTA_SHARE_MIN: Final = 0.8
 """A backlog that fills this share of its quota needs a person."""
+UNSUBSCRIBED_BYTES_MIN: Final = 1 << 30
+"""A topic needs a person that keeps so much since nobody has subscribed to it."""
 
 _NEEDS_NOBODY = frozenset({Reason.NOTHING_LEFT, Reason.DELAYED})
 _MOMENTARY = frozenset(
@@ -31,12 +36,16 @@ _MOMENTARY = frozenset(
 """Between two messages a look finds these: no trouble while something is delivered."""
 
 
+KINDS: Final = ("stuck", "hoarding", "quota", "unsubscribed")
+"""What there is that needs a person."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """One thing that needs a person, in a subscription of a topic or in the topic."""
 
     kind: str
-    """`stuck`, `hoarding` or `quota`."""
+    """One of `KINDS`."""
     subscription: str
     code: str
     """Why it is stuck, see `Reason`; else empty."""
@@ -102,13 +111,17 @@ def row_of(topic: Topic, now_ms: int) -> Row:
     if share >= QUOTA_SHARE_MIN:
         text = f"the backlog fills {share:.0%} of the quota"
         troubles.append(Trouble("quota", largest, "", text, backlog))
+    size = bytes_behind(topic.log.ledgers, EARLIEST)
+    if size >= UNSUBSCRIBED_BYTES_MIN and waits_for_subscription(topic):
+        text = f"the topic keeps {size >> 20:,} MiB, and nobody has subscribed to it"
+        troubles.append(Trouble("unsubscribed", "", "", text, entries_in(topic.log)))
     return Row(
         topic=str(topic.name),
         msg_rate_in=rate_in,
         msg_rate_out=rate_out,
         backlog=backlog,
         largest=largest,
-        storage_size=bytes_behind(topic.log.ledgers, EARLIEST),
+        storage_size=size,
         producers=len(topic.producers),
         subscriptions=len(opened),
         consumers=consumers,
@@ -164,7 +177,7 @@ def largest_backlogs(rows: Iterable[Row], count: int = ITEMS_MAX) -> list[dict[s
 
 def troubles_in(rows: Iterable[Row], count: int = ITEMS_MAX) -> dict[str, list[dict[str, Any]]]:
     """What needs a person, by kind, those with the largest backlog first."""
-    found: dict[str, list[dict[str, Any]]] = {"stuck": [], "hoarding": [], "quota": []}
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for row in rows:
         for each in row.troubles:
             found[each.kind].append({"topic": row.topic, **asdict(each)})

@@ -29,6 +29,7 @@ from magnetar.broker.policies.model import (
     SubscriptionType,
 )
 from magnetar.broker.policies.table import Policy
+from magnetar.ledger.validation import first_problem
 from magnetar.sdk.wire import TopicNameError, parse_topic_name
 
 
@@ -109,9 +110,7 @@ class Shape:
             )
             return self.of_json(found)
         except ValidationError as error:
-            problem = error.errors()[0]
-            where = ".".join(map(str, problem["loc"])) or "body"
-            raise HttpRefusal(400, f"{where}: {problem['msg']}") from error
+            raise HttpRefusal(400, first_problem(error, whole="body")) from error
         except InvalidPolicyError as error:
             raise HttpRefusal(error.status, str(error), error.detail) from error
 

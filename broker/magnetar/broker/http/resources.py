@@ -6,13 +6,12 @@ the answers that Pulsar's tools understand.
 
 from fastapi import APIRouter, Response
 
-from magnetar.broker.base.errors import InvalidNameError
 from magnetar.broker.base.json_values import Flag, Number, WholeNumber
 from magnetar.broker.http.bodies import RequestBody, done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.policies.registry import is_name
+from magnetar.broker.policies.registry import check_name
 
 _QUOTAS = "/admin/v2/resource-quotas"
 _BUNDLE = _QUOTAS + "/{tenant}/{namespace}/{bundle}"
@@ -86,20 +85,20 @@ def resources_router(context: HttpContext) -> APIRouter:
 
     @router.get(_GROUP, summary="A resource group", response_model_exclude_none=True)
     async def group(name: str) -> ResourceGroup:
-        _check_name(name)
+        check_name(name)
         return ResourceGroup.model_validate(await resources.group(name))
 
     @router.put(_GROUP, status_code=204, summary="Create or replace a resource group")
     async def set_group(name: str, group: ResourceGroup) -> Response:
         """Store the group. Without effect: groups limit nothing."""
-        _check_name(name)
+        check_name(name)
         await resources.set_group(name, group.model_dump(exclude_none=True))
         return done(note=_NOTE)
 
     @router.delete(_GROUP, status_code=204, summary="Remove a resource group")
     async def remove_group(name: str) -> Response:
         """409: a namespace is in it."""
-        _check_name(name)
+        check_name(name)
         for tenant in await context.tenants.tenants():
             for namespace in await context.tenants.namespaces(tenant):
                 if (await context.tenants.namespace(namespace)).resource_group == name:
@@ -108,11 +107,6 @@ def resources_router(context: HttpContext) -> APIRouter:
         return done()
 
     return router
-
-
-def _check_name(name: str) -> None:
-    if not is_name(name):
-        raise InvalidNameError(f"{name!r}: a name may only have characters of [-=:.\\w]")
 
 
 _METHODS = ["GET", "POST", "PUT", "DELETE"]

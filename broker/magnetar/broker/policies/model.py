@@ -13,8 +13,9 @@ or 0 is none), so that every value can be given back as it was set.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -28,6 +29,7 @@ from pydantic import (
 
 from magnetar.broker.base.errors import InvalidPolicyError, UnreadableRecordError
 from magnetar.broker.base.json_values import Flag, Number, WholeNumber, without_nulls
+from magnetar.ledger.validation import first_problem
 from magnetar.sdk.wire import TopicName
 
 FORMAT_VERSION = 1
@@ -132,6 +134,20 @@ def _pulsars(name: str, default: Any = ...) -> Any:
     return Field(default, validation_alias=name, serialization_alias=name)
 
 
+@dataclass(frozen=True, slots=True)
+class CommandOption:
+    """How `magnetar admin` takes a part of a policy: `set-retention --time 3d --size 10G`.
+
+    The unit of a number is the end of the field's name.
+    """
+
+    name: str
+    """On the command line, without dashes."""
+    help: str
+    is_required: bool = False
+    """Without the option nothing is sent; otherwise the field's default is."""
+
+
 class PolicyValue(_Value):
     """The value of a policy that has parts. A part that is null was left out."""
 
@@ -151,8 +167,14 @@ class PolicyValue(_Value):
 class Retention(PolicyValue):
     """How long acknowledged messages stay. -1: for ever; both 0: not at all."""
 
-    minutes: WholeNumber = _pulsars("retentionTimeInMinutes", 0)
-    mib: WholeNumber = _pulsars("retentionSizeInMB", 0)
+    minutes: Annotated[
+        WholeNumber,
+        CommandOption("time", "How long; -1: for ever, 0: not at all.", is_required=True),
+    ] = _pulsars("retentionTimeInMinutes", 0)
+    mib: Annotated[
+        WholeNumber,
+        CommandOption("size", "How much; -1: without limit, 0: nothing.", is_required=True),
+    ] = _pulsars("retentionSizeInMB", 0)
 
     @property
     def time_s(self) -> int:
@@ -204,11 +226,17 @@ class BacklogQuota(_Value):
 _NO_QUOTA = BacklogQuota()
 
 
+_RateMessages = Annotated[
+    WholeNumber, CommandOption("messages", "Messages per period; -1: no limit.")
+]
+_RateBytes = Annotated[WholeNumber, CommandOption("bytes", "Bytes per period; -1: no limit.")]
+
+
 class PublishRate(PolicyValue):
     """Messages and bytes per second; 0 or less: any number."""
 
-    messages: WholeNumber = _pulsars("publishThrottlingRateInMsg", -1)
-    bytes: WholeNumber = _pulsars("publishThrottlingRateInByte", -1)
+    messages: _RateMessages = _pulsars("publishThrottlingRateInMsg", -1)
+    bytes: _RateBytes = _pulsars("publishThrottlingRateInByte", -1)
 
     @property
     def is_limited(self) -> bool:
@@ -218,9 +246,11 @@ class PublishRate(PolicyValue):
 class DispatchRate(PolicyValue):
     """Messages and bytes per period; 0 or less: any number."""
 
-    messages: WholeNumber = _pulsars("dispatchThrottlingRateInMsg", -1)
-    bytes: WholeNumber = _pulsars("dispatchThrottlingRateInByte", -1)
-    period_s: WholeNumber = _pulsars("ratePeriodInSecond", 1)
+    messages: _RateMessages = _pulsars("dispatchThrottlingRateInMsg", -1)
+    bytes: _RateBytes = _pulsars("dispatchThrottlingRateInByte", -1)
+    period_s: Annotated[WholeNumber, CommandOption("period", "Period of the rate.")] = _pulsars(
+        "ratePeriodInSecond", 1
+    )
     relative: Flag = _pulsars("relativeToPublishRate", False)
     """On top of the rate at which the topic is published to."""
 
@@ -268,9 +298,17 @@ class DelayedDelivery(PolicyValue):
 class InactiveTopic(PolicyValue):
     """Deletion of topics that nobody uses."""
 
-    mode: DeleteMode = _pulsars("inactiveTopicDeleteMode", DeleteMode.NO_SUBSCRIPTIONS)
-    max_s: WholeNumber = _pulsars("maxInactiveDurationSeconds", 60)
-    is_on: Flag = _pulsars("deleteWhileInactive", False)
+    mode: Annotated[
+        DeleteMode,
+        CommandOption("mode", f"{DeleteMode.NO_SUBSCRIPTIONS} or {DeleteMode.CAUGHT_UP}."),
+    ] = _pulsars("inactiveTopicDeleteMode", DeleteMode.NO_SUBSCRIPTIONS)
+    max_s: Annotated[WholeNumber, CommandOption("after", "How long unused.")] = _pulsars(
+        "maxInactiveDurationSeconds", 60
+    )
+    is_on: Annotated[
+        Flag,
+        CommandOption("delete", "true: delete unused topics; false: keep them.", is_required=True),
+    ] = _pulsars("deleteWhileInactive", False)
 
     def check(self) -> None:
         if self.max_s < 1:
@@ -602,9 +640,7 @@ def decode(kind: type[R], path: str, value: bytes) -> R:
     try:
         return kind.model_validate_json(value)
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "value"
         raise UnreadableRecordError(
             f"{path} holds no {kind.__name__} of format {FORMAT_VERSION} "
-            f"({where}: {problem['msg']}); it was left as it is"
+            f"({first_problem(error)}); it was left as it is"
         ) from error

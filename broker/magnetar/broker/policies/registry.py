@@ -14,7 +14,12 @@ from urllib.parse import unquote_plus
 
 import structlog
 
-from magnetar.broker.base.errors import BrokerMetadataError, NamespaceNotFoundError, RequestError
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    InvalidNameError,
+    NamespaceNotFoundError,
+    RequestError,
+)
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.policies.dynamic import DynamicConfiguration
 from magnetar.broker.policies.model import (
@@ -389,6 +394,16 @@ class PolicyRegistry:
 def is_name(name: str) -> bool:
     """Whether a tenant, namespace or cluster may have this name."""
     return _NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no tenant, namespace or cluster may have.
+
+    Raises:
+        InvalidNameError
+    """
+    if not is_name(name):
+        raise InvalidNameError(f"{name!r}: a name may only have characters of [-=:.\\w]")
 
 
 def is_namespace(name: str) -> bool:

@@ -1,7 +1,8 @@
 """Every policy: where it is set, in which range, what a broker sets, and what counts. Pure.
 
 A policy is a field of `Policies` and a row of `POLICIES`. Routes over HTTP, the description of a
-namespace, the commands of `magnetar admin` and what counts for a topic are made from the rows.
+namespace and what counts for a topic are made from the rows, and so are the commands of `magnetar
+admin`, by way of a file that `python -m tests.policy_rows` writes.
 Source: HTTP sheet, sections 8.2, 8.3 and 9.4.
 """
 

@@ -33,7 +33,7 @@ from magnetar.broker.policies.model import (
     topic_policies_root,
 )
 from magnetar.broker.policies.records import asked, change_record, read_record
-from magnetar.broker.policies.registry import is_name
+from magnetar.broker.policies.registry import check_name
 from magnetar.broker.schemas.record import SCHEMAS_ROOT
 from magnetar.ledger.errors import (
     BadVersionError,
@@ -85,7 +85,7 @@ class Tenants:
                 raise ConflictError(f"{what} already exists")
             return record
 
-        _check_name(path.rpartition("/")[2])
+        check_name(path.rpartition("/")[2])
         await change_record(self._store, type(record), path, create)
 
     async def _update(self, path: str, what: str, record: R) -> None:
@@ -128,7 +128,7 @@ class Tenants:
         Raises:
             NotThereError, InvalidNameError, BrokerMetadataError
         """
-        _check_name(name)
+        check_name(name)
         return await self._record(ClusterRecord, cluster_path(name), f"cluster {name}")
 
     async def create_cluster(self, name: str, data: dict[str, Any]) -> None:
@@ -136,7 +136,7 @@ class Tenants:
         Raises:
             ConflictError, InvalidNameError, BrokerMetadataError
         """
-        _check_name(name)
+        check_name(name)
         await self._create(ClusterRecord(data=data), cluster_path(name), f"cluster {name}")
 
     async def update_cluster(
@@ -153,7 +153,7 @@ class Tenants:
                 raise NotThereError(f"cluster {name} does not exist")
             return change(before)
 
-        _check_name(name)
+        check_name(name)
         await change_record(self._store, ClusterRecord, cluster_path(name), changed)
 
     async def delete_cluster(self, name: str) -> None:
@@ -161,7 +161,7 @@ class Tenants:
         Raises:
             NotThereError, ConflictError, BrokerMetadataError
         """
-        _check_name(name)
+        check_name(name)
         for tenant in await self.tenants():
             if name in (await self.tenant(tenant)).allowed_clusters:
                 raise ConflictError(f"cluster {name} is allowed to tenant {tenant}")
@@ -182,7 +182,7 @@ class Tenants:
         Raises:
             NotThereError, InvalidNameError, BrokerMetadataError
         """
-        _check_name(name)
+        check_name(name)
         return await self._record(TenantRecord, tenant_path(name), f"tenant {name}")
 
     async def create_tenant(self, name: str, record: TenantRecord) -> None:
@@ -191,7 +191,7 @@ class Tenants:
             ConflictError, InvalidNameError: also for clusters that do not exist.
             BrokerMetadataError
         """
-        _check_name(name)
+        check_name(name)
         await self._check_clusters(record.allowed_clusters)
         await self._create(record, tenant_path(name), f"tenant {name}")
 
@@ -210,7 +210,7 @@ class Tenants:
             NotThereError, ConflictError: it has namespaces.
             BrokerMetadataError
         """
-        _check_name(name)
+        check_name(name)
         await self._delete(TenantRecord, tenant_path(name), f"tenant {name}", "namespaces")
         for root in _PARENT_ROOTS:
             await self._remove(f"{root}/{name}")
@@ -243,8 +243,8 @@ class Tenants:
             NamespaceNotFoundError, InvalidNameError, BrokerMetadataError
         """
         tenant, _, name = namespace.partition("/")
-        _check_name(tenant)
-        _check_name(name)
+        check_name(tenant)
+        check_name(name)
         path = namespace_path(namespace)
         found = await read_record(self._store, NamespaceRecord, path, is_sure=True)
         if found is None:
@@ -260,7 +260,7 @@ class Tenants:
             ConflictError, InvalidNameError, BrokerMetadataError
         """
         tenant, _, name = namespace.partition("/")
-        _check_name(name)
+        check_name(name)
         allowed = (await self.tenant(tenant)).allowed_clusters
         for cluster in record.replication_clusters:
             if allowed and cluster not in allowed:
@@ -377,8 +377,3 @@ class Tenants:
             pass
         except MetadataError as error:
             raise BrokerMetadataError(f"cannot delete {path}: {error}") from error
-
-
-def _check_name(name: str) -> None:
-    if not is_name(name):
-        raise InvalidNameError(f"{name!r}: a name may only have characters of [-=:.\\w]")

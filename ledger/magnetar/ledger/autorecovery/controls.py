@@ -26,6 +26,7 @@ from magnetar.ledger.errors import (
 )
 from magnetar.ledger.metadata.cell import GONE, Cell, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore, Versioned, Watch, WatchEvent
+from magnetar.ledger.validation import first_problem
 
 _WRITES_MAX = 20
 """Attempts at a write while others write, too, or replies are lost."""
@@ -214,9 +215,7 @@ def _decode(model: type[R], value: bytes, path: str) -> R:
     try:
         return model.model_validate_json(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "value"
         raise InvalidLedgerMetadataError(
-            f"{path} holds {value[:80]!r}: {field}: {first['msg']}. Nothing was changed: upgrade "
+            f"{path} holds {value[:80]!r}: {first_problem(error)}. Nothing was changed: upgrade "
             f"this release if a newer one wrote it, or delete the node"
         ) from error

@@ -35,6 +35,7 @@ from magnetar.ledger.metadata.store import (
     Watch,
     WatchEvent,
 )
+from magnetar.ledger.validation import first_problem
 
 _log = structlog.get_logger(__name__)
 
@@ -285,13 +286,11 @@ def _decode(name: str, node: Versioned, path: str) -> _Vote | None:
     try:
         record = _VoteRecord.model_validate_json(node.value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "value"
         _log.error(
             "election_vote_not_understood",
             vote=f"{path}/{name}",
             value=repr(node.value[:_VALUE_BYTES_SHOWN]),
-            error=f"{field}: {first['msg']}",
+            error=first_problem(error),
             advice="it counts while its session lives: is it a newer release's?",
         )
         return _Vote(name, None, None)

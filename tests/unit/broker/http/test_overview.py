@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.http import overview
 from magnetar.broker.http.attention import KEPT_MS, SHARE_OF_TIME, kept_s, merged, quorum_of
 from magnetar.broker.http.hoarding import (
     HOARDING_AFTER_MS,
@@ -87,6 +88,27 @@ async def test_a_backlog_that_is_about_to_fill_its_quota_is_told_of() -> None:
         assert ("quota" in kinds) is is_told, share
 
 
+async def test_a_topic_that_keeps_much_which_nobody_has_subscribed_to_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    client = harness.client()
+    await client.produce()
+    topic = harness.topic
+    harness.log.store(*(entry(b"x" * 100) for _ in range(10)))
+    await settle()
+    monkeypatch.setattr(overview, "UNSUBSCRIBED_BYTES_MIN", row_of(topic, 1).storage_size)
+    assert not row_of(topic, 1).troubles  # A cluster keeps nothing for that reason.
+    topic.apply_policies(topic.policies.with_values(unsubscribed_retention=True))
+    (trouble,) = row_of(topic, 1).troubles
+    assert (trouble.kind, trouble.subscription, trouble.backlog) == ("unsubscribed", "", 10)
+    monkeypatch.setattr(overview, "UNSUBSCRIBED_BYTES_MIN", row_of(topic, 1).storage_size + 1)
+    assert not row_of(topic, 1).troubles
+    monkeypatch.setattr(overview, "UNSUBSCRIBED_BYTES_MIN", 1)
+    await client.subscribe()
+    assert "unsubscribed" not in {each.kind for each in row_of(topic, 1).troubles}
+
+
 @pytest.mark.parametrize(
     ("reason", "delivered", "expected"),
     [
@@ -126,6 +148,8 @@ def test_what_brokers_say_becomes_one_list() -> None:
     assert [each["topic"] for each in found["stuck"]] == ["b", "c", "a"]
     assert [each["topic"] for each in found["largest"]] == ["b", "c", "a"]
     assert (found["topics"], found["hoarding"], found["quota"]) == (3, [], [])
+    former = {name: each for name, each in one.items() if name != "unsubscribed"}
+    assert merged([former])["unsubscribed"] == []
     many = _answer([_row(f"t{number}", 1, _stuck(1)) for number in range(ITEMS_MAX)])
     assert len(merged([many, many])["stuck"]) == ITEMS_MAX
 

@@ -28,6 +28,7 @@ from magnetar.broker.policies.records import read_record
 from magnetar.ledger.errors import ContendedError, MetadataError, NodeExistsError
 from magnetar.ledger.metadata.cell import Cell, Stored
 from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchEvent
+from magnetar.ledger.validation import first_problem
 
 _log = structlog.get_logger()
 
@@ -293,9 +294,7 @@ def _decode(path: str, value: bytes) -> Layout:
     try:
         return LayoutRecord.model_validate_json(value).layout()
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "value"
-        reason = f"{where}: {problem['msg']}"
+        reason = first_problem(error)
     except BundleError as error:
         reason = str(error)
     raise UnreadableRecordError(

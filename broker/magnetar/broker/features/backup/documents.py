@@ -19,6 +19,7 @@ from magnetar.cursors.node import CursorNode
 from magnetar.ledger.errors import ObjectDamagedError
 from magnetar.ledger.offloading.backup_pins import manifest_in
 from magnetar.ledger.offloading.log_manifest import LogManifest, decode_checked, encode_checked
+from magnetar.ledger.validation import first_problem
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -182,6 +183,4 @@ def _decode(kind: type[M], content: Mapping[str, Any], key: str) -> M:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        raise ObjectDamagedError(f"{key}: {where}: {first['msg']}") from error
+        raise ObjectDamagedError(f"{key}: {first_problem(error, whole='the whole')}") from error

@@ -13,6 +13,7 @@ from magnetar.broker.cluster.balance.load_report import BundleLoad, LoadReport
 from magnetar.broker.cluster.composition import Cluster
 from magnetar.broker.features.offloading.offload import OffloadSurroundings
 from magnetar.broker.features.replication.sending import Sending
+from magnetar.broker.features.retention.trimming import waits_for_subscription
 from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.features.transactions.coordinator import Coordinator
 from magnetar.broker.features.transactions.topic_transactions import state_of
@@ -30,7 +31,9 @@ from magnetar.broker.http.metrics.topic_values import TOPIC, TopicLook
 from magnetar.broker.http.view import BrokerView
 from magnetar.broker.topic.tail_cache import TailCachePool
 from magnetar.broker.topics.services import Services
+from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.metric_fields import Kind
+from magnetar.ledger.position import EARLIEST
 
 COORDINATOR: Sequence[Column[Coordinator]] = (
     gauge(
@@ -145,9 +148,19 @@ def _of_copies(read: Callable[[Sending], float]) -> Read:
     return total
 
 
+def _unsubscribed_bytes(broker: BrokerView) -> int:
+    waiting = filter(waits_for_subscription, broker.services.topics.loaded)
+    return sum(bytes_behind(topic.log.ledgers, EARLIEST) for topic in waiting)
+
+
 PLAIN: Sequence[Column[BrokerView]] = (
     gauge("magnetar_broker_connections", "Client connections.", lambda b: b.connections()),
     gauge("magnetar_broker_topics", "Topics loaded.", lambda b: len(b.services.topics.loaded)),
+    gauge(
+        "magnetar_broker_unsubscribed_bytes",
+        "Bytes that loaded topics keep since nobody has subscribed to them.",
+        _unsubscribed_bytes,
+    ),
     gauge(
         "magnetar_broker_websocket_sessions",
         "WebSocket sessions.",

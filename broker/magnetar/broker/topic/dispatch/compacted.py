@@ -8,7 +8,6 @@ The compacted ledger may hold entries whose ledgers are trimmed: the cursor cann
 Who begins there has an `EarlyPlace`, which remembers how far that part is consumed.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -222,9 +221,9 @@ class CompactedSource(EntrySource):
             self._read_behind(view, last)
 
     def _read_behind(self, view: CompactedView, after: Position) -> None:
-        if self._reading is None and self._retry is None:
+        if not self._reading.is_busy:
             self.reads += 1
-            self._reading = asyncio.get_running_loop().create_task(self._read_view(view, after))
+            self._reading.begin(self._read_view(view, after))
 
     async def _read_view(self, view: CompactedView, after: Position) -> None:
         settings = self._settings
@@ -233,11 +232,9 @@ class CompactedSource(EntrySource):
                 after, entries_max=settings.read_ahead_entries, bytes_max=settings.read_ahead_bytes
             )
         except (LedgerError, RequestError) as error:
-            self._reading = None
-            self._retry_later(after, error)
+            self._reading.fail(after, error)
             return
-        self._reading = None
-        self._failures = 0
+        self._reading.done()
         self._ahead.extend(runs_of(found, is_masked=not self._acks.is_durable))
         if not found:
             self._nothing_behind = after

@@ -5,23 +5,18 @@ still there, else from reads of ranges. Pure bookkeeping is in `RedeliverySet`; 
 the reads, a bounded number of entries and bytes at a time, and `ReplayLoader` puts both together.
 """
 
-import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import structlog
-
 from magnetar.broker.base.entry import messages_of
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.topic.dispatch.paced_read import PacedRead
 from magnetar.broker.topic.dispatch.range_reads import ReadableLog
 from magnetar.broker.topic.tail_cache import TailCache
-from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.position import Position
-
-_log = structlog.get_logger()
 
 ENTRIES_PER_LOAD_MAX = 200
 
@@ -114,42 +109,36 @@ class ReplayReader:
         on_ready: Callable[[], None],
     ) -> None:
         self._log = log
-        self._settings = settings
-        self._label = label
+        self._bytes_max = settings.read_ahead_bytes
         self._on_read = on_read
         self._on_ready = on_ready
-        self._reading: asyncio.Task[None] | None = None
-        self._retry: asyncio.TimerHandle | None = None
-        self._failures = 0
-        self.unreadable: tuple[Position, str] | None = None
-        """The first entry that the last read could not get, and why; None: it got what it could."""
+        self._reading = PacedRead(
+            settings, failure_event="redelivery_read_failed", label=label, on_ready=on_ready
+        )
 
     @property
     def is_busy(self) -> bool:
         """A read is under way, or will be tried again after a pause."""
-        return self._reading is not None or self._retry is not None
+        return self._reading.is_busy
+
+    @property
+    def unreadable(self) -> tuple[Position, str] | None:
+        """The first entry that the last read could not get, and why; None: it got what it could."""
+        return self._reading.unreadable
 
     def read(self, positions: list[Position]) -> None:
         """Begin to read ascending positions; not while it is busy."""
-        assert not self.is_busy
-        self._reading = asyncio.get_running_loop().create_task(self._read(positions))
+        self._reading.begin(self._read(positions))
 
     def stop(self) -> None:
         """Forget what is under way."""
-        self._failures = 0
-        self.unreadable = None
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        self._reading.stop()
 
     async def _read(self, positions: list[Position]) -> None:
         found: list[LoadedEntry] = []
         gone: list[Position] = []
         done = 0
-        room = self._settings.read_ahead_bytes
+        room = self._bytes_max
         try:
             for first, count in contiguous(positions):
                 if room <= 0:
@@ -169,36 +158,14 @@ class ReplayReader:
                 if len(entries) < count:
                     break  # the reply was cut short: the rest is read another time
         except (LogFencedError, LogClosedError):
-            self._reading = None  # the topic is about to be closed
+            self._reading.give_up()
             return
         except LedgerError as error:
-            self._reading = None
-            self._retry_later(positions[done], error)
+            self._reading.fail(positions[done], error)
             self._on_read(found, gone, positions[done:])
             return
-        self._reading = None
-        self._failures = 0
-        self.unreadable = None
+        self._reading.done()
         self._on_read(found, gone, positions[done:])
-        self._on_ready()
-
-    def _retry_later(self, position: Position, error: LedgerError) -> None:
-        self._failures += 1
-        settings = self._settings
-        delay_ms = backoff(settings.read_retry_ms, self._failures, settings.read_retry_ms_max)
-        self.unreadable = position, str(error)
-        _log.warning(
-            "redelivery_read_failed",
-            subscription=self._label,
-            ledger_id=position.ledger_id,
-            entry_id=position.entry_id,
-            error=str(error),
-            retry_ms=round(delay_ms),
-        )
-        self._retry = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_retry)
-
-    def _on_retry(self) -> None:
-        self._retry = None
         self._on_ready()
 
 

@@ -8,22 +8,17 @@ What is read is shared by all subscriptions (`range_reads.py`).
 Acknowledged entries are skipped here in ranges; single ones inside a run are left to the encoder.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-import structlog
-
+from magnetar.broker.topic.dispatch.paced_read import PacedRead
 from magnetar.broker.topic.dispatch.range_reads import RangeReads, ReadableLog
 from magnetar.broker.topic.dispatch.visibility import Visibility, VisibleRuns
 from magnetar.broker.topic.run import Run
 from magnetar.cursors import SubscriptionCursor
-from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.position import Position
-
-_log = structlog.get_logger()
 
 _RUNS_AHEAD_MAX = 2
 _STRETCHES_MAX = 64
@@ -66,15 +61,12 @@ class EntrySource:
         self._cache = reads.cache
         self._settings = reads.settings
         self._acks = acks
-        self._label = label
         self._on_ready = on_ready
         self._after = acks.mark_delete
         self._ahead: deque[Run] = deque()
-        self._reading: asyncio.Task[None] | None = None
-        self._retry: asyncio.TimerHandle | None = None
-        self._failures = 0
-        self.unreadable: tuple[Position, str] | None = None
-        """Where the last read began, and why it failed; None: it did not."""
+        self._reading = PacedRead(
+            reads.settings, failure_event="read_failed", label=label, on_ready=on_ready
+        )
         self.reads = 0
 
     @property
@@ -85,7 +77,12 @@ class EntrySource:
     @property
     def is_reading(self) -> bool:
         """A read is under way, or will be tried again after a pause."""
-        return self._reading is not None or self._retry is not None
+        return self._reading.is_busy
+
+    @property
+    def unreadable(self) -> tuple[Position, str] | None:
+        """Where the last read began, and why it failed; None: it did not."""
+        return self._reading.unreadable
 
     @property
     def is_at_end(self) -> bool:
@@ -176,62 +173,33 @@ class EntrySource:
 
     def _drop_ahead(self) -> None:
         self._ahead.clear()
-        self._failures = 0
-        self.unreadable = None
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        self._reading.stop()
 
     def _read_on(self, last: Position) -> None:
         """Read what follows `last`, unless the cache has it or it is not written yet."""
-        if self._reading is not None or self._retry is not None:
+        if self._reading.is_busy:
             return
         position = self._next_position(last)
         if position <= self._visibility.last and self._cache.find(position) is None:
             self._read(position)
 
     def _read(self, start: Position) -> None:
-        if self._reading is None and self._retry is None:
+        if not self._reading.is_busy:
             self.reads += 1
-            self._reading = asyncio.get_running_loop().create_task(self._read_range(start))
+            self._reading.begin(self._read_range(start))
 
     async def _read_range(self, start: Position) -> None:
         try:
             run = await self._reads.read(start)
         except (LogFencedError, LogClosedError):
-            self._reading = None  # the topic is about to be closed
+            self._reading.give_up()
             return
         except LedgerError as error:
-            self._reading = None
-            self._retry_later(start, error)
+            self._reading.fail(start, error)
             return
-        self._reading = None
-        self._failures = 0
-        self.unreadable = None
+        self._reading.done()
         if run is not None:
             self._ahead.append(run)
             if len(self._ahead) < _RUNS_AHEAD_MAX:
                 self._read_on(run.last)
-        self._on_ready()
-
-    def _retry_later(self, start: Position, error: Exception) -> None:
-        self._failures += 1
-        settings = self._settings
-        delay_ms = backoff(settings.read_retry_ms, self._failures, settings.read_retry_ms_max)
-        self.unreadable = start, str(error)
-        _log.warning(
-            "read_failed",
-            subscription=self._label,
-            ledger_id=start.ledger_id,
-            entry_id=start.entry_id,
-            error=str(error),
-            retry_ms=round(delay_ms),
-        )
-        self._retry = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_retry)
-
-    def _on_retry(self) -> None:
-        self._retry = None
         self._on_ready()

@@ -250,9 +250,9 @@ function allNeeds(found, brokers, stored) {
     rows.push({ key: "lost", where: "ledgers", kind: "bad", text: `${many(stored.recovery.ledgers_lost, "ledger")} with entries that no bookie has`, advice: "Bring lost bookies back." });
   for (const broker of brokers)
     if (broker.draining) rows.push({ key: `draining ${broker.name}`, where: broker.name, kind: "warn", text: "the broker is leaving", advice: "Nothing to do if it was told to." });
-  const kinds = [["hoarding", HOARDING_ADVICE], ["quota", "Have the consumers catch up, raise the quota, or delete the subscription if nobody needs it."], ["stuck", null]];
+  const kinds = [["hoarding", HOARDING_ADVICE], ["quota", "Have the consumers catch up, raise the quota, or delete the subscription if nobody needs it."], ["unsubscribed", "Subscribe to it, set a retention, or delete it."], ["stuck", null]];
   for (const [kind, advice] of kinds)
-    for (const each of found[kind])
+    for (const each of found[kind] || [])
       rows.push({
         ...each, key: `${kind} ${each.topic} ${each.subscription} ${each.consumer}`, kind: "warn",
         advice: advice ?? adviceFor(each.code),

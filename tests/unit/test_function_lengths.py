@@ -13,6 +13,7 @@ TABLES = {
     ("deploy/magnetar/deploy/cli.py", "bookie"),
     ("deploy/magnetar/deploy/cli.py", "broker"),
     ("deploy/magnetar/deploy/cli_cluster.py", "cluster"),
+    ("deploy/magnetar/deploy/cli_pipeline.py", "archive"),
 }
 """Commands: nearly all of their lines declare options with names, variables and help texts."""
 

@@ -1,23 +1,24 @@
-"""Commands that run the pipeline's Spark jobs: pipeline archive, pipeline replay, pipeline rollup.
+"""Commands that run the pipeline's jobs: pipeline archive, pipeline replay, pipeline rollup.
 
-What they do is in `magnetar.sdk.spark.pipeline`; the same jobs run with spark-submit. Credentials
-come from the environment, as for all tools.
+The jobs are in `magnetar.sdk.spark.pipeline`, and run with spark-submit as well; the archive to
+Iceberg tables is in `magnetar.arrow.iceberg`, and needs no Spark. Credentials come from the
+environment, as for all tools.
 """
 
+from collections.abc import Mapping
+from enum import StrEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from magnetar.deploy.errors import MissingProgramError
+from magnetar.deploy.errors import MissingProgramError, SettingsError
 from magnetar.deploy.options import DEFAULT_URL, UrlOption
 
 if TYPE_CHECKING:
     from magnetar.sdk.spark.pipeline.job import ClusterAddress
 
-pipeline = typer.Typer(
-    no_args_is_help=True, help="Run Spark jobs: archive topics, replay archives, roll up."
-)
+pipeline = typer.Typer(no_args_is_help=True, help="Archive topics, replay archives, roll up.")
 
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
 
@@ -43,9 +44,85 @@ ContinuousOption = Annotated[
 ]
 
 
+class ArchiveFormat(StrEnum):
+    """What an archive is made of."""
+
+    PARQUET = "parquet"
+    ICEBERG = "iceberg"
+
+
+FormatOption = Annotated[
+    ArchiveFormat,
+    typer.Option(
+        "--format",
+        help="parquet: files with a log, written by Spark. iceberg: a table that Spark, DuckDB, "
+        "polars and Trino read, written without Spark.",
+    ),
+]
+CatalogOption = Annotated[
+    str,
+    typer.Option(
+        "--catalog",
+        help="Iceberg: URI of the catalog (sqlite:////data/catalog.db, https://host), or its name "
+        "in pyiceberg's configuration.",
+    ),
+]
+CatalogPropertyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--catalog-property",
+        metavar="NAME=VALUE",
+        help="Iceberg: a property of the catalog, by pyiceberg's name. Repeat it for several.",
+    ),
+]
+TableOption = Annotated[
+    str, typer.Option("--table", metavar="NAMESPACE.TABLE", help="Iceberg: the table.")
+]
+BatchBytesOption = Annotated[
+    int,
+    typer.Option(
+        "--batch-bytes",
+        min=1 << 20,
+        help="Iceberg: rows in memory, in bytes; a commit follows. A message may be as large.",
+    ),
+]
+DecodeOption = Annotated[
+    bool,
+    typer.Option(
+        "--decode/--no-decode",
+        help="Iceberg: columns by the topics' schema, or one column with the bytes.",
+    ),
+]
+LossOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-loss",
+        help="Iceberg: go on where messages were deleted before they were archived.",
+    ),
+]
+SnapshotsOption = Annotated[
+    float,
+    typer.Option("--snapshot-age-h", min=0, help="Iceberg: keep snapshots for so many hours."),
+]
+
+
 @pipeline.command()
 def archive(
-    output: Annotated[str, typer.Option(help="Directory or URL of the archive.")],
+    output: Annotated[
+        str,
+        typer.Option(
+            help="Directory or URL of the archive. Iceberg: the warehouse, where the catalog's "
+            "configuration has none."
+        ),
+    ] = "",
+    archive_format: FormatOption = ArchiveFormat.PARQUET,
+    catalog: CatalogOption = "",
+    catalog_property: CatalogPropertyOption = None,
+    table: TableOption = "",
+    batch_bytes: BatchBytesOption = 64 << 20,
+    decode: DecodeOption = True,
+    allow_loss: LossOption = False,
+    snapshot_age_h: SnapshotsOption = 24,
     topics: Annotated[str, typer.Option(help="Topics, separated by commas.")] = "",
     topics_pattern: Annotated[
         str, typer.Option(help="Regular expression of topics: tenant/namespace/expression.")
@@ -77,7 +154,41 @@ def archive(
     url: UrlOption = DEFAULT_URL,
     admin_url: AdminUrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Archive topics to partitioned Parquet files, each message once; merge small files."""
+    """Archive topics to Parquet files or to an Iceberg table, each message once; merge small files.
+
+    With --format iceberg, messages that cannot be decoded go to a second table, TABLE_undecoded.
+    """
+    if archive_format is ArchiveFormat.ICEBERG:
+        from magnetar.deploy import iceberg_archive
+
+        spark_only = {"--mode": mode != "FAILFAST", "--checkpoint": checkpoint, "--master": master}
+        _refuse({**spark_only, "--entries-max": entries_max}, "it is for --format parquet only")
+        iceberg_archive.run(
+            iceberg_archive.IcebergJob(
+                catalog=catalog,
+                catalog_properties=tuple(catalog_property or ()),
+                warehouse=output,
+                table=table,
+                topics=topics,
+                topics_pattern=topics_pattern,
+                once=not continuous,
+                interval_s=interval_s,
+                batch_bytes=batch_bytes,
+                decodes=decode,
+                allows_loss=allow_loss,
+                file_bytes=file_bytes,
+                files_min=files_min,
+                snapshot_age_s=snapshot_age_h * 3_600,
+                service_url=url,
+                admin_url=admin_url,
+                metadata_url=metadata_url,
+            )
+        )
+        return
+    given = {"--catalog": catalog, "--catalog-property": catalog_property, "--table": table}
+    _refuse({**given, "--no-decode": not decode}, "it is for --format iceberg only")
+    if not output:
+        raise SettingsError("--output: the directory or URL of the archive is required")
     brokers = _brokers(url, admin_url, metadata_url)
     from magnetar.sdk.spark.pipeline import archive as job
     from magnetar.sdk.spark.pipeline.job import Chosen, run_job
@@ -170,21 +281,22 @@ def rollup(
     run_job("rollup", Chosen(settings, master), job.run)
 
 
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    """Refuse options that would have no effect."""
+    for name, value in given.items():
+        if value:
+            raise SettingsError(f"{name}: {why}")
+
+
 def _brokers(url: str, admin_url: str, metadata_url: str) -> "ClusterAddress":
     if find_spec("pyspark") is None:
         raise MissingProgramError("Spark is not installed: pip install 'magnetar[pipeline]'")
     from magnetar.deploy.credentials import ClientCredentials
     from magnetar.sdk.spark.pipeline.job import ClusterAddress
 
-    credentials = ClientCredentials.of_environment()
-    authentication = "none"
-    if credentials.token:
-        authentication = f"token:{credentials.token}"
-    elif credentials.basic:
-        authentication = f"basic:{credentials.basic}"
     return ClusterAddress(
         service_url=url,
         admin_url=admin_url,
-        authentication=authentication,
+        authentication=ClientCredentials.of_environment().source_authentication,
         metadata_url=metadata_url,
     )

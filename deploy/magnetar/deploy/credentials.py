@@ -77,6 +77,13 @@ class ClientCredentials:
             is_replicator=is_replicator,
         )
 
+    @property
+    def source_authentication(self) -> str:
+        """The option `authentication` of the jobs' sources and sinks."""
+        if self.token:
+            return f"token:{self.token}"
+        return f"basic:{self.basic}" if self.basic else "none"
+
     def http_headers(self) -> dict[str, str]:
         """What an HTTP request carries."""
         if self.token:

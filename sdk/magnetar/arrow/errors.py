@@ -11,7 +11,11 @@ SdkError                        see `magnetar.sdk.errors`
     ├── CorruptDataError        a message that cannot be read: damaged, or encrypted
     ├── MemoryLimitError        a message that does not fit into `memory_bytes`
     ├── UnreachableError        a broker, bookie or metadata store does not answer
-    └── WorkerLostError         a process that was reading has ended
+    ├── WorkerLostError         a process that was reading has ended
+    ├── EvolutionError          a topic's schema that a table's columns cannot become
+    └── TableError              a table that is no archive, or not of this job
+        ├── CatalogError        a catalog, or the storage of a table, fails
+        └── TableBusyError      another archiver writes to the table at the same time
 """
 
 from collections.abc import Iterator
@@ -35,13 +39,17 @@ from magnetar.sdk.wire.errors import AuthenticationError, AuthorizationError
 
 __all__ = [
     "AccessDeniedError",
+    "CatalogError",
     "CorruptDataError",
     "DataLossError",
+    "EvolutionError",
     "MagnetarArrowError",
     "MemoryLimitError",
     "OffsetError",
     "OptionError",
     "SchemaMismatchError",
+    "TableBusyError",
+    "TableError",
     "TopicNotFoundError",
     "UnreachableError",
     "WorkerLostError",
@@ -65,6 +73,26 @@ class MemoryLimitError(MagnetarArrowError):
 class WorkerLostError(MagnetarArrowError):
     """A process that was reading has ended before its share was read: it was killed, or ran out of
     memory. Reading again may help."""
+
+    retryable = True
+
+
+class EvolutionError(MagnetarArrowError):
+    """A column of a table would have to change in a way that tables do not have."""
+
+
+class TableError(MagnetarArrowError):
+    """A table that an archive cannot be written to."""
+
+
+class CatalogError(TableError):
+    """A catalog of tables, or the storage of one, does not do what it was asked for."""
+
+    retryable = True
+
+
+class TableBusyError(TableError):
+    """Another archiver has written to the table at the same time."""
 
     retryable = True
 

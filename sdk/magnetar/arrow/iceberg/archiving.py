@@ -1,0 +1,486 @@
+"""The archiver: topics to an Iceberg table, each message once, whatever is killed.
+
+A round looks at the topics once, and reads all that is confirmed then and behind the table's
+watermark. Rows are collected up to a limit of bytes, then two commits follow: messages that cannot
+be decoded go to their own table, then rows go to the table, with the watermark. A job that is
+killed begins behind the table's watermark; what the second table has already is left out by that
+table's own. So nothing is lost and nothing is there twice, in either.
+
+A subscription on each topic keeps messages from being deleted that are not archived yet. It is
+named after the table, and moves after each commit.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from magnetar.arrow.column_types import METADATA_FIELDS, TOPIC
+from magnetar.arrow.errors import (
+    CatalogError,
+    DataLossError,
+    MagnetarArrowError,
+    OptionError,
+    TableBusyError,
+    refusals_typed,
+)
+from magnetar.arrow.iceberg.archive_rows import (
+    ENTRY,
+    LEDGER,
+    PLACE_FIELDS,
+    UNDECODED_SCHEMA,
+    ArchiveRows,
+    SliceRows,
+    archive_fields,
+    undecoded_table,
+)
+from magnetar.arrow.iceberg.commits import CompactionLimits, ExpiryLimits, Head
+from magnetar.arrow.iceberg.evolution import stored_schema, with_dropped_fields
+from magnetar.arrow.iceberg.iceberg_table import IcebergTable, Surroundings
+from magnetar.arrow.iceberg.watermark import (
+    Mark,
+    check_kept,
+    is_archived,
+    lag_of,
+    mark_at,
+    merged,
+    start_of,
+)
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.spark.driver import SourceDriver
+from magnetar.sdk.spark.hold import Hold
+from magnetar.sdk.spark.planning import releasable
+from magnetar.sdk.spark.slices import PERMISSIVE, Slice, ValueSchema
+from magnetar.sdk.spark.source_options import SourceOptions
+from magnetar.sdk.spark.topic_schema import parsed, value_schema_of
+from magnetar.sdk.spark.topic_states import TopicState
+from magnetar.sdk.wire.topic_name import TopicName
+
+_log = logging.getLogger(__name__)
+
+UNDECODED_SUFFIX = "_undecoded"
+
+BATCH_BYTES = 64 << 20
+BATCH_BYTES_MIN = 1 << 20
+FILE_BYTES = 128 << 20
+FILES_MIN = 8
+SNAPSHOT_AGE_S = 86_400
+SNAPSHOTS_MIN = 10
+SNAPSHOTS_MAX = 1_000
+
+_EXPIRED_AT_ONCE_MAX = 200
+_MERGES_AT_ONCE_MAX = 4
+_COMMITS_PER_UPKEEP = 16
+_OVERTAKEN_MAX = 100
+"""Rounds in a row that another archiver was faster in."""
+_FAILURES_MAX = 20
+"""Rounds in a row that a server did not answer in, of a continuous job."""
+_IDLE_RELEASE_S = 60.0
+"""A topic without anything new for so long is not held any more: a message in chunks may have begun
+before, and consumers wait as long for its end by default."""
+_SLICE_BYTES = 8 << 20
+_BASE_COLUMNS = pa.schema([*METADATA_FIELDS, *PLACE_FIELDS])
+"""Of every table, whatever the topic's schema is."""
+_MESSAGE_BYTES_MIN = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSettings:
+    """One job."""
+
+    source: Mapping[str, str]
+    """Options of the Spark source: servers and topics."""
+    table: str
+    """`namespace.table`."""
+    once: bool = True
+    """End when everything is archived that was there at the start; False: go on."""
+    interval_s: float = 60.0
+    """Between two rounds, if it goes on."""
+    batch_bytes: int = BATCH_BYTES
+    """Of rows in memory; then a commit follows."""
+    decodes: bool = True
+    """False: a column `value` with the bytes, whatever the schema is."""
+    allows_loss: bool = False
+    """Go on where messages were deleted before they were archived."""
+    file_bytes: int = FILE_BYTES
+    """Of merged files."""
+    files_min: int = FILES_MIN
+    """So many small files are merged; at the end of the job, two."""
+    snapshot_age_s: float = SNAPSHOT_AGE_S
+    """Younger snapshots are kept."""
+
+    def __post_init__(self) -> None:
+        if self.batch_bytes < BATCH_BYTES_MIN:
+            raise OptionError("batch-bytes", f"{self.batch_bytes} is less than {BATCH_BYTES_MIN}")
+
+    def source_options(self) -> SourceOptions:
+        """
+        Raises:
+            OptionError: the topics or servers are not given as they should be.
+        """
+        message_bytes = max(_MESSAGE_BYTES_MIN, self.batch_bytes)
+        return SourceOptions.read(
+            {
+                "sliceBytes": str(_SLICE_BYTES),
+                "maxDecompressedBytes": str(message_bytes),
+                "maxChunkedBytes": str(message_bytes),
+                **self.source,
+                "startingOffsets": "earliest",
+                "mode": PERMISSIVE,
+                "failOnDataLoss": "false" if self.allows_loss else "true",
+            },
+            is_stream=False,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one job has done, after a commit."""
+
+    rows: int = 0
+    undecoded_rows: int = 0
+    commits: int = 0
+    entries_left: int = 0
+    """Confirmed and not archived, by the last look at the topics."""
+    bytes_left: int = 0
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+
+
+class World(Surroundings, Protocol):
+    """Time, chance and the wish to end; for tests."""
+
+    def wall_ms(self) -> int: ...
+    def monotonic_s(self) -> float: ...
+    def is_ending(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Rows that wait for a commit."""
+
+    rows: list[pa.RecordBatch] = field(default_factory=list)
+    undecoded: list[dict[str, object]] = field(default_factory=list)
+    marks: dict[str, Mark] = field(default_factory=dict)
+    size_bytes: int = 0
+
+    def add(self, found: ArchiveRows) -> None:
+        if found.rows.num_rows:
+            self.rows.append(found.rows)
+        self.undecoded += found.undecoded
+        self.size_bytes += found.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One look at the topics."""
+
+    states: Mapping[str, TopicState]
+    slices: list[Slice]
+
+
+class Archiver:
+    """One job. For one thread.
+
+    Methods raise, beside what is named:
+        UnreachableError, AccessDeniedError: a broker refuses, or does not answer.
+        CatalogError, TableError: as `IcebergTable`.
+    """
+
+    def __init__(
+        self,
+        settings: ArchiveSettings,
+        table: IcebergTable,
+        undecoded: IcebergTable,
+        world: World,
+        report: Callable[[Progress], None],
+    ) -> None:
+        """`report` is called after each commit."""
+        self._settings = settings
+        self._table, self._undecoded = table, undecoded
+        self._world, self._report = world, report
+        self._driver = SourceDriver(settings.source_options())
+        self._hold: Hold | None = None
+        self._head, self._undecoded_head = Head(), Head()
+        self._row_bytes: dict[str, float] = {}
+        """Of a row in memory, as measured last, by table."""
+        self._upkeep_at = _COMMITS_PER_UPKEEP
+        self._new_at_s = world.monotonic_s()
+        self._missing: set[str] = set()
+        """Topics that were told of as deleted."""
+        self.progress = Progress()
+
+    def close(self) -> None:
+        self._driver.close()
+
+    def run(self) -> Progress:
+        """Archive, until all is there or the job is to end.
+
+        Raises:
+            EvolutionError, SchemaMismatchError: the topics' schema does not fit the table.
+            DataLossError, TopicNotFoundError
+        """
+        failures = 0
+        while True:
+            try:
+                self._round()
+                failures = 0
+            except MagnetarArrowError as error:
+                failures += 1
+                if self._settings.once or not error.retryable or failures > _FAILURES_MAX:
+                    raise
+                _log.warning("%s; trying again in %s s", error, self._settings.interval_s)
+            if self._settings.once or self._world.is_ending():
+                break
+            if self._world.wait(self._settings.interval_s):
+                break
+        if self._settings.once and not self._world.is_ending() and self.progress.commits:
+            try:
+                self._keep_up(files_min=2)
+            except TableBusyError as error:
+                _log.warning("%s", error)  # all that this job was to archive is there
+        return self.progress
+
+    def _round(self) -> None:
+        """Archive what is confirmed now."""
+        for _ in range(_OVERTAKEN_MAX):
+            try:
+                with refusals_typed():
+                    self._archive(self._plan())
+                return
+            except TableBusyError as error:
+                _log.warning("%s", error)
+                if self._world.is_ending():
+                    return
+        raise TableBusyError(
+            f"table {self._settings.table}: another archiver was faster {_OVERTAKEN_MAX} times in "
+            "a row: end one of the two"
+        )
+
+    # Planning
+
+    def _plan(self) -> _Plan:
+        """Look at the table and at the topics; prepare the table for what there is to read."""
+        self._head = self._table.load()
+        self._undecoded_head = self._undecoded.load()
+        driver = self._driver
+        states = driver.topics(missing_ok=bool(self._head.watermark))
+        there = {topic: state for topic, state in states.items() if state.is_there}
+        schema = self._value_schema(states)
+        columns = stored_schema(archive_fields(schema))
+        if not self._table.is_there:
+            # A topic without messages may still get its schema: its columns come with its rows.
+            has_rows = any(state.ledgers for state in there.values())
+            self._head = self._table.create(columns if has_rows else _BASE_COLUMNS)
+        if self._hold is None:
+            self._hold = Hold(driver.admin, f"archive-{self._table.uuid}")
+        held = self._hold.subscription
+        stand = {topic: (state.mark_deletes or {}).get(held) for topic, state in there.items()}
+        self._check_kept(states, stand)
+        starts = {topic: start_of(self._head.watermark, topic) for topic in states}
+        self._hold.keep({topic: (starts[topic], stand[topic]) for topic in there})
+        ends = {topic: state.end for topic, state in there.items()}
+        slices = driver.slices(states, starts, ends, schema)
+        if slices:
+            self._table.evolve(columns)
+        return _Plan(states, slices)
+
+    def _value_schema(self, states: Mapping[str, TopicState]) -> ValueSchema:
+        """The newest schema of the topics, with what it has dropped."""
+        if not self._settings.decodes:
+            return ValueSchema()
+        newest = value_schema_of(self._driver.schemas, states)
+        if newest.kind not in ("JSON", "AVRO"):
+            return newest
+        topics = {TopicName.parse(name).partitioned: None for name in states}
+        every = self._driver.schemas.schemas(topics, every=True)
+        older = [
+            parsed(each)
+            for stored in every.values()
+            for each in sorted(stored, key=lambda one: int(one["version"]), reverse=True)
+        ]
+        return with_dropped_fields(newest, older)
+
+    def _check_kept(
+        self, states: Mapping[str, TopicState], stand: Mapping[str, MessageId | None]
+    ) -> None:
+        """
+        Raises:
+            DataLossError: messages are gone that were not archived, and that is not allowed.
+        """
+        for topic, mark in self._head.watermark.items():
+            state = states.get(topic)
+            try:
+                check_kept(topic, state, mark, stand.get(topic))
+            except DataLossError as error:
+                if not self._settings.allows_loss:
+                    raise
+                if topic not in self._missing:
+                    _log.warning("%s", error)
+                    self._missing.add(topic)
+
+    # Archiving
+
+    def _archive(self, plan: _Plan) -> None:
+        """Read the slices, and commit what they have."""
+        batch = _Batch()
+        reader = SliceRows()
+        if plan.slices:
+            self._new_at_s = self._world.monotonic_s()
+        try:
+            for wanted in plan.slices:
+                state = plan.states[wanted.topic]
+                for found in reader.of(wanted):
+                    batch.add(found)
+                    batch.marks[wanted.topic] = mark_at(state, found.through)
+                    if batch.size_bytes >= self._settings.batch_bytes:
+                        self._commit(batch, plan)
+                        batch = _Batch()
+                    if self._world.is_ending():
+                        break
+                if self._world.is_ending():
+                    break
+                # Behind the last row there may be what is no message.
+                last = wanted.parts[-1]
+                batch.marks[wanted.topic] = mark_at(state, (last.ledger_id, last.last))
+        finally:
+            reader.close()
+        self._commit(batch, plan)
+        if not self._world.is_ending():
+            self._release_idle(plan)
+
+    def _commit(self, batch: _Batch, plan: _Plan) -> None:
+        """Messages that cannot be decoded first: once the table's watermark covers them, nobody
+        reads them again.
+
+        Raises:
+            TableBusyError: another archiver was faster.
+        """
+        marks = merged(self._head.watermark, batch.marks)
+        if marks == self._head.watermark:
+            return
+        undecoded = self._add_undecoded(batch, marks)
+        rows = pa.Table.from_batches(batch.rows, None if batch.rows else _BASE_COLUMNS)
+        self._head = self._append(self._table, rows, marks, self._head)
+        self._release(batch.marks, plan.states)
+        entries_left, bytes_left = lag_of(plan.states, marks)
+        done = self.progress
+        self.progress = replace(
+            done,
+            rows=done.rows + rows.num_rows,
+            undecoded_rows=done.undecoded_rows + undecoded,
+            commits=done.commits + 1,
+            entries_left=entries_left,
+            bytes_left=bytes_left,
+            marks=marks,
+        )
+        self._report(self.progress)
+        if self.progress.commits >= self._upkeep_at:
+            self._upkeep_at = self.progress.commits + _COMMITS_PER_UPKEEP
+            self._keep_up(files_min=self._settings.files_min)
+
+    def _add_undecoded(self, batch: _Batch, marks: Mapping[str, Mark]) -> int:
+        """Add what the second table lacks; returns how many rows."""
+        known = self._undecoded_head.watermark
+        rows = _not_archived(batch.undecoded, known)
+        if not rows:
+            return 0
+        if not self._undecoded.is_there:
+            self._undecoded_head = self._undecoded.create(UNDECODED_SCHEMA)
+            known = self._undecoded_head.watermark
+            rows = _not_archived(rows, known)
+        self._undecoded_head = self._append(
+            self._undecoded, undecoded_table(rows), merged(known, marks), self._undecoded_head
+        )
+        return len(rows)
+
+    def _append(
+        self, table: IcebergTable, rows: pa.Table, marks: Mapping[str, Mark], planned: Head
+    ) -> Head:
+        if rows.num_rows:
+            self._row_bytes[table.name] = max(1.0, rows.nbytes / rows.num_rows)
+        return table.append(rows, marks, planned)
+
+    def _release(self, marks: Mapping[str, Mark], states: Mapping[str, TopicState]) -> None:
+        """Let go of what was archived."""
+        assert self._hold is not None
+        hold = self._hold
+        hold.release(
+            {
+                topic: releasable(states[topic], hold.stands_at(topic), mark.offset)
+                for topic, mark in marks.items()
+            }
+        )
+
+    def _release_idle(self, plan: _Plan) -> None:
+        """Hold nothing of topics that are archived up to their end and stay so."""
+        idle_s = self._world.monotonic_s() - self._new_at_s
+        if self._hold is None or (not self._settings.once and idle_s < _IDLE_RELEASE_S):
+            return
+        marks = self._head.watermark
+        read = {
+            topic: marks[topic].offset
+            for topic, state in plan.states.items()
+            if topic in marks and state.is_there
+        }
+        self._hold.release(read, is_idle=True)
+
+    def _keep_up(self, *, files_min: int) -> None:
+        """Merge small files and expire snapshots. What fails is tried again another time.
+
+        Raises:
+            TableBusyError: another archiver has moved the watermark.
+        """
+        for table in (self._table, self._undecoded):
+            if not table.is_there:
+                continue
+            try:
+                self._keep_up_table(table, files_min)
+            except CatalogError as error:
+                _log.warning("%s; it is tried again later", error)
+        found = self._table.load()
+        if found.watermark != self._head.watermark:
+            # What this round still reads may be there already.
+            raise TableBusyError(f"table {self._table.name}: another archiver wrote to it")
+        self._head = found
+        self._undecoded_head = self._undecoded.load()
+
+    def _keep_up_table(self, table: IcebergTable, files_min: int) -> None:
+        settings = self._settings
+        row_bytes = self._row_bytes.get(table.name)
+        if row_bytes is not None:
+            limits = CompactionLimits(
+                rows_max=max(1, int(settings.batch_bytes / row_bytes)),
+                file_bytes=settings.file_bytes,
+                files_min=files_min,
+            )
+            files = table.compact(limits, groups_max=_MERGES_AT_ONCE_MAX)
+            if files:
+                _log.info("%s: %d small files were merged", table.name, files)
+        expiry = ExpiryLimits(
+            age_ms=int(settings.snapshot_age_s * 1_000),
+            count_min=SNAPSHOTS_MIN,
+            count_max=SNAPSHOTS_MAX,
+            at_once_max=_EXPIRED_AT_ONCE_MAX,
+        )
+        table.expire(expiry, now_ms=self._world.wall_ms())
+
+
+def _not_archived(
+    rows: Iterable[dict[str, object]], marks: Mapping[str, Mark]
+) -> list[dict[str, object]]:
+    """The rows that a table with this watermark lacks."""
+    found = []
+    for each in rows:
+        ledger_id, entry_id = each[LEDGER], each[ENTRY]
+        assert isinstance(ledger_id, int)
+        assert isinstance(entry_id, int)
+        if not is_archived(marks, str(each[TOPIC]), ledger_id=ledger_id, entry_id=entry_id):
+            found.append(each)
+    return found
+
+
+def undecoded_name(table: str) -> str:
+    """The table of messages that cannot be decoded."""
+    return f"{table}{UNDECODED_SUFFIX}"

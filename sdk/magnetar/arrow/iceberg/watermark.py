@@ -1,0 +1,176 @@
+"""How far each topic is in a table: the watermark, which every snapshot of it carries. Pure.
+
+A `Mark` names the last entry of a topic, or of a partition of one, that is archived. All entries
+before it are archived, and none behind it. The watermark of a table is the marks of all its topics.
+It is stored in the summary of the snapshot that adds the rows, so both change in one commit or not
+at all (docs/formats/iceberg-archive.md).
+
+Nothing here decides what to read; `check_kept` says whether what is still to be read is there.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from magnetar.arrow.errors import DataLossError, TableError
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.spark.offsets import BEFORE_FIRST
+from magnetar.sdk.spark.planning import entries_between, entries_left
+from magnetar.sdk.spark.topic_states import TopicState
+
+WATERMARK_TOPICS_MAX = 10_000
+"""Topics and partitions of one table. Each snapshot repeats them all, some 60 bytes a topic."""
+
+_HINT = "start the job with --allow-loss to go on with what is left"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """The last entry of a topic that is archived."""
+
+    ledger_id: int
+    entry_id: int
+    entries_left: int = 0
+    """Entries behind it in its ledger when the mark was made. If the ledger is deleted, nothing
+    else tells of them."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.ledger_id, self.entry_id
+
+    @property
+    def offset(self) -> MessageId:
+        return MessageId(self.ledger_id, self.entry_id)
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}"
+
+
+Watermark = Mapping[str, Mark]
+"""Topic, or partition of one -> its mark."""
+
+
+def encode_watermark(marks: Watermark) -> str:
+    """The watermark as JSON: `{topic: "ledger:entry"}`, or `"ledger:entry+left"`.
+
+    Raises:
+        TableError: more than WATERMARK_TOPICS_MAX topics.
+    """
+    if len(marks) > WATERMARK_TOPICS_MAX:
+        raise TableError(
+            f"the table would hold {len(marks)} topics and partitions, and one table holds at most "
+            f"{WATERMARK_TOPICS_MAX}: archive them to several tables"
+        )
+    return json.dumps(
+        {
+            topic: f"{mark}+{mark.entries_left}" if mark.entries_left else str(mark)
+            for topic, mark in sorted(marks.items())
+        },
+        separators=(",", ":"),
+    )
+
+
+def parse_watermark(text: str) -> dict[str, Mark]:
+    """Read what `encode_watermark` wrote.
+
+    Raises:
+        TableError: it is something else.
+    """
+    try:
+        found = json.loads(text)
+        return {str(topic): _parse_mark(mark) for topic, mark in found.items()}
+    except (ValueError, AttributeError) as error:
+        raise TableError(
+            f"the table's watermark cannot be read ({error}): {text[:100]!r}; it was written by "
+            "something else, or by a newer release"
+        ) from error
+
+
+def _parse_mark(text: object) -> Mark:
+    place, _, left = str(text).partition("+")
+    ledger_id, entry_id = (int(each) for each in place.split(":"))
+    return Mark(ledger_id, entry_id, int(left or 0))
+
+
+def merged(one: Watermark, other: Watermark) -> dict[str, Mark]:
+    """The farther mark of each topic. Marks only move forward."""
+    result = dict(one)
+    for topic, mark in other.items():
+        if topic not in result or result[topic].place < mark.place:
+            result[topic] = mark
+    return result
+
+
+def is_archived(marks: Watermark, topic: str, *, ledger_id: int, entry_id: int) -> bool:
+    """Whether a watermark covers an entry."""
+    mark = marks.get(topic)
+    return mark is not None and (ledger_id, entry_id) <= mark.place
+
+
+def start_of(marks: Watermark, topic: str) -> MessageId:
+    """The last entry that is *not* read any more, as an offset of the source."""
+    mark = marks.get(topic)
+    return BEFORE_FIRST if mark is None else mark.offset
+
+
+def mark_at(state: TopicState, place: tuple[int, int]) -> Mark:
+    """The mark of an entry (ledger, entry), with what is left behind it as the topic is now."""
+    ledger_id, entry_id = place
+    return Mark(ledger_id, entry_id, entries_left(state, MessageId(ledger_id, entry_id)))
+
+
+def lag_of(states: Mapping[str, TopicState], marks: Watermark) -> tuple[int, int]:
+    """Entries behind the watermark, and about how many bytes they have."""
+    entries = size_bytes = 0
+    for topic, state in states.items():
+        count, size = entries_between(state, start_of(marks, topic), state.end)
+        entries, size_bytes = entries + count, size_bytes + size
+    return entries, size_bytes
+
+
+def check_kept(
+    topic: str, state: TopicState | None, mark: Mark, stands_at: MessageId | None
+) -> None:
+    """Check that nothing behind the mark is gone.
+
+    Args:
+        state: None: the topic is not there any more.
+        stands_at: where the archive's subscription is; None: it is gone.
+
+    Raises:
+        DataLossError: messages were deleted before they were archived, or may have been.
+    """
+    if state is None or not state.is_there:
+        if mark.entries_left:
+            raise DataLossError(
+                f"{topic}: the topic was deleted; it is archived up to {mark}, and "
+                f"{mark.entries_left} later entries are lost: {_HINT}"
+            )
+        return
+    if state.removed_through > mark.ledger_id:
+        raise DataLossError(
+            f"{topic}: ledger {state.removed_through} was trimmed, and the topic is archived up to "
+            f"{mark}: {_HINT}"
+        )
+    if state.ledgers and (state.end.ledger_id, state.end.entry_id) < mark.place:
+        raise DataLossError(
+            f"{topic}: it ends at {state.end.ledger_id}:{state.end.entry_id}, and is archived up "
+            f"to {mark}: it is another topic of the same name; archive it to another table"
+        )
+    if any(each.ledger_id == mark.ledger_id for each in state.ledgers):
+        return
+    # Its ledger was trimmed, as it should be if all of it is archived. Then the subscription stands
+    # at the mark, or before the next ledger: only this job moves it.
+    if mark.entries_left:
+        raise DataLossError(
+            f"{topic}: ledger {mark.ledger_id} was trimmed, and the topic is archived up to {mark}:"
+            f" {mark.entries_left} later entries are lost: {_HINT}"
+        )
+    if stands_at is None or (
+        stands_at.entry_id >= 0 and (stands_at.ledger_id, stands_at.entry_id) > mark.place
+    ):
+        raise DataLossError(
+            f"{topic}: ledger {mark.ledger_id} was trimmed, the topic is archived up to {mark}, "
+            "and the archive's subscription was deleted or moved by others (expiry, a quota): "
+            f"later entries may be lost: {_HINT}"
+        )

@@ -1,0 +1,144 @@
+"""How far each topic is archived: marks, their stored form, and what is lost behind them."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.arrow.errors import DataLossError, TableError
+from magnetar.arrow.iceberg.watermark import (
+    WATERMARK_TOPICS_MAX,
+    Mark,
+    check_kept,
+    encode_watermark,
+    is_archived,
+    lag_of,
+    mark_at,
+    merged,
+    parse_watermark,
+    start_of,
+)
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.spark.offsets import BEFORE_FIRST
+from magnetar.sdk.spark.topic_states import LedgerState, TopicState
+from tests.processes import ROOT
+
+TOPIC = "persistent://public/default/t"
+PAGE: Path = ROOT / "docs" / "formats" / "iceberg-archive.md"
+
+numbers = st.integers(0, 1 << 62)
+marks = st.builds(Mark, numbers, numbers, st.integers(0, 1000))
+watermarks = st.dictionaries(st.text(min_size=1), marks, max_size=5)
+
+
+def state(*entries: int, removed_through: int = -1, first: int = 10) -> TopicState:
+    """A topic of ledgers with so many entries each."""
+    ledgers = tuple(
+        LedgerState(first + number, count, count * 100) for number, count in enumerate(entries)
+    )
+    end = MessageId(ledgers[-1].ledger_id, entries[-1] - 1) if ledgers else BEFORE_FIRST
+    return TopicState(TOPIC, -1, ledgers, end, removed_through=removed_through)
+
+
+@given(watermarks)
+def test_a_watermark_is_read_as_it_was_written(found: dict[str, Mark]) -> None:
+    assert parse_watermark(encode_watermark(found)) == found
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", '{"t": "1"}', '{"t": "1:2:3"}', '{"t": null}'])
+def test_what_is_no_watermark_is_refused(text: str) -> None:
+    with pytest.raises(TableError, match="watermark cannot be read"):
+        parse_watermark(text)
+
+
+def test_the_sample_of_the_format_is_read() -> None:
+    sample = PAGE.read_text().partition("```json\n")[2].partition("```")[0]
+    assert parse_watermark(sample) == {
+        "persistent://public/default/flights": Mark(17, 4711),
+        "persistent://public/default/orders-partition-0": Mark(21, 3, 120),
+    }
+
+
+def test_a_watermark_has_so_many_topics_and_no_more() -> None:
+    most = {str(number): Mark(1, 1) for number in range(WATERMARK_TOPICS_MAX)}
+    assert len(parse_watermark(encode_watermark(most))) == WATERMARK_TOPICS_MAX
+    with pytest.raises(TableError, match="several tables"):
+        encode_watermark({**most, "one more": Mark(1, 1)})
+
+
+@given(watermarks, watermarks)
+def test_marks_only_move_forward_whichever_comes_first(
+    one: dict[str, Mark], other: dict[str, Mark]
+) -> None:
+    found = merged(one, other)
+    places = {topic: mark.place for topic, mark in found.items()}
+    assert places == {topic: mark.place for topic, mark in merged(other, one).items()}
+    for each in (one, other):
+        for topic, mark in each.items():
+            assert is_archived(found, topic, ledger_id=mark.ledger_id, entry_id=mark.entry_id)
+
+
+def test_what_is_archived_ends_with_the_mark() -> None:
+    found = {TOPIC: Mark(10, 5)}
+    assert is_archived(found, TOPIC, ledger_id=10, entry_id=5)
+    assert is_archived(found, TOPIC, ledger_id=9, entry_id=500)
+    assert not is_archived(found, TOPIC, ledger_id=10, entry_id=6)
+    assert not is_archived(found, TOPIC, ledger_id=11, entry_id=0)
+    assert not is_archived(found, "another", ledger_id=1, entry_id=1)
+    assert start_of(found, TOPIC) == MessageId(10, 5)
+    assert start_of(found, "another") == BEFORE_FIRST
+
+
+def test_the_lag_is_what_is_confirmed_behind_the_marks() -> None:
+    states = {TOPIC: state(10, 4)}
+    assert lag_of(states, {}) == (14, 1400)
+    assert lag_of(states, {TOPIC: Mark(10, 6)}) == (7, 700)
+    assert lag_of(states, {TOPIC: Mark(11, 3)}) == (0, 0)
+
+
+def test_a_mark_knows_what_was_left_of_its_ledger() -> None:
+    assert mark_at(state(10, 4), (10, 6)) == Mark(10, 6, 3)
+    assert mark_at(state(10, 4), (11, 3)) == Mark(11, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("found", "mark", "stands_at"),
+    [
+        (state(10, 4), Mark(10, 6, 3), None),
+        (state(4, first=11, removed_through=10), Mark(10, 9), MessageId(10, 9)),
+        (state(4, first=11, removed_through=10), Mark(10, 9), MessageId(10, 8)),
+        (state(4, first=11, removed_through=10), Mark(10, 9), MessageId(11, -1)),
+        (state(removed_through=10), Mark(10, 9), MessageId(10, 9)),
+        (None, Mark(10, 9), None),
+    ],
+    ids=["kept", "at the mark", "before it", "at the next ledger", "nothing left", "deleted"],
+)
+def test_nothing_is_lost_where_only_archived_entries_went(
+    found: TopicState | None, mark: Mark, stands_at: MessageId | None
+) -> None:
+    check_kept(TOPIC, found, mark, stands_at)
+
+
+@pytest.mark.parametrize(
+    ("found", "mark", "stands_at", "line"),
+    [
+        (state(4, first=12, removed_through=11), Mark(10, 9), None, "ledger 11 was trimmed"),
+        (state(4, first=11, removed_through=10), Mark(10, 6, 3), None, "3 later entries are lost"),
+        (
+            state(4, first=11, removed_through=10),
+            Mark(10, 9),
+            MessageId(10, 10),
+            "moved by others",
+        ),
+        (state(4, first=11, removed_through=10), Mark(10, 9), None, "subscription was deleted"),
+        (None, Mark(10, 6, 3), None, "the topic was deleted"),
+        (state(4, first=2), Mark(10, 6), None, "another topic of the same name"),
+    ],
+)
+def test_a_loss_is_told_in_one_line(
+    found: TopicState | None, mark: Mark, stands_at: MessageId | None, line: str
+) -> None:
+    with pytest.raises(DataLossError, match=line) as raised:
+        check_kept(TOPIC, found, mark, stands_at)
+    assert "\n" not in str(raised.value)

@@ -55,6 +55,16 @@ class Given(NamedTuple):
         return f"gives {list(self.segments)} of {self.subscription} to {self.consumer}"
 
 
+class Departed(NamedTuple):
+    """A coordinator heard that a stream consumer has left, or that its connection is lost."""
+
+    subscription: str
+    consumer: str
+
+    def __str__(self) -> str:
+        return f"{self.consumer} of {self.subscription} is gone"
+
+
 class CoordinatorEnded(NamedTuple):
     """A broker divides the segments of a subscription no more: nobody has any by its word."""
 
@@ -144,6 +154,7 @@ ScalableEvent = (
     | LayoutTold
     | Assigned
     | Given
+    | Departed
     | CoordinatorEnded
     | Moved
     | Covered

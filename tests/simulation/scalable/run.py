@@ -25,6 +25,7 @@ from magnetar.broker.features.scalable.coordinators import Member, _Coordinator
 from magnetar.broker.protocol.segment_consumers import Registration
 from magnetar.broker.topics.registry import Topics
 from magnetar.broker.topics.segment_owners import OwnSegments
+from magnetar.sdk.errors import BrokerUnavailableError
 from magnetar.sdk.settings import InitialPosition
 from magnetar.sdk.wire import TopicName
 from tests.simulation.cluster.broker import PORT, SimBroker
@@ -49,6 +50,7 @@ from tests.simulation.scalable.clients import (
 from tests.simulation.scalable.events import (
     CoordinatorEnded,
     Covered,
+    Departed,
     Given,
     InOrder,
     Left,
@@ -113,6 +115,7 @@ def recorded_decisions(history: History, loop: SimLoop) -> Iterator[None]:
     """Have the history tell what coordinators decide, and where subscriptions go back: what is on
     its way to a client says neither in time."""
     tell, register, seek = Registration.tell, SegmentCoordinators.register, OwnSegments.seek
+    unregister, detach = _Coordinator.unregister, _Coordinator.detach
     close = _Coordinator.close
 
     def note(event: Event) -> None:
@@ -136,6 +139,14 @@ def recorded_decisions(history: History, loop: SimLoop) -> Iterator[None]:
             given(group, member.name, assignment)
         return assignment
 
+    def recorded_unregister(self: _Coordinator, member: Member) -> None:
+        note(Departed(self._group.subscription, member.name))
+        unregister(self, member)
+
+    def recorded_detach(self: _Coordinator, member: Member) -> None:
+        note(Departed(self._group.subscription, member.name))
+        detach(self, member)
+
     def recorded_close(self: _Coordinator) -> None:
         note(CoordinatorEnded(self._group.subscription))
         close(self)
@@ -151,6 +162,8 @@ def recorded_decisions(history: History, loop: SimLoop) -> Iterator[None]:
     with (
         replaced(Registration, "tell", recorded_tell),
         replaced(SegmentCoordinators, "register", recorded_register),
+        replaced(_Coordinator, "unregister", recorded_unregister),
+        replaced(_Coordinator, "detach", recorded_detach),
         replaced(_Coordinator, "close", recorded_close),
         replaced(OwnSegments, "seek", recorded_seek),
     ):
@@ -179,6 +192,8 @@ class ScalableRunner:
     def __init__(self, plan: ScalablePlan) -> None:
         self.plan = plan
         self.sim = ScalableCluster(plan)
+        # A client that leaves while it connects asks nobody for the outcome.
+        self.sim.loop.tolerated = BrokerUnavailableError
         self._faults = ScalableFaults(self.sim, plan)
         self._random = Random(f"scalable/{plan.seed}/clients")
         self._subscriptions = [STREAM] + ([QUEUE] if plan.queues else [])

@@ -7,10 +7,20 @@ from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.sdk.wire import parse_topic_name
 from tests.simulation.cluster.events import AckCalled, Confirmed, Got, Kept, NodeWrote, Spoke
 from tests.simulation.history import Entry, Fault, History
-from tests.simulation.scalable.events import CoordinatorEnded, Given, Moved, Place
+from tests.simulation.scalable.events import (
+    CoordinatorEnded,
+    Departed,
+    Given,
+    Moved,
+    Place,
+    SeekBegan,
+    SeekDone,
+)
 from tests.simulation.scalable.stored import RECORD_PATH, StoredRecord
 
 _CRASHES = "crashes"
+Decision = Given | Departed | CoordinatorEnded | SeekBegan | SeekDone | Moved | AckCalled
+"""What S15 is judged by."""
 
 
 class RunHistory:
@@ -30,12 +40,6 @@ class RunHistory:
     def time_of(self, line: int) -> float:
         """When a line was written, virtual time."""
         return self.entries[line].time_s
-
-    @cached_property
-    def brokers(self) -> frozenset[str]:
-        """Names of the brokers."""
-        sources = {spoke.source for _, _, spoke in self.history.of(Spoke)}
-        return frozenset(each for each in sources if each.startswith("br"))
 
     # The record
 
@@ -165,13 +169,13 @@ class RunHistory:
         ]
 
     @cached_property
-    def decisions(self) -> list[tuple[int, str, Given | CoordinatorEnded | Moved | AckCalled]]:
+    def decisions(self) -> list[tuple[int, str, Decision]]:
         """What coordinators gave out, where a subscription went back, and acknowledgements. A
         broker that dies is no coordinator any more, either."""
-        found: list[tuple[int, str, Given | CoordinatorEnded | Moved | AckCalled]] = []
+        found: list[tuple[int, str, Decision]] = []
         for line, entry in enumerate(self.entries):
             event = entry.event
-            if isinstance(event, Given | CoordinatorEnded | Moved | AckCalled):
+            if isinstance(event, Decision):
                 found.append((line, entry.actor, event))
             elif isinstance(event, Fault) and event.what == _CRASHES:
                 found.append((line, entry.actor, CoordinatorEnded("")))

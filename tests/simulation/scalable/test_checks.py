@@ -15,6 +15,7 @@ from magnetar.sdk.wire import parse_topic_name
 from tests.simulation.cluster.events import (
     AckCalled,
     Confirmed,
+    Dropped,
     Got,
     Kept,
     NodeWrote,
@@ -27,6 +28,7 @@ from tests.simulation.scalable.checks import INVARIANTS, judge_scalable
 from tests.simulation.scalable.drawing import draw
 from tests.simulation.scalable.events import (
     Assigned,
+    Departed,
     Given,
     InOrder,
     LayoutTold,
@@ -34,6 +36,8 @@ from tests.simulation.scalable.events import (
     Moved,
     NotSettled,
     ReadingFrom,
+    SeekBegan,
+    SeekDone,
 )
 from tests.simulation.scalable.plan import ScalablePlan
 from tests.simulation.scalable.stored import RECORD_PATH, SEGMENTS
@@ -199,9 +203,19 @@ def test_what_violates_an_invariant_is_noticed(events: Actions, invariant: str) 
 
 def test_what_was_sent_again_over_a_lost_topic_may_be_stored_twice() -> None:
     again = ("y", Kept(LEFT, 8, 0, (payload(0),)))
-    lost = (BROKER, Spoke(1, BROKER, PRODUCER, "CLOSE_PRODUCER", ROOT, "", 1, (), ""))
-    assert "S18" not in judged(plan(), CREATED, *OF_ROOT, lost, again)
-    assert "S18" in judged(plan(), CREATED, *OF_ROOT, END, lost, again), "its segment has ended"
+    closed = (BROKER, Spoke(1, BROKER, PRODUCER, "CLOSE_PRODUCER", ROOT, "", 1, (), ""))
+    assert "S18" not in judged(plan(), CREATED, *OF_ROOT, (BROKER, Dropped(ROOT)), again)
+    assert "S18" in judged(plan(), CREATED, *OF_ROOT, closed, again), "its segment has ended"
+
+
+def test_a_coordinator_that_begins_in_a_seek_is_judged_from_its_end_on() -> None:
+    events = [CREATED, *OF_ROOT, BEGUN, END, SPLIT, ("plan", SeekBegan("s"))]
+    given = (BROKER, Given("s", CONSUMER, 2, (1,)))
+    moved, done = (BROKER, Moved(ROOT, "s")), ("plan", SeekDone("s"))
+    assert "S15" not in judged(plan(), *events, given, moved, done)
+    assert "S15" in judged(plan(), *events, given, moved, done, given)
+    gone = (BROKER, Departed("s", CONSUMER))
+    assert "S15" not in judged(plan(), *events[:-1], given, gone, moved)
 
 
 def test_every_invariant_is_stated() -> None:

@@ -60,7 +60,7 @@ class _OfSegment:
     segment: KnownSegment
     producer: Producer | None = None
     has_ended: bool = False
-    """It takes nothing any more, and what it had is given to others."""
+    """Whether the segment takes nothing any more; what it had is given to others."""
     in_flight: dict[bytes, None] = field(default_factory=dict)
 
 

@@ -103,7 +103,7 @@ class SeekBegan(NamedTuple):
 
 
 class SeekDone(NamedTuple):
-    """It has gone back in all segments."""
+    """A subscription has gone back in all segments."""
 
     subscription: str
 

@@ -62,7 +62,7 @@ class ScalableFaults(ClusterFaults):
         lose(kind="set", path=RECORD_PATH)
 
     def _crash_writer(self, step: Step) -> None:
-        """Whoever writes the topic's record next crashes then."""
+        """Crash the broker that writes the topic's record next, right after it."""
         tree = self._world.store.tree
         before = tree.version(RECORD_PATH)
 

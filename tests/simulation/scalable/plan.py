@@ -12,7 +12,7 @@ from tests.simulation.plan import Step
 TOPIC = "persistent://public/default/t"
 """Name of the topic by which brokers know it."""
 SCALABLE = "topic://public/default/t"
-"""The same topic, as clients of Pulsar 5 call it."""
+"""Name of the topic by which clients of Pulsar 5 know it."""
 
 STREAM, QUEUE, LATE = "s", "q", "l"
 """Subscriptions: of stream consumers; of queue consumers; of a queue consumer that comes later, and

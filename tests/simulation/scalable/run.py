@@ -423,7 +423,7 @@ class ScalableRunner:
             consumer.on_attached = self._look_for_cover
 
     def _late_away(self, step: Step) -> None:
-        """It leaves, and comes back after a while: its subscription is there all the time."""
+        """Have the late queue consumer leave, and come back after a while."""
         consumer = self._late_consumer
         if consumer is None:
             return

@@ -269,7 +269,10 @@ def _stored_again(run: RunHistory, plan: ScalablePlan) -> Iterator[str]:
     first = {event.payload: line for line, _, event in reversed(list(run.history.of(Published)))}
     for payload, copies in run.copies().items():
         producer = payload.decode().partition(":")[0]
-        since = sum(line > first[payload] and who in (producer, _ANYBODY) for line, who in losses)
+        since = sum(
+            first[payload] < line < run.settled and who in (producer, _ANYBODY)
+            for line, who in losses
+        )
         if len(copies) > 1 + since:
             yield f"{payload!r} is stored at {copies}; {since} losses since it was published"
 

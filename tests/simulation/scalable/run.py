@@ -61,6 +61,7 @@ from tests.simulation.scalable.events import (
 )
 from tests.simulation.scalable.faults import ScalableFaults
 from tests.simulation.scalable.plan import LATE, QUEUE, STREAM, ScalablePlan
+from tests.simulation.scalable.run_history import SETTLED
 from tests.simulation.scalable.world import NAME, SECONDS_MAX, ScalableCluster, hosts_of
 
 TROUBLE_S_MAX = 10.0
@@ -474,7 +475,7 @@ class ScalableRunner:
             await self._wait("S8", partial(self._undelivered, subscription))
         if self._is_covered:
             await self._wait("S7", partial(self._undelivered, LATE))
-        sim.say("everything is settled")
+        self._note(Said(SETTLED))
 
     async def _wait(self, invariant: str, left: Callable[[], Iterable[str]]) -> None:
         """Wait until nothing is left, and write down what is in the end."""

@@ -6,7 +6,7 @@ from magnetar.broker.base import naming
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.sdk.wire import parse_topic_name
 from tests.simulation.cluster.events import AckCalled, Confirmed, Got, Kept, NodeWrote, Spoke
-from tests.simulation.history import Entry, Fault, History
+from tests.simulation.history import Entry, Fault, History, Said
 from tests.simulation.scalable.events import (
     CoordinatorEnded,
     Departed,
@@ -18,6 +18,8 @@ from tests.simulation.scalable.events import (
 )
 from tests.simulation.scalable.stored import RECORD_PATH, StoredRecord
 
+SETTLED = "everything is settled"
+"""What the plan says before the inspection."""
 _CRASHES = "crashes"
 Decision = Given | Departed | CoordinatorEnded | SeekBegan | SeekDone | Moved | AckCalled
 """What S15 is judged by."""
@@ -40,6 +42,16 @@ class RunHistory:
     def time_of(self, line: int) -> float:
         """When a line was written, virtual time."""
         return self.entries[line].time_s
+
+    @cached_property
+    def settled(self) -> int:
+        """The line from which on nothing is published any more, and brokers are stopped."""
+        settled = (
+            line
+            for line, entry in enumerate(self.entries)
+            if isinstance(entry.event, Said) and entry.event.text == SETTLED
+        )
+        return next(settled, len(self.entries))
 
     # The record
 

@@ -134,11 +134,11 @@ clients: $(VENV)/.stamp-test ## have clients in Go, Java, JavaScript and Rust us
 model: $(VENV)/.stamp-test ## drive two topics against a plain model of a log with cursors: STEPS=100000
 	$(BIN)/python -m tests.property.broker.against_model --steps $(or $(STEPS),100000) $(ARGS)
 
-sim: $(VENV)/.stamp-test ## simulate ledgers and logs, with CLUSTER=1 brokers and auto-recovery, with GEO=1 several clusters, with STORAGE=1 a bookie's storage, with OFFLOAD=1 tiered storage: SEED=n replays a run (STORY=1 prints it), RUNS=n searches
-	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing)$(if $(CLUSTER),.cluster)$(if $(GEO),.geo)$(if $(OFFLOAD),.offloading) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(STORY),--story) $(ARGS)
+sim: $(VENV)/.stamp-test ## simulate ledgers and logs, with CLUSTER=1 brokers and auto-recovery, with GEO=1 several clusters, with SCALABLE=1 scalable topics, with STORAGE=1 a bookie's storage, with OFFLOAD=1 tiered storage: SEED=n replays a run (STORY=1 prints it), RUNS=n searches
+	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing)$(if $(CLUSTER),.cluster)$(if $(GEO),.geo)$(if $(SCALABLE),.scalable)$(if $(OFFLOAD),.offloading) $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(STORY),--story) $(ARGS)
 
-mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol, with CLUSTER=1 of brokers and auto-recovery, with GEO=1 of copying between clusters, with STORAGE=1 of the storage, with OFFLOAD=1 of tiered storage; a simulated run must notice: RUNS=2000, ONLY=name
-	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing)$(if $(CLUSTER),.cluster)$(if $(GEO),.geo)$(if $(OFFLOAD),.offloading).mutate --runs $(or $(RUNS),$(if $(CLUSTER),200,$(if $(GEO),100,$(if $(OFFLOAD),600,2000)))) $(if $(ONLY),--only $(ONLY)) $(if $(OFFLOAD),,--write) $(ARGS)
+mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol, with CLUSTER=1 of brokers and auto-recovery, with GEO=1 of copying between clusters, with SCALABLE=1 of scalable topics, with STORAGE=1 of the storage, with OFFLOAD=1 of tiered storage; a simulated run must notice: RUNS=2000, ONLY=name
+	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing)$(if $(CLUSTER),.cluster)$(if $(GEO),.geo)$(if $(SCALABLE),.scalable)$(if $(OFFLOAD),.offloading).mutate --runs $(or $(RUNS),$(if $(CLUSTER),200,$(if $(GEO)$(SCALABLE),100,$(if $(OFFLOAD),600,2000)))) $(if $(ONLY),--only $(ONLY)) $(if $(OFFLOAD),,--write) $(ARGS)
 
 chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n; with CLUSTER=1 a whole cluster: every fault FAULTS=20 times; with PIPELINE=1 Spark's archive; with TXN=1 exactly-once by transactions; with OFFLOAD=1 tiered storage
 	$(if $(CLUSTER)$(PIPELINE),@sh deploy/bootstrap/java.sh && sh deploy/bootstrap/iproute2.sh)

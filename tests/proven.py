@@ -27,7 +27,8 @@ _SPARK_SOURCES = ("sdk/magnetar/sdk/spark", "sdk/magnetar/sdk/wire", "tests/inte
 _SPARK_PACKAGES = ("pyspark", "pyarrow", "fastavro")
 
 LEDGERS, CLUSTERS, STORAGE, GEO = "ledgers", "clusters", "storage", "geo"
-_FAMILIES = (LEDGERS, CLUSTERS, STORAGE, GEO)
+SCALABLE = "scalable"
+_FAMILIES = (LEDGERS, CLUSTERS, STORAGE, GEO, SCALABLE)
 """Families of mutations."""
 
 
@@ -110,6 +111,8 @@ def _replay_keys(family: str) -> dict[str, str]:
     from tests.simulation.mutations.mutation import files_changed_by
     from tests.simulation.mutations.registry import mutation
     from tests.simulation.mutations.storage_registry import storage_mutation
+    from tests.simulation.scalable import mutate as scalable
+    from tests.simulation.scalable.mutations import mutation as scalable_mutation
     from tests.simulation.storing import mutate as storage
 
     caught, found = {
@@ -117,6 +120,7 @@ def _replay_keys(family: str) -> dict[str, str]:
         CLUSTERS: (clusters.CAUGHT, cluster_mutation),
         STORAGE: (storage.CAUGHT, storage_mutation),
         GEO: (geo.CAUGHT, geo_mutation),
+        SCALABLE: (scalable.CAUGHT, scalable_mutation),
     }[family]
     catches: dict[str, object] = json.loads(caught.read_text())
     return {

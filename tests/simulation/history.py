@@ -13,6 +13,7 @@ from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.wire import Flag, Op, Status
 from tests.simulation.cluster.events import ClusterEvent
 from tests.simulation.geo.events import GeoEvent
+from tests.simulation.scalable.events import ScalableEvent
 
 E = TypeVar("E")
 
@@ -342,6 +343,7 @@ Event = (
     | LogRead
     | ClusterEvent
     | GeoEvent
+    | ScalableEvent
 )
 
 

@@ -146,7 +146,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Processes that are paused or dead; while it is 0, nobody needs to be asked."""
         self.errors: list[BaseException] = []
         self.tolerated: type[BaseException] | None = None
-        """What a story makes callbacks raise: it is reported, and does not end the run."""
+        """What callbacks and tasks may raise that nobody asks: it is reported, and does not end the
+        run."""
         self.reported: list[BaseException] = []
         self.dropped: list[_Handle] = []
         """Callbacks of dead processes. Without them their tasks could not even be ended."""
@@ -336,6 +337,9 @@ class SimLoop(asyncio.AbstractEventLoop):
             if task.done() and not task.cancelled() and getattr(task, "_log_traceback", False):
                 error = task.exception()
                 assert error is not None
+                if self.tolerated is not None and isinstance(error, self.tolerated):
+                    self.reported.append(error)
+                    continue
                 error.add_note(f"nobody asked for the outcome of the task {task.get_name()}")
                 found.append(error)
         return found

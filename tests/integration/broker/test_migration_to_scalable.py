@@ -10,6 +10,8 @@ import pytest
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.features.scalable.sealing import SegmentSealing
+from magnetar.broker.policies.model import DEFAULTS
+from magnetar.broker.schemas import SchemaData, SchemaType
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.http_calls import ask
@@ -193,3 +195,22 @@ async def test_a_migrated_topic_is_known_as_a_part_when_it_is_loaded_again(tmp_p
         assert again is not None
         assert again is not sealing
         assert again.is_part
+
+
+async def test_policies_and_schemas_of_a_topic_outlive_the_log_that_it_had_before(
+    tmp_path: Path,
+) -> None:
+    """The plain topic's log is pruned under the name that keeps what belongs to the whole topic."""
+    async with _served(tmp_path) as (_, broker):
+        topics, schemas = broker.services.topics, broker.services.schemas
+        assert (await ask(broker.http_port, "PUT", _PLAIN)).status == 204
+        ttl = f"{_PLAIN}/messageTTL?messageTTL=7"
+        assert (await ask(broker.http_port, "POST", ttl)).status == 204
+        await schemas.put(_TOPIC, SchemaData(SchemaType.STRING), DEFAULTS)
+        await topics.scalable.migrate(_TOPIC, 0)
+        await topics.scalable.prune(_TOPIC, await topics.scalable.get(_TOPIC))
+        record = await topics.scalable.get(_TOPIC)
+        assert not record.sealed
+        assert not record.pruned
+        assert (await topics.get(parse_topic_name(_CHILD))).policies.message_ttl_s == 7
+        assert await schemas.has(_TOPIC)

@@ -151,6 +151,8 @@ class SimBroker:
         self.broker: SimBrokerProcess | None = None
         """While it serves."""
         self._starting: asyncio.Task[None] | None = None
+        self.on_made: Callable[[SimBrokerProcess], None] = lambda _: None
+        """Told of each process before it starts."""
 
     # Life
 
@@ -173,6 +175,7 @@ class SimBroker:
 
     async def _start(self, process: SimProcess, store: SimStore) -> None:
         broker = SimBrokerProcess(self, process, store)
+        self.on_made(broker)
         while True:
             try:
                 await broker.ledgers.start()

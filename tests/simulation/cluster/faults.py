@@ -1,11 +1,12 @@
 """The troubles of a cluster's plan: those of `tests/simulation/faults.py`, and those of brokers."""
 
+from typing import Protocol
+
 from magnetar.cursors.node import NO_LEDGER, decode_node
 from magnetar.ledger.wire import Flag, Op, Status
 from tests.simulation.cluster.broker import SimBroker
 from tests.simulation.cluster.cluster import Cluster
 from tests.simulation.cluster.drawing import COMMANDS
-from tests.simulation.cluster.plan import ClusterPlan
 from tests.simulation.cluster.recovery import SimRecovery
 from tests.simulation.faults import REFUSALS, Faults
 from tests.simulation.plan import Step
@@ -27,10 +28,16 @@ _LOST = (
 """Kinds and paths of operations whose outcome is lost."""
 
 
+class NamesTopics(Protocol):
+    """Knows what steps call a topic; plans do."""
+
+    def topic(self, name: str, /) -> str: ...
+
+
 class ClusterFaults(Faults):
     """Does what the steps of a plan say that goes wrong."""
 
-    def __init__(self, sim: Cluster, plan: ClusterPlan) -> None:
+    def __init__(self, sim: Cluster, plan: NamesTopics) -> None:
         super().__init__(sim)
         self._cluster = sim
         self._plan = plan

@@ -73,6 +73,7 @@ class Topics:
             deletion,
             policies,
             ownership,
+            is_scalable=self._is_scalable,
             acquire_timeout_s=settings.topic_load_timeout_ms / 1000,
         )
         self.offloading = offloading
@@ -114,6 +115,14 @@ class Topics:
             scalable=self.scalable if settings.scalable_topics else None,
             turns=CreationTurns(self._store, random),
         )
+
+    async def _is_scalable(self, name: TopicName) -> bool:
+        """Whether there is a scalable topic of a name, also while it is being deleted.
+
+        Raises:
+            BrokerMetadataError
+        """
+        return await self.scalable.find(name, is_sure=True) is not None
 
     def attach_coordinators(self, make: MakeCoordinator) -> None:
         """Have coordinators of transactions made of the topics that are their places."""

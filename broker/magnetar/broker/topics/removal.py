@@ -29,18 +29,21 @@ class TopicRemoval:
         policies: PolicyRegistry,
         ownership: Ownership,
         *,
+        is_scalable: Callable[[TopicName], Awaitable[bool]],
         acquire_timeout_s: float,
     ) -> None:
-        """`acquire_timeout_s`: how long the right to serve a topic is waited for."""
+        """`is_scalable`: whether there is a scalable topic of a name. `acquire_timeout_s`: how long
+        the right to serve a topic is waited for."""
         self._table = table
         self._ends = ends
         self._deletion = deletion
         self._policies = policies
         self._ownership = ownership
+        self._is_scalable = is_scalable
         self._acquire_timeout_s = acquire_timeout_s
         self.followers: list[Callable[[TopicName], Awaitable[object]]] = []
         """Called when a topic is gone: what else is kept under its name goes with it."""
-        deletion.forget = self.forget
+        deletion.forget = self._log_gone
         self._held: dict[TopicName, asyncio.Future[None]] = {}
 
     def held(self, name: TopicName) -> asyncio.Future[None] | None:
@@ -83,6 +86,16 @@ class TopicRemoval:
         if topic is not None:
             check_members(topic)
         await self._deletion.check_unused(name)
+
+    async def _log_gone(self, name: TopicName) -> None:
+        """Forget a topic whose log is gone. The log of a plain topic that was migrated is a part of
+        a scalable one, which has policies and schemas under that name for as long as it lives.
+
+        Raises:
+            BrokerMetadataError
+        """
+        if not await self._is_scalable(name):
+            await self.forget(name)
 
     async def forget(self, name: TopicName) -> None:
         """A topic that is gone, with all its partitions, has no policies of its own, and nothing

@@ -68,6 +68,13 @@ async def test_partitions_and_other_domains_have_the_schemas_of_their_topic() ->
     assert not await registry.has(parse_topic_name("other"))
 
 
+async def test_segments_have_the_schemas_of_their_topic() -> None:
+    registry = Brokers().registry()
+    await registry.put(TOPIC.segment(1, start=0, end=0x7FFF), avro("a"), DEFAULTS)
+    assert await registry.has(TOPIC)
+    assert await registry.has(TOPIC.segment(2, start=0x8000, end=0xFFFF))
+
+
 async def test_where_there_is_none_that_is_said() -> None:
     registry = Brokers().registry()
     for asked in (

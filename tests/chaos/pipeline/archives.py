@@ -7,7 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from magnetar.sdk.spark.pipeline.archive_log import ArchiveState, commit_name, fold, number_of
+from magnetar.sdk.spark.pipeline.archive_log import (
+    ArchiveState,
+    commit_name,
+    fold,
+    has_state,
+    number_of,
+)
 
 Row = tuple[bytes | None, bytes | None, int | None, tuple[tuple[str, str], ...]]
 """Value, key, event time in milliseconds, properties."""
@@ -27,13 +33,20 @@ def last_batch(directory: Path) -> int:
 
 
 def state_of(directory: Path) -> ArchiveState:
+    """What the log says, also while a job shortens it: backwards, to what stands for all before."""
     log = directory / "log"
-    if not log.exists():
-        return ArchiveState()
-    numbers = sorted(
-        number for each in log.iterdir() if (number := number_of(each.name)) is not None
-    )
-    return fold((number, (log / commit_name(number)).read_text()) for number in numbers)
+    while log.exists():
+        found = [number_of(each.name) for each in log.iterdir()]
+        commits: list[tuple[int, str]] = []
+        try:
+            for number in sorted((each for each in found if each is not None), reverse=True):
+                commits.append((number, (log / commit_name(number)).read_text()))
+                if has_state(commits[-1][1]):
+                    break
+        except FileNotFoundError:
+            continue  # it was shortened since it was listed
+        return fold(reversed(commits))
+    return ArchiveState()
 
 
 def read_rows(directory: Path) -> ArchivedRows:

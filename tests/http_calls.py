@@ -55,13 +55,18 @@ class Answer:
     def json(self) -> Any:
         return json.loads(self.body)
 
+    @property
+    def is_ok(self) -> bool:
+        """Whether the status is one of success, whatever the body is."""
+        return 200 <= self.status < 300
+
     def ok(self) -> Any:
         """Return the JSON, or None if the body is empty.
 
         Raises:
             AssertionError: the status is none of success.
         """
-        assert 200 <= self.status < 300, self
+        assert self.is_ok, self
         return self.json if self.body.strip() else None
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.arrow.iceberg.watermark import Mark, parse_watermark
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.gc.compaction_record import decode_record
 from magnetar.bookie.indexes.location_index import RunMove
@@ -89,6 +90,7 @@ ACKS = Path(__file__).parent / "samples" / "cdeda097"
 INDEXED = Path(__file__).parent / "samples" / "d189ec69"
 MIGRATED = Path(__file__).parent / "samples" / "6dc1c4fd"
 CHECKPOINTS = Path(__file__).parent / "samples" / "fc4f06b1"
+ICEBERG = Path(__file__).parent / "samples" / "577cd69d"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 BEGUN_MS = 1_767_225_600_000
 LOG = "/managed-ledgers/public/default/persistent/flights"
@@ -108,6 +110,7 @@ SAMPLED = {
     "entry-log.md": IN_SET,
     "entry-metadata.md": "indexed-entry.bin message-index.json",
     "entry.md": IN_SET,
+    "iceberg-archive.md": "iceberg-watermark.json",
     "index.md": IN_SET,
     "integrity.md": "integrity-check integrity-horizon scrub-position",
     "journal.md": IN_SET,
@@ -152,7 +155,10 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
     }
     assert named == {
         path.name
-        for folder in (FIRST, TIERED, REPLICATED, SCALABLE, ACKS, MIGRATED, CHECKPOINTS, INDEXED)
+        for folder in (
+            *(FIRST, TIERED, REPLICATED, SCALABLE, ACKS, MIGRATED, CHECKPOINTS, INDEXED),
+            ICEBERG,
+        )
         for path in folder.iterdir()
     }
 
@@ -183,6 +189,13 @@ def test_a_checkpoint_says_how_far_each_segment_is_read() -> None:
         0: MessageId.LATEST,
         1: MessageId(7, 41, 3),
         2: MessageId.EARLIEST,
+    }
+
+
+def test_the_watermark_of_an_iceberg_table_says_how_far_its_topics_are_archived() -> None:
+    assert parse_watermark((ICEBERG / "iceberg-watermark.json").read_text()) == {
+        "persistent://public/default/flights": Mark(17, 4711),
+        "persistent://public/default/orders-partition-0": Mark(21, 3, entries_left=120),
     }
 
 

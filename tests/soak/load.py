@@ -75,7 +75,8 @@ class Load:
                     (self._administrate, 0.3),
                 )
             ]
-            await asyncio.sleep(seconds)
+            # What fails is heard of now, and not in an hour.
+            await asyncio.wait(working, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
             self._is_over.set()
             await asyncio.gather(*working)
             await self._wait_taken(topics)
@@ -205,7 +206,8 @@ class Load:
         self.done["requests"] += 1
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> None:
-        (await ask(self._http, method, path, body, timeout_s=30.0)).ok()
+        answer = await ask(self._http, method, path, body, timeout_s=30.0)
+        assert answer.is_ok, answer  # metrics and health are no JSON
 
     def _note(self, what: str, error: BaseException) -> None:
         text = f"{what.strip('_')}: {json.dumps(str(error))[:300]}"

@@ -11,10 +11,12 @@ committed, nothing is remembered.
 import argparse
 import hashlib
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from tests.processes import ROOT
 _MEMORY = ROOT / "tests" / "nightly.json"
 _RECORDS = ("proven.json", "durations.json", "nightly.json", "caught.json")
 """What runs write down, stages of the night among them."""
+_USED_SHARE_MAX = 0.93
+"""Of the disk of temporary files. Drills need some gigabytes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,28 @@ def _git(root: Path, *command: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
-def run(stages: Sequence[Stage], memory: Memory, *, root: Path) -> int:
+def want_of_room(used_share: float) -> str | None:
+    """Say why drills would fail on a disk that is so full, in parts of 1; None: they would not."""
+    if used_share < _USED_SHARE_MAX:
+        return None
+    return (
+        f"{tempfile.gettempdir()} is on a disk that is {used_share:.0%} full, and bookies refuse "
+        f"writes at 95%: free some space until it is below {_USED_SHARE_MAX:.0%}, then go on"
+    )
+
+
+def _used_share() -> float:
+    facts = os.statvfs(tempfile.gettempdir())
+    return 1 - facts.f_bavail / facts.f_blocks  # as bookies count: the system's reserve is used
+
+
+def run(
+    stages: Sequence[Stage],
+    memory: Memory,
+    *,
+    root: Path,
+    used_share: Callable[[], float] = _used_share,
+) -> int:
     """Run the stages that have not passed, up to the first that fails; return its exit status."""
     for at, stage in enumerate(stages, start=1):
         title = f"{at} of {len(stages)}, {stage.name}"
@@ -117,6 +142,9 @@ def run(stages: Sequence[Stage], memory: Memory, *, root: Path) -> int:
         if before_s is not None:
             _say(f"{title}: has passed, in {before_s:.0f} s")
             continue
+        if (want := want_of_room(used_share())) is not None:
+            _say(f"{title}: not begun: {want}")
+            return 1
         _say(f"{title}: make {' '.join(stage.make)}")
         began_s = time.monotonic()
         status = subprocess.run(["make", "--no-print-directory", *stage.make], cwd=root).returncode

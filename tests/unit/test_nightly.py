@@ -33,7 +33,8 @@ def project(tmp_path: Path) -> Path:
 
 
 def night(root: Path) -> int:
-    return run((A, B), Memory(root.parent / "memory", key_of_code(root)), root=root)
+    memory = Memory(root.parent / "memory", key_of_code(root))
+    return run((A, B), memory, root=root, used_share=lambda: 0.0)
 
 
 def ran(root: Path) -> str:
@@ -88,6 +89,17 @@ def test_what_a_stage_writes_down_is_no_other_code(project: Path) -> None:
         record.write_text('{"more": 1}')
     assert night(project) == 0
     assert ran(project) == ""
+
+
+def test_no_drill_begins_on_a_disk_where_bookies_would_refuse_writes(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory = Memory(project.parent / "memory", key_of_code(project))
+    assert run((A, B), memory, root=project, used_share=lambda: 0.93) == 1
+    assert ran(project) == ""
+    assert "93% full" in capsys.readouterr().out
+    assert run((A, B), memory, root=project, used_share=lambda: 0.92) == 0
+    assert ran(project) == "ab"
 
 
 def test_all_stages_are_targets_of_make() -> None:

@@ -201,6 +201,26 @@ def test_a_parent_on_which_the_subscription_goes_back_holds_all_that_came_of_it_
     assert sorted(_news(assignment.drained([0]))["A"]) == [2, 3, 4]
 
 
+def test_of_two_that_move_a_subscription_the_last_releases_what_is_held_back() -> None:
+    assignment = _of(_FAMILY)
+    assignment.register("a", "A")
+    assignment.hold_back([0])
+    assignment.hold_back([0])
+    assignment.release([0])
+    assert assignment.undrained == []
+    assert _news(assignment.drained([0])) == {}
+    assignment.release([0])
+    assert [each.id for each in assignment.undrained] == [0]
+
+
+def test_a_look_learns_that_the_subscription_has_gone_back_meanwhile() -> None:
+    assignment = _of(_FAMILY)
+    moves = assignment.moves
+    assignment.hold_back([0])
+    assignment.release([0])
+    assert assignment.moves != moves
+
+
 def test_a_segment_that_was_found_drained_while_it_was_left_is_given_again() -> None:
     assignment = _of(_FAMILY)
     assignment.register("a", "A")

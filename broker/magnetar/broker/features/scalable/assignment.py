@@ -22,6 +22,7 @@ The epoch that consumers are told never falls: they drop an assignment whose epo
 one without a word. Source: sheet of Pulsar 5, sections 1.7, 3.1 and 3.4.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -63,8 +64,11 @@ class SegmentAssignment(Generic[M]):
         self._epoch = layout.epoch
         self._drained: set[int] = set()
         """Ids of sealed segments that are drained."""
-        self._held: set[int] = set()
-        """Sealed segments on which the subscription goes back: nothing drains them meanwhile."""
+        self._held: Counter[int] = Counter()
+        """Sealed segments on which the subscription goes back, by how many that move it: nothing
+        drains them meanwhile."""
+        self.moves = 0
+        """How often the subscription has begun to go back, or has gone back."""
         self._segments = self._assignable()
         self._consumers: dict[str, _Consumer[M]] = {}
 
@@ -138,31 +142,36 @@ class SegmentAssignment(Generic[M]):
         return self._assign()
 
     def drained(self, segment_ids: Iterable[int]) -> list[tuple[M, Assignment]]:
-        """Sealed segments were found to be drained."""
-        self._drained.update(each for each in segment_ids if each not in self._held)
+        """Sealed segments were found to be drained, by a look since whose beginning `moves` is as
+        it was: what the subscription went back on meanwhile may have been drained before only."""
+        self._drained.update(each for each in segment_ids if not self._held[each])
         self._segments = self._assignable()
         return self._assign()
 
     def hold_back(self, segment_ids: Collection[int]) -> list[tuple[M, Assignment]]:
         """The subscription goes back on sealed segments: they are not drained, whoever says so,
-        until `release`."""
+        until `release`; of several that move it, until that of the last."""
         self._held.update(segment_ids)
-        self._drained.difference_update(segment_ids)
-        self._segments = self._assignable()
-        return self._assign()
+        return self._undrain(segment_ids)
 
     def release(self, segment_ids: Collection[int]) -> list[tuple[M, Assignment]]:
         """The subscription has gone back, or has not: who looks now sees it."""
-        news = self.hold_back(segment_ids)  # Whoever has registered meanwhile may have looked.
-        self._held.difference_update(segment_ids)
-        return news
+        self._held.subtract(segment_ids)
+        self._held = +self._held  # One may have been held before this coordinator began.
+        return self._undrain(segment_ids)  # Whoever has registered meanwhile may have looked.
+
+    def _undrain(self, segment_ids: Collection[int]) -> list[tuple[M, Assignment]]:
+        self.moves += 1
+        self._drained.difference_update(segment_ids)
+        self._segments = self._assignable()
+        return self._assign()
 
     @property
     def undrained(self) -> Sequence[Segment]:
         """Sealed segments that are given out, and may have become drained."""
         if not self._is_ordered:
             return ()
-        return [each for each in self._segments if each.is_sealed and each.id not in self._held]
+        return [each for each in self._segments if each.is_sealed and not self._held[each.id]]
 
     @property
     def attached(self) -> list[M]:

@@ -16,6 +16,7 @@ they are drained: the children wait for that.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -102,7 +103,7 @@ class _Coordinator:
         self._assignment: SegmentAssignment[Member] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._draining: asyncio.Task[None] | None = None
-        self._releasing: dict[frozenset[int], asyncio.TimerHandle] = {}
+        self._releasing: dict[frozenset[int], deque[asyncio.TimerHandle]] = {}
         """By the segments that are held back for a seek."""
         self._preparing = asyncio.Lock()
         self._drain_looks = 0
@@ -195,8 +196,9 @@ class _Coordinator:
         if self._draining is not None:
             self._draining.cancel()
             self._draining = None
-        for timer in self._releasing.values():
-            timer.cancel()
+        for timers in self._releasing.values():
+            for timer in timers:
+                timer.cancel()
         self._releasing.clear()
 
     def hold_back(self, segment_ids: Collection[int]) -> None:
@@ -212,14 +214,16 @@ class _Coordinator:
             )
         _tell(self._assignment.hold_back(segment_ids))
         loop, held = asyncio.get_running_loop(), frozenset(segment_ids)
-        if (timer := self._releasing.pop(held, None)) is not None:
-            timer.cancel()
-        self._releasing[held] = loop.call_later(_HOLD_S_MAX, self.release, held)
+        timer = loop.call_later(_HOLD_S_MAX, self.release, held)
+        self._releasing.setdefault(held, deque()).append(timer)
 
     def release(self, segment_ids: Collection[int]) -> None:
         """The subscription has gone back, or has not."""
-        if (timer := self._releasing.pop(frozenset(segment_ids), None)) is not None:
-            timer.cancel()
+        held = frozenset(segment_ids)
+        if timers := self._releasing.get(held):
+            timers.popleft().cancel()  # The oldest: if a timer calls, it is that one.
+            if not timers:
+                del self._releasing[held]
         if self._assignment is not None:
             _tell(self._assignment.release(segment_ids))
             self._drain_looks = 0
@@ -261,13 +265,18 @@ class _Coordinator:
 
     async def _look_for_drained(self) -> bool:
         """Note which sealed segments are drained; whether there was a new one."""
-        layout = self._layout
-        drained = await self._drained_of(self._assignment.undrained if self._assignment else ())
-        if not drained or self._assignment is None or layout is None or self._layout is None:
+        layout, assignment = self._layout, self._assignment
+        if layout is None or assignment is None:
+            return False
+        moves = assignment.moves
+        drained = await self._drained_of(assignment.undrained)
+        if not drained or self._assignment is not assignment or self._layout is None:
             return False
         if layout.born_ms != self._layout.born_ms:
             return False  # The topic was created again meanwhile.
-        _tell(self._assignment.drained(drained))
+        if moves != assignment.moves:
+            return False  # The subscription has gone back meanwhile.
+        _tell(assignment.drained(drained))
         return True
 
     def _watch_draining(self) -> None:

@@ -124,6 +124,7 @@ class Cluster:
                 self.taking.on_news()
             case Request(snapshot_id):
                 self.write(Response(snapshot_id, self.name, here), source)
+                self.taking.on_request(source, snapshot_id, self.sessions)
             case Response():
                 following = self.taking.on_response(entry.marker, here)
                 if isinstance(following, Snapshot):
@@ -377,6 +378,32 @@ def test_a_copy_between_two_others_that_is_late_here_is_not_acknowledged(slow_ro
         copy(east, "west")
     assert {entry.number for entry in west.log if entry.marker is None} == {0, 1}
     world.nothing_is_acknowledged_that_nobody_has_acknowledged()
+
+
+def test_a_copy_that_another_cluster_gets_late_is_acknowledged_there_in_the_end() -> None:
+    """North's copies to west come when everybody is idle, and east has told all that it has."""
+    world = Mesh()
+    east, west, north = (world.clusters[name] for name in ("east", "west", "north"))
+    north.publish(0, [])
+    world.published = 1
+    for _ in range(20):
+        for which, here in enumerate(world.clusters.values()):
+            here.look(after_ms=10)
+            for to, other in enumerate(here.others):
+                if (here.name, other) != ("north", "west"):
+                    world.copy(which, to, 100)
+        east.consume(100)
+        world._acknowledge(east, 0, 100)
+    assert east.taking.pause_ms(east.now_ms) is None
+    assert north.copied["west"] == 0
+    world.teardown()
+    told = [
+        entry.marker.positions["west"]
+        for entry in east.log
+        if isinstance(entry.marker, Update) and not entry.metadata.replicated_from
+    ]
+    late = next(index for index, entry in enumerate(west.log) if entry.number == 0)
+    assert max(told) >= at(late)
 
 
 for _world in (Pair, Mesh, Ring, OneWayRound):

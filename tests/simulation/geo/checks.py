@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 from typing import Final
 
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from tests.simulation.cluster.events import (
     AckCalled,
     Backlog,
     Confirmed,
     CursorSaved,
+    NodeWrote,
     Published,
     Unreadable,
 )
@@ -89,6 +91,7 @@ class _Run:
         """The clusters that were ever in the list of a cluster."""
         for _, actor, event in history.of(Listed):
             self.listed[actor] |= set(event.clusters)
+        self.begun = self._first_confirmed()
         self.copied_since = self._copied_since()
 
     def _copied_since(self) -> dict[tuple[str, str, str], int]:
@@ -98,8 +101,7 @@ class _Run:
         then may be loaded first while the list is empty, and has none.
         """
         found: dict[tuple[str, str, str], int] = {}
-        topics = {topic for _, topic in self.stored}
-        begun = self._first_confirmed()
+        topics = {topic for _, topic in (*self.stored, *self.begun)}
         events: list[tuple[int, str, Listed | Copying]] = [
             *self.history.of(Listed),
             *self.history.of(Copying),
@@ -111,11 +113,9 @@ class _Run:
                 continue
             for key in [key for key in found if key[0] == actor]:
                 _, remote, topic = key
-                is_there = begun.get((actor, topic), place) < place
+                is_there = self.begun.get((actor, topic), place) < place
                 if remote not in event.clusters and (event.clusters or not is_there):
                     del found[key]
-        if self.plan.starts_at_earliest:
-            found = dict.fromkeys(found, -1)
         return found
 
     def _first_confirmed(self) -> dict[tuple[str, str], int]:
@@ -126,7 +126,9 @@ class _Run:
         return found
 
     def topics_of(self, cluster: str) -> list[str]:
-        return [topic for name, topic in self.stored if name == cluster]
+        """Return those that have entries, and those that had some: all may be trimmed."""
+        known = dict.fromkeys((*self.stored, *self.begun))
+        return [topic for name, topic in known if name == cluster]
 
     def entries(self, cluster: str, topic: str) -> list[Stored]:
         """Return what a topic holds in the end, without markers."""
@@ -152,7 +154,26 @@ class _Run:
         since = self.copied_since.get((cluster, remote, original.topic))
         if since is None or not _sends_to(original, remote):
             return False
-        return all(self.published.get(each, -1) > since for each in original.messages)
+        if all(self.published.get(each, -1) > since for each in original.messages):
+            return True
+        return self.plan.starts_at_earliest and self._is_there_at(since, cluster, original)
+
+    def _is_there_at(self, place: int, cluster: str, original: Stored) -> bool:
+        """Return whether a message that was published before some place of the history was not
+        trimmed by then: of a log, ledgers go as a whole."""
+        if not self.plan.is_trimmed(cluster) or original in self.entries(cluster, original.topic):
+            return True
+        return original.place[0] in self._ledgers_at(place, cluster, original.topic)
+
+    def _ledgers_at(self, place: int, cluster: str, topic: str) -> set[int]:
+        """Return the ledgers of a topic at some place of the history."""
+        path, value = log_path(topic), b""
+        for at, actor, wrote in self.history.of(NodeWrote):
+            if at < place and cluster_of(actor) == cluster and wrote.path == path:
+                value = wrote.value or b""
+        if not value:
+            return set()
+        return {each.ledger_id for each in LogMetadata.from_json(value, path=path).ledgers}
 
 
 def _sends_to(original: Stored, remote: str) -> bool:

@@ -240,6 +240,26 @@ _SUBSCRIPTIONS: list[Mutation] = [
         description="a snapshot is taken because markers were stored",
         apply=lambda: edited(ReplicatedSubscriptions, "stored", ("if batch.messages:", "if True:")),
     ),
+    Mutation(
+        name="news_of_others_are_nobodys",
+        rule="section 11 step 3",
+        defects=(),
+        invariants=("GS2",),
+        description="no snapshot follows when another cluster has got messages of a third one late",
+        apply=lambda: edited(SnapshotTaking, "on_request", ("self._is_to_follow = True", "pass")),
+    ),
+    Mutation(
+        name="snapshots_that_follow_are_followed",
+        rule="17.20",
+        defects=(),
+        invariants=("GL2",),
+        description="a snapshot that follows another one leads to one more, for ever",
+        apply=lambda: edited(
+            SnapshotTaking,
+            "on_request",
+            ("snapshot_id.endswith((FOLLOWING, SECOND_ROUND))", "False"),
+        ),
+    ),
 ]
 
 _ACKS: list[Mutation] = [
@@ -330,6 +350,16 @@ def _is_told(plan: GeoPlan) -> bool:
     return bool(plan.consumers) and plan.topology in ("pair", "mesh")
 
 
+def _comes_late(plan: GeoPlan) -> bool:
+    """One of two clusters without a consumer gets late what the other one has."""
+    is_late = any(
+        step.what == "cut" and step.for_s > 0.4 and not {step.who, step.other} & {*plan.consumers}
+        for step in plan.steps
+    )
+    is_judged = plan.topology == "mesh" and not plan.keeps_holes and not plan.changes_lists
+    return bool(plan.consumers) and is_judged and is_late
+
+
 def _forgets_acks(plan: GeoPlan) -> bool:
     """An owner that was told dies before it has saved that, and its successor does not read it."""
     dies = any(
@@ -355,6 +385,8 @@ _NEEDED: Mapping[str, Callable[[GeoPlan], bool]] = {
         _is_told(plan) and plan.changes_lists
     ),
     "markers_are_news": _is_told,
+    "news_of_others_are_nobodys": _comes_late,
+    "snapshots_that_follow_are_followed": lambda plan: _is_told(plan) and plan.topology == "mesh",
     "runs_reach_over_what_is_not_here": lambda plan: (
         _is_told(plan) and plan.kind == "shared" and plan.limited_share > 0
     ),

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from tests.simulation.cluster.events import (
     AckCalled,
     Backlog,
     Confirmed,
     CursorSaved,
+    NodeWrote,
     Published,
     Unreadable,
 )
@@ -115,6 +117,28 @@ def test_what_was_trimmed_counts_by_its_receipt() -> None:
     there = [(WEST, copy(0, 0))]
     assert judged(plan("one_way", trims=True), *events, *there) == set()
     assert judged(plan("one_way"), *events, *there) == {"G1"}, "it is lost at home"
+
+
+def ledgers(*ledger_ids: int, actor: str = "east-br1") -> tuple[str, Event]:
+    """The log at east has these ledgers."""
+    value = LogMetadata(tuple(map(LogLedger, ledger_ids))).to_json()
+    return actor, NodeWrote(log_path(TOPIC), 1, value)
+
+
+def test_what_was_trimmed_while_a_cluster_was_not_listed_cannot_be_copied() -> None:
+    """Copying begins with the earliest message that is there then."""
+    run = plan("one_way", trims=True, earliest=True)
+    confirmed = (PRODUCER, Confirmed(PRODUCER, TOPIC, b"east-p1:0", 1, 0, -1))
+    first = [*begun(), ledgers(1), published(0), confirmed]
+    away, back = [(EAST, Listed((EAST,)))], [(EAST, Listed((EAST, WEST))), *begun()]
+    trimmed = [ledgers(1, 2), ledgers(2)]
+    later: list[tuple[str, Event]] = [published(1), (WEST, copy(1, 0))]
+    assert judged(run, *first, *away, *trimmed, *back, *later) == set()
+    elsewhere = ledgers(2, actor="west-br1")
+    assert judged(run, *first, *away, elsewhere, *back, *trimmed, *later) == {"G1"}
+    assert judged(run, *first, *trimmed, *later) == {"G1"}, "it was listed all the time"
+    kept = (EAST, own(0))
+    assert judged(run, *first, *away, ledgers(), *back, *later, kept) == {"G1"}
 
 
 @pytest.mark.parametrize("is_acked", [True, False])

@@ -417,6 +417,20 @@ async def test_a_request_is_answered_to_the_one_that_asked() -> None:
     assert list(metadata.replicate_to) == ["west"]
 
 
+async def test_news_of_another_cluster_get_a_snapshot_among_three() -> None:
+    """West may have got a message of north's late, behind what it told for the last snapshot."""
+    world = World()
+    record = NamespaceRecord(replication_clusters=(HERE, "west", "north"))
+    world.harness.policies.namespaces["public/default"] = record
+    world.harness.topics.sessions = {"west": 1, "north": 1}
+    await replicated(world)
+    await settle()
+    assert world.markers() == []
+    await world.copy_marker(Request("id", "west"))
+    await until(lambda: world.last(Request) is not None)
+    assert world.last(Request).snapshot_id.endswith("-f"), "nobody follows it"
+
+
 async def test_a_cluster_that_nothing_is_copied_to_is_not_answered() -> None:
     """17.23."""
     world = World()

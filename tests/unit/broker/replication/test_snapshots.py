@@ -121,10 +121,89 @@ def test_among_three_clusters_the_last_messages_get_a_second_snapshot() -> None:
 
     taking.look()
     take("id1")
-    assert taking.look(after_ms=100) == Request("id2", "east")
-    take("id2")
+    assert taking.look(after_ms=100) == Request("id2-f", "east")
+    take("id2-f")
     assert taking.pause_ms is None
     assert taking.counts.snapshots_taken == 2
+
+
+def follow(taking: Taking, *snapshot_ids: str, cluster: str = "west") -> None:
+    for each in snapshot_ids:
+        taking.core.on_request(cluster, each, taking.sessions)
+
+
+def test_among_three_clusters_news_of_another_one_get_a_snapshot_here() -> None:
+    """A message of north's may have come there late, behind what west has told before."""
+    taking = Taking(MESH, has_news=False)
+    follow(taking, "w1")
+    assert taking.pause_ms == 100
+    assert taking.look() == Request("id1-f", "east")
+    taking.answer("id1-f", "north", 20, 3)
+    assert taking.answer("id1-f", "west", 40, 4) == Request("id1-f-2", "east")
+    taking.answer("id1-f-2", "north", 20, 5)
+    assert taking.answer("id1-f-2", "west", 40, 6) == Snapshot(
+        "id1-f", Position(1, 6), {"north": Position(9, 20), "west": Position(9, 40)}
+    )
+    assert taking.pause_ms is None, "and no second one"
+
+
+def test_snapshots_that_follow_others_lead_to_no_more() -> None:
+    """GL2: else clusters would follow each other for ever."""
+    taking = Taking(MESH, has_news=False)
+    follow(taking, "w1-f", "w1-f-2", "w1-2")
+    assert taking.pause_ms is None
+
+
+def test_between_two_clusters_news_of_the_other_one_come_as_copies() -> None:
+    taking = Taking(PAIR, has_news=False)
+    follow(taking, "w1")
+    assert taking.pause_ms is None
+
+
+def test_a_cluster_that_has_news_before_its_answer_is_not_asked_again() -> None:
+    taking = Taking(MESH, has_news=False)
+    follow(taking, "n1", cluster="north")
+    taking.look()
+    taking.answer("id1-f", "north", 20, 3)
+    follow(taking, "w1")
+    taking.answer("id1-f", "west", 40, 4)
+    taking.answer("id1-f-2", "west", 40, 5)
+    taking.answer("id1-f-2", "north", 40, 6)
+    assert taking.pause_ms is None
+    follow(taking, "w2")
+    assert taking.look(after_ms=100) == Request("id2-f", "east")
+
+
+@pytest.mark.parametrize("is_second_round", [True, False])
+def test_a_cluster_that_has_news_behind_its_answer_is_asked_again(is_second_round: bool) -> None:
+    taking = Taking(MESH, has_news=False)
+    follow(taking, "n1", cluster="north")
+    taking.look()
+    taking.answer("id1-f", "west", 40, 4)
+    if not is_second_round:
+        follow(taking, "w1")
+    taking.answer("id1-f", "north", 20, 3)
+    if is_second_round:
+        follow(taking, "w1")
+    taking.answer("id1-f-2", "west", 40, 5)
+    assert taking.answer("id1-f-2", "north", 40, 6) is not None
+    assert taking.look(after_ms=100) == Request("id2-f", "east")
+
+
+def test_messages_here_lead_to_a_snapshot_that_others_follow() -> None:
+    taking = Taking(MESH)
+    follow(taking, "w1")
+    assert taking.look() == Request("id1", "east")
+
+
+def test_a_snapshot_that_follows_and_is_lost_is_taken_again_as_one_that_follows() -> None:
+    taking = Taking(MESH, has_news=False)
+    follow(taking, "w1")
+    taking.look()
+    taking.sessions["west"] = 2
+    assert taking.look(after_ms=100) == Request("id2-f", "east")
+    taking.core.not_asked("id2-f")
+    assert taking.look(after_ms=100) == Request("id3-f", "east")
 
 
 def test_what_is_stored_during_a_snapshot_is_for_the_next_one() -> None:

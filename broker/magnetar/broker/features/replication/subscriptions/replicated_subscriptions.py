@@ -589,9 +589,7 @@ class ReplicatedSubscriptions(Feature):
         """
         match marker:
             case Request(snapshot_id):
-                if source in self._sessions():  # else no answer can reach it
-                    last = self._topic.log.last_confirmed
-                    self._write(Response(snapshot_id, self._here, last), goes_to=[source])
+                self._on_request(source, snapshot_id)
             case Response():
                 following = self._taking.on_response(
                     Response(marker.snapshot_id, source, marker.position), position
@@ -602,6 +600,15 @@ class ReplicatedSubscriptions(Feature):
                 self._updates.receive(source, marker)
             case Acks():
                 self._acks.receive(source, marker)
+
+    def _on_request(self, source: str, snapshot_id: str) -> None:
+        sessions = self._sessions()
+        if source not in sessions:
+            return  # no answer can reach it
+        last = self._topic.log.last_confirmed
+        self._write(Response(snapshot_id, self._here, last), goes_to=[source])
+        self._taking.on_request(source, snapshot_id, sessions)
+        self._look_later()
 
 
 def _taking_of(around: ReplicatedSubscriptionsSurroundings) -> SnapshotTaking:

@@ -10,13 +10,16 @@ With more than one other cluster that takes two rounds. A position that cluster 
 of cluster C, which may still be on their way from C to here. C answers the second request behind
 all of them. The second round has an id of its own: a response of the first one that comes twice
 proves nothing about the second. The positions are those of the first round, in which a message of B
-may not have reached C; so the last messages before a pause get a second snapshot.
+may not have reached C; so the last messages before a pause get a second snapshot. If it reaches C
+later still, C takes a snapshot, as it has news; its request stands behind that message, and leads
+to one more snapshot here, which *follows* it. Requests of snapshots that follow say so by their
+ids, and lead to no others.
 
-At most one snapshot is under way, and only if messages were stored since the last one: an idle
-topic gets no markers. One that is not answered in time is given up, and the next one waits longer
-each time; after some in a row, only new messages or a new connection lead to another one. If the
-connection to a cluster is lost meanwhile, its answer may be, and a new one is taken as soon as all
-clusters are connected.
+At most one snapshot is under way, and only if messages were stored since the last one, here or at
+another cluster: an idle topic gets no markers. One that is not answered in time is given up, and
+the next one waits longer each time; after some in a row, only new messages or a new connection lead
+to another one. If the connection to a cluster is lost meanwhile, its answer may be, and a new one
+is taken as soon as all clusters are connected.
 
 Source: geo-replication sheet, sections 11 and 17 (rows 20 and 23).
 """
@@ -30,6 +33,9 @@ from magnetar.ledger.position import Position
 
 SECOND_ROUND: Final = "-2"
 """What the id of a request of the second round ends in."""
+
+FOLLOWING: Final = "-f"
+"""What the id of a snapshot ends in that no messages here have led to."""
 
 UNANSWERED_PAUSE_MS_MAX: Final = 600_000
 """Longest pause after snapshots that were not answered, ms."""
@@ -49,8 +55,11 @@ of that cluster had; 0: there is none."""
 class _Pending:
     """A snapshot under way."""
 
-    def __init__(self, snapshot_id: str, sessions: Sessions, started_ms: int) -> None:
+    def __init__(
+        self, snapshot_id: str, sessions: Sessions, started_ms: int, *, follows: bool
+    ) -> None:
         self.snapshot_id = snapshot_id
+        self.follows = follows
         self.request_id = snapshot_id
         self.sessions = dict(sessions)
         self.started_ms = started_ms
@@ -58,6 +67,10 @@ class _Pending:
         """What the clusters told in the first round."""
         self.missing = set(sessions)
         """The clusters that have not answered in this round."""
+
+    @property
+    def is_in_first_round(self) -> bool:
+        return self.request_id == self.snapshot_id
 
 
 class SnapshotTaking:
@@ -87,6 +100,8 @@ class SnapshotTaking:
         self._next_id = next_id
         self._pending: _Pending | None = None
         self._has_news = False
+        self._is_to_follow = False
+        """Whether copies between other clusters may have come too late for the last snapshot."""
         self._needs_second = False
         """Whether copies between other clusters may have come too late for the next snapshot."""
         self._not_before_ms = 0
@@ -101,9 +116,22 @@ class SnapshotTaking:
         """Messages were stored: markers alone are no news."""
         self._has_news = self._needs_second = True
 
+    def on_request(self, cluster: str, snapshot_id: str, sessions: Sessions) -> None:
+        """Another cluster asks: it has news. Among them may be messages of a third cluster that
+        came there later than here, behind the position that it has told last."""
+        if len(sessions) < 2 or snapshot_id.endswith((FOLLOWING, SECOND_ROUND)):
+            return
+        pending = self._pending
+        if pending is None or not pending.is_in_first_round or cluster not in pending.missing:
+            self._is_to_follow = True  # else its answer comes, behind what it asks for
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self._has_news or self._is_to_follow
+
     def pause_ms(self, now_ms: int) -> int | None:
         """Time until the next look; None: there is nothing to look for until news come."""
-        if self._pending is None and not self._has_news:
+        if self._pending is None and not self._is_wanted:
             return None
         pause_ms = max(self._interval_ms, self._not_before_ms - now_ms)
         if self._pending is None and self._away_looks:
@@ -124,12 +152,14 @@ class SnapshotTaking:
         if self._unanswered and self._unanswered_in != sessions:
             self._unanswered, self._not_before_ms = 0, now_ms
             self._has_news = True
-        is_due = self._has_news and now_ms >= self._not_before_ms
+        is_due = self._is_wanted and now_ms >= self._not_before_ms
         if self._pending is not None or not is_due or not sessions:
             return None
-        self._has_news = False
+        follows = not self._has_news
+        self._has_news = self._is_to_follow = False
         self._not_before_ms = now_ms + self._interval_ms
-        self._pending = _Pending(self._next_id(), sessions, now_ms)
+        snapshot_id = self._next_id() + (FOLLOWING if follows else "")
+        self._pending = _Pending(snapshot_id, sessions, now_ms, follows=follows)
         self._counts.snapshots_pending += 1
         return Request(self._pending.request_id, self._cluster)
 
@@ -149,13 +179,19 @@ class SnapshotTaking:
             return
         self.give_up()
         if self._unanswered < UNANSWERED_MAX:
-            self._has_news = True  # what it was to cover is in no snapshot
+            self._want_again(pending)
 
     def not_asked(self, request_id: str) -> None:
         """A request could not be written: ask anew."""
         if self._pending is not None and self._pending.request_id == request_id:
+            pending = self._pending
             self.give_up()
-            self._has_news = True
+            self._want_again(pending)
+
+    def _want_again(self, pending: _Pending) -> None:
+        """What a snapshot was to cover is in none."""
+        self._has_news |= not pending.follows
+        self._is_to_follow |= pending.follows
 
     def give_up(self) -> None:
         """Wait for no more answers, as when the topic is closed."""
@@ -178,7 +214,7 @@ class SnapshotTaking:
         pending.positions.setdefault(response.cluster, response.position)
         if pending.missing:
             return None
-        if len(pending.sessions) > 1 and pending.request_id == pending.snapshot_id:
+        if len(pending.sessions) > 1 and pending.is_in_first_round:
             pending.request_id += SECOND_ROUND
             pending.missing = set(pending.sessions)
             return Request(pending.request_id, self._cluster)
@@ -186,5 +222,5 @@ class SnapshotTaking:
         self._unanswered = 0
         self._counts.snapshots_taken += 1
         if len(pending.sessions) > 1 and self._needs_second and not self._has_news:
-            self._has_news, self._needs_second = True, False
+            self._is_to_follow, self._needs_second = True, False
         return Snapshot(pending.snapshot_id, position, pending.positions)

@@ -326,9 +326,10 @@ class _Seeks:
 
     def look(self, line: int, actor: str, event: Decision) -> Iterator[str]:
         match event:
-            case AckCalled():
+            case Spoke():
                 if event.topic in self._waiting and event.subscription == STREAM:
-                    self._waiting[event.topic] -= self._run.covered_by(event)
+                    covered = self._run.covered_up_to(event.topic, event.places)
+                    self._waiting[event.topic] -= covered
             case SeekBegan():
                 self._seeks += 1
             case SeekDone():

@@ -236,7 +236,7 @@ _SUBSCRIPTIONS: list[Mutation] = [
         description="a segment on which a subscription goes back counts as drained still",
         apply=lambda: edited(
             SegmentAssignment,
-            "hold_back",
+            "_undrain",
             ("self._drained.difference_update(segment_ids)", "pass"),
         ),
     ),

@@ -338,8 +338,9 @@ class ScalableRunner:
             return True
 
         async def keep_seeking() -> None:
+            # What was acknowledged before counts in the end: a consumer may still hold such an
+            # acknowledgement when the subscription goes back, and send it behind that.
             self._note(SeekBegan(STREAM))
-            self._acknowledged[STREAM].clear()
             while True:
                 if await self._run_on(machine, seek):
                     break

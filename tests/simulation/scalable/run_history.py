@@ -1,5 +1,6 @@
 """What the history of a run says about the topic, found once for all invariants."""
 
+from collections.abc import Iterable
 from functools import cached_property
 
 from magnetar.broker.base import naming
@@ -21,7 +22,7 @@ from tests.simulation.scalable.stored import RECORD_PATH, StoredRecord
 SETTLED = "everything is settled"
 """What the plan says before the inspection."""
 _CRASHES = "crashes"
-Decision = Given | Departed | CoordinatorEnded | SeekBegan | SeekDone | Moved | AckCalled
+Decision = Given | Departed | CoordinatorEnded | SeekBegan | SeekDone | Moved | Spoke
 """What S15 is judged by."""
 
 
@@ -182,16 +183,25 @@ class RunHistory:
 
     @cached_property
     def decisions(self) -> list[tuple[int, str, Decision]]:
-        """What coordinators gave out, where a subscription went back, and acknowledgements. A
-        broker that dies is no coordinator any more, either."""
+        """What coordinators gave out, where a subscription went back, and acknowledgements when
+        they are sent: one that a consumer still held when the subscription went back moves it on
+        again. A broker that dies is no coordinator any more, either."""
         found: list[tuple[int, str, Decision]] = []
         for line, entry in enumerate(self.entries):
             event = entry.event
+            if isinstance(event, Spoke) and event.command != "ACK":
+                continue
             if isinstance(event, Decision):
                 found.append((line, entry.actor, event))
             elif isinstance(event, Fault) and event.what == _CRASHES:
                 found.append((line, entry.actor, CoordinatorEnded("")))
         return found
+
+    def covered_up_to(self, topic: str, places: Iterable[Place]) -> set[bytes]:
+        """The messages that a cumulative acknowledgement of these places is about."""
+        last = max(places)
+        known = self._known.get(topic, {})
+        return {payload for payload, where in known.items() if where <= last}
 
     def covered_by(self, ack: AckCalled) -> set[bytes]:
         """The messages that an acknowledgement is about."""

@@ -218,6 +218,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         if not config.option.keyword and not any("::" in each for each in config.args):
             proven.record(_whole_proofs(_passed))
         known = {
+            group: took_s
+            for group, took_s in json.loads(_DURATIONS.read_text()).items()
+            if group not in _took_s and (ROOT / group).exists()
+        }
+        known |= {
             group: round(took_s) for group, took_s in _took_s.items() if took_s >= _SHORTEST_KNOWN_S
         }
         _DURATIONS.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n")

@@ -152,7 +152,7 @@ def test_the_cluster_of_the_file_publishes_and_reads(servers: Servers) -> None:
 
 def test_the_metrics_page_lists_exactly_what_is_shown(servers: Servers) -> None:
     """But for what is shown when it is switched on, or once a topic was compacted or copied, or
-    there was a transaction or a segment of a scalable topic."""
+    there was a transaction, a segment of a scalable topic, or an index of messages."""
     url = servers.addresses["broker-1"][0]
     options = ("--subscription", "s", "--initial", "earliest", "--count", "1", "--url", url)
     consumed = magnetar("consume", "t", *options)
@@ -162,6 +162,7 @@ def test_the_metrics_page_lists_exactly_what_is_shown(servers: Servers) -> None:
     assert sorted(there - listed) == []
     seldom = (
         "magnetar_broker_segments",
+        "magnetar_subscription_backlog_messages",
         "pulsar_bundle_",
         "pulsar_consumer_",
         "pulsar_compaction_",

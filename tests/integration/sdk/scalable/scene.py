@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from magnetar.sdk import Consumer, Message, Producer
-from tests.http_calls import Server, follow
+from tests.http_calls import Answer, Server, follow
+from tests.waiting import until
 
 KEYS = [f"key-{number}" for number in range(24)]
 RECEIVE_S = 60.0
+_UNAVAILABLE = 503
 
 
 def path_of(topic: str) -> str:
@@ -25,8 +27,10 @@ class Layouts:
 
     async def _call(self, method: str, path: str = "") -> Any:
         """A request to the broker that owns the topic, which must succeed."""
-        answer = await asyncio.to_thread(follow, self._server, method, f"{self._path}{path}")
-        return answer.ok()
+        return (await self._ask(method, path)).ok()
+
+    async def _ask(self, method: str, path: str = "") -> Answer:
+        return await asyncio.to_thread(follow, self._server, method, f"{self._path}{path}")
 
     async def active(self) -> list[tuple[int, int]]:
         """Range start and id of each active segment, in the order of their ranges."""
@@ -41,7 +45,22 @@ class Layouts:
     async def split(self, at: int) -> None:
         """Split the active segment number `at`, in the order of their ranges."""
         _, segment_id = (await self.active())[at]
-        await self._call("POST", f"/split/{segment_id}")
+        answer = await self._ask("POST", f"/split/{segment_id}")
+        if answer.status == _UNAVAILABLE:  # a broker has just ended: again, as an operator would
+            await until(lambda: self._is_split(segment_id), within_s=RECEIVE_S)
+        else:
+            answer.ok()
+
+    async def _is_split(self, segment_id: int) -> bool:
+        """Whether a segment has been split; if not, ask for it once more."""
+        record = await self._ask("GET")
+        if not record.is_ok:
+            return False
+        states = {each["segmentId"]: each["state"] for each in record.json["segments"].values()}
+        if states[segment_id] != "ACTIVE":
+            return True
+        await self._ask("POST", f"/split/{segment_id}")
+        return False
 
     async def merge(self, at: int) -> None:
         """Merge the active segment number `at` with the next one."""

@@ -52,6 +52,8 @@ WATERMARK = "magnetar.watermark"
 TOKEN = "magnetar.commit"
 """Properties of snapshots: docs/formats/iceberg-archive.md. Stored, never rename."""
 
+_MAKING_TRIES = 3
+"""Of a catalog's own tables, and of a table, which two may make at a time."""
 COMMIT_TRIES_MAX = 8
 _WAIT_FIRST_S, _WAIT_MAX_S = 0.1, 10.0
 _LINE_CHARACTERS_MAX = 300
@@ -98,13 +100,16 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         given.setdefault("type", "rest" if scheme in ("http", "https") else "sql")
         given["uri"] = name
         name = given.pop("name", _DEFAULT_CATALOG)
-    try:
-        return load_catalog(name, **given)
-    except Exception as error:
-        raise CatalogError(
-            f"catalog {name} cannot be opened: {_line(error)}; --catalog is a URI, as "
-            "sqlite:////data/catalog.db, or a name in pyiceberg's configuration"
-        ) from error
+    for number in range(_MAKING_TRIES):
+        try:
+            return load_catalog(name, **given)
+        except Exception as error:
+            if number + 1 == _MAKING_TRIES:
+                raise CatalogError(
+                    f"catalog {name} cannot be opened: {_line(error)}; --catalog is a URI, as "
+                    "sqlite:////data/catalog.db, or a name in pyiceberg's configuration"
+                ) from error
+    raise AssertionError("the last try returns or raises")
 
 
 class IcebergTable:
@@ -154,12 +159,21 @@ class IcebergTable:
         return self._head()
 
     def create(self, schema: pa.Schema) -> Head:
-        """Make the table if it is not there."""
-        with _translated(f"table {self.name}"):
-            self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
-            self._table = self._catalog.create_table_if_not_exists(
-                self._identifier, schema=schema, properties=_PROPERTIES
-            )
+        """Make the table if it is not there. Somebody else may make it, and its namespace, at the
+        same time: a catalog may refuse the second of them instead of finding what is there."""
+        for number in self._tries("creating it"):
+            try:
+                with _translated(f"table {self.name}"):
+                    self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
+                    self._table = self._catalog.create_table_if_not_exists(
+                        self._identifier, schema=schema, properties=_PROPERTIES
+                    )
+            except CatalogError as error:
+                self._failure = error
+                if number + 1 >= _MAKING_TRIES:
+                    raise
+            else:
+                break
         return self._head()
 
     def evolve(self, topic: pa.Schema) -> None:

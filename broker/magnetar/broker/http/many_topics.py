@@ -212,7 +212,7 @@ async def _hold(
     ):
         return {"isUnfinished": True}
     first, words = (LATEST, ()) if place is None else await first_of(topic, place)
-    if holds.action is HoldAction.HOLD and name not in topic.subscriptions:
+    if holds.action is HoldAction.HOLD and not await operating.is_there(topic, name):
         await operating.create_subscription(context.topics, topic, name, first, {}, words)
     else:
         await operating.reset(operating.subscription_of(topic, name), first, words)

@@ -46,6 +46,15 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
     return subscription
 
 
+async def is_there(topic: Topic, name: str) -> bool:
+    """Return whether the topic has a subscription; one that is being made just now is waited for."""
+    subscription = topic.subscriptions.get(name)
+    if subscription is not None and not subscription.is_open:
+        async with subscription.lock:
+            pass
+    return name in topic.subscriptions
+
+
 def check_subscription_alone(topic: Topic, name: str) -> None:
     """Refuse the name of a feature's backlog where a subscription is meant.
 

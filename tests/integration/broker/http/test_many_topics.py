@@ -1,5 +1,6 @@
 """Many topics in one request: each is answered for itself, as alone."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,16 @@ async def test_a_subscription_of_many_topics_is_made_moved_and_deleted(scene: Sc
     assert gone["topics"].keys() == set(NAMES)
     assert gone["refused"].keys() == {MISSING}
     assert [await scene.position(name) for name in NAMES] == [None] * 3
+
+
+async def test_several_that_hold_a_topic_at_a_time_all_do(scene: Scene) -> None:
+    place = {"ledgerId": await scene.ledger(NAMES[0]), "entryId": 0, "isExcluded": True}
+    holding = (
+        scene.many("subscriptions", subscription="s", action="hold", topics={NAMES[0]: place})
+        for _ in range(8)
+    )
+    for held in await asyncio.gather(*holding):
+        assert (held["topics"], held["refused"]) == ({NAMES[0]: {}}, {})
 
 
 @pytest.mark.parametrize(

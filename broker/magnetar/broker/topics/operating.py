@@ -47,7 +47,7 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
 
 
 async def is_there(topic: Topic, name: str) -> bool:
-    """Return whether the topic has a subscription; one that is being made just now is waited for."""
+    """Return whether the topic has a subscription; one that is being made now is waited for."""
     subscription = topic.subscriptions.get(name)
     if subscription is not None and not subscription.is_open:
         async with subscription.lock:

@@ -380,6 +380,8 @@ def test_a_broker_that_joins_gets_its_part_and_then_nothing_moves(tmp_path: Path
         "MAGNETAR_BROKER_LOAD_CPU_CORES": "100",
         "MAGNETAR_BROKER_SHEDDING_USAGE_PERCENT_MIN": "100",
         "MAGNETAR_BROKER_SHEDDING_USAGE_PERCENT_MAX": "100",
+        # In a tenth of a second one broker publishes and the other does not.
+        "MAGNETAR_BROKER_BUNDLE_MSG_RATE_MAX": "1e9",
         # However long the disk takes: what is not answered when its topic moves is there twice.
         "MAGNETAR_BROKER_PUBLISH_DRAIN_TIMEOUT_MS": "15000",
     }

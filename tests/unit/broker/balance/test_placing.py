@@ -99,7 +99,7 @@ def test_a_choice_is_forgotten_when_the_report_shows_the_bundle() -> None:
     name = choice.choose(BUNDLES[0], now_s=0.0)
     assert name == "a"
     choice.learn([candidate("a", 1, bundle=BUNDLES[0]), candidate("b")])
-    assert choice.assigned == {}
+    assert choice.assigned(now_s=0.0) == {}
 
 
 def test_a_choice_that_no_report_shows_is_forgotten_in_time() -> None:

@@ -99,8 +99,10 @@ class LeaderBroker:
         self._placing.note(bundle, broker, now_s=self._clock.monotonic_s())
 
     def pending(self) -> Mapping[BundleId, str]:
-        """Bundles that were given to a broker whose report does not show them yet."""
-        return {bundle: given.broker for bundle, given in self._placing.assigned.items()}
+        """Bundles that were given to a broker, within `placing_remembered_ms`, whose report does
+        not show them yet."""
+        assigned = self._placing.assigned(now_s=self._clock.monotonic_s())
+        return {bundle: given.broker for bundle, given in assigned.items()}
 
     def _learn(self) -> None:
         self._placing.learn(

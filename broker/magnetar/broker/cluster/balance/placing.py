@@ -74,9 +74,10 @@ class Placing:
         """Bundles that the new broker reports, perhaps without all their clients; oldest first."""
         self._loads: dict[str, BundleLoad] = {}
 
-    @property
-    def assigned(self) -> Mapping[BundleId, Assignment]:
-        """What was given away and is not in a report yet."""
+    def assigned(self, *, now_s: float) -> Mapping[BundleId, Assignment]:
+        """What was given away and is not in a report yet. What has not come to a report for as long
+        as it is remembered has not moved: it is left out."""
+        self._expire(now_s)
         return self._assigned
 
     def learn(self, candidates: Iterable[Candidate]) -> None:

@@ -40,8 +40,10 @@ class _Moved:
     at_s: float
     destination: str
     cost: float
-    """At the place it left. Its clients come to the new place one after the other: until the grace
-    period is over it counts there for no less, or more would be moved for what is to come."""
+    """At the place it left. Its clients come to the new place one after the other: for as long as a
+    choice is remembered it counts there for no less, or more would be moved for what is to come.
+    Later it counts as reported: one busy moment before the move is not held against its new owner
+    for the whole grace period."""
 
 
 class Shedder:
@@ -68,6 +70,7 @@ class Shedder:
         self._policy = shedding_policy(settings)
         self._bundles_max = settings.bundles_per_namespace_max
         self._grace_s = settings.shedding_grace_ms / 1000
+        self._settling_s = settings.placing_remembered_ms / 1000
         self._interval_s = settings.shedding_interval_ms / 1000
         self._pause_s = min(settings.shedding_follow_up_ms, settings.shedding_interval_ms) / 1000
         self._moved: dict[BundleId, _Moved] = {}
@@ -165,13 +168,19 @@ class Shedder:
                     bundle = BundleId.parse(text)
                 except BundleError:
                     continue  # Of another release, which names them otherwise: not ours to move.
-                moved = self._moved.get(bundle)
-                least = moved.cost if moved is not None and moved.destination == name else 0.0
-                costs[bundle] = max(self._costs.cost_of(load), least)
+                costs[bundle] = max(self._costs.cost_of(load), self._least_of(bundle, name))
                 if load.topics > 1 and await self._has_room(bundle):
                     divisible.append(bundle)
             loads[name] = BrokerLoad(report.usage_percent, costs, divisible)
         return loads
+
+    def _least_of(self, bundle: BundleId, name: str) -> float:
+        """What a bundle counts for at least that has just been moved to broker `name`."""
+        moved = self._moved.get(bundle)
+        if moved is None or moved.destination != name:
+            return 0.0
+        is_settling = self._clock.monotonic_s() - moved.at_s < self._settling_s
+        return moved.cost if is_settling else 0.0
 
     async def _has_room(self, bundle: BundleId) -> bool:
         try:

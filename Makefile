@@ -149,6 +149,9 @@ offload-proof: $(VENV)/.stamp-test ## move BYTES=1000000000 to an object store (
 	@sh deploy/bootstrap/java.sh
 	$(BIN)/python -m tests.offload_proof $(if $(BYTES),--bytes $(BYTES)) $(if $(STORE),--store $(STORE)) $(ARGS)
 
+store-away: $(VENV)/.stamp-test ## an object store that is away for SECONDS=3600: publishing goes on, and all is in it afterwards
+	MAGNETAR_STORE_AWAY_S=$(or $(SECONDS),3600) $(BIN)/pytest -o timeout=7200 tests/integration/pulsar_client/test_store_away.py $(ARGS)
+
 spark-matrix: $(VENV)/.stamp-test ## read topics by Spark in all 288 ways of choosing, beginning, running and storing
 	@sh deploy/bootstrap/java.sh
 	MAGNETAR_SPARK_MATRIX=all $(BIN)/pytest tests/integration/spark/test_matrix.py $(ARGS)

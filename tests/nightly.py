@@ -2,6 +2,9 @@
 
     python -m tests.nightly [--again] [--list]
 
+Stages that mostly wait run beside the others from the beginning; what they print goes into a file,
+and is shown if they fail.
+
 A stage that has passed is not run again while no code changes, so that a night that was broken off
 goes on where it stopped: on another machine, too, if `tests/nightly.json` was committed. What
 counts as code is everything that git knows but words and records of runs; while something is not
@@ -17,8 +20,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from tests.processes import ROOT
 
@@ -27,6 +32,8 @@ _RECORDS = ("proven.json", "durations.json", "nightly.json", "caught.json")
 """What runs write down, stages of the night among them."""
 _USED_SHARE_MAX = 0.93
 """Of the disk of temporary files. Drills need some gigabytes there."""
+_LINES_SHOWN = 200
+"""The last lines of a stage that failed beside others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,8 @@ class Stage:
 
     name: str
     make: tuple[str, ...]
+    is_calm: bool = False
+    """Runs beside the others: such a stage takes an hour and a tenth of a processor."""
 
 
 STAGES = (
@@ -64,7 +73,8 @@ STAGES = (
     Stage("tiered storage under kills", ("chaos", "OFFLOAD=1", "KILLS=50")),
     Stage("a gigabyte in an object store", ("offload-proof",)),
     Stage("a pipeline under kills", ("chaos", "PIPELINE=1")),
-    Stage("soak", ("soak",)),
+    Stage("soak", ("soak",), is_calm=True),
+    Stage("an object store that is away for an hour", ("store-away",), is_calm=True),
 )
 
 
@@ -128,6 +138,27 @@ def _used_share() -> float:
     return 1 - facts.f_bavail / facts.f_blocks  # as bookies count: the system's reserve is used
 
 
+@dataclass(slots=True)
+class _Beside:
+    """A stage that runs while others do."""
+
+    stage: Stage
+    title: str
+    process: subprocess.Popen[bytes]
+    printed: IO[bytes]
+    began_s: float
+
+    def finish(self, memory: Memory) -> int:
+        """Wait for its end, and return its exit status."""
+        status = self.process.wait()
+        took_s = time.monotonic() - self.began_s
+        if status:
+            self.printed.seek(0)
+            lines = self.printed.read().decode(errors="replace").splitlines()
+            _say("\n".join(lines[-_LINES_SHOWN:]))
+        return _ended(self.title, self.stage, memory, status, took_s)
+
+
 def run(
     stages: Sequence[Stage],
     memory: Memory,
@@ -135,26 +166,62 @@ def run(
     root: Path,
     used_share: Callable[[], float] = _used_share,
 ) -> int:
-    """Run the stages that have not passed, up to the first that fails; return its exit status."""
+    """Run the stages that have not passed, up to the first that fails; return its exit status.
+
+    Calm ones are begun first, and brought to their end whatever becomes of the others.
+    """
+    todo: list[tuple[str, Stage]] = []
     for at, stage in enumerate(stages, start=1):
         title = f"{at} of {len(stages)}, {stage.name}"
         before_s = memory.took_s(stage)
         if before_s is not None:
             _say(f"{title}: has passed, in {before_s:.0f} s")
-            continue
-        if (want := want_of_room(used_share())) is not None:
-            _say(f"{title}: not begun: {want}")
-            return 1
-        _say(f"{title}: make {' '.join(stage.make)}")
-        began_s = time.monotonic()
-        status = subprocess.run(["make", "--no-print-directory", *stage.make], cwd=root).returncode
-        took_s = time.monotonic() - began_s
-        if status:
-            _say(f"{title}: failed after {took_s:.0f} s; `make nightly` goes on from here")
-            return status
+        else:
+            todo.append((title, stage))
+    status = 0
+    with ExitStack() as opened:
+        beside: list[_Beside] = []
+        for title, stage in sorted(todo, key=lambda each: not each[1].is_calm):
+            if (want := want_of_room(used_share())) is not None:
+                _say(f"{title}: not begun: {want}")
+                status = 1
+            elif stage.is_calm:
+                printed = opened.enter_context(tempfile.TemporaryFile())
+                beside.append(_begin(title, stage, root, printed))
+            else:
+                status = _run_alone(title, stage, memory, root)
+            if status:
+                break
+        for each in beside:
+            _say(f"{each.title}: waiting for its end")
+            status = each.finish(memory) or status
+    return status
+
+
+def _begin(title: str, stage: Stage, root: Path, printed: IO[bytes]) -> _Beside:
+    _say(f"{title}: make {' '.join(stage.make)}, beside the others")
+    process = subprocess.Popen(_command(stage), cwd=root, stdout=printed, stderr=subprocess.STDOUT)
+    return _Beside(stage, title, process, printed, time.monotonic())
+
+
+def _run_alone(title: str, stage: Stage, memory: Memory, root: Path) -> int:
+    _say(f"{title}: make {' '.join(stage.make)}")
+    began_s = time.monotonic()
+    status = subprocess.run(_command(stage), cwd=root).returncode
+    return _ended(title, stage, memory, status, time.monotonic() - began_s)
+
+
+def _ended(title: str, stage: Stage, memory: Memory, status: int, took_s: float) -> int:
+    if status:
+        _say(f"{title}: failed after {took_s:.0f} s; `make nightly` goes on from here")
+    else:
         memory.note(stage, took_s)
         _say(f"{title}: passed in {took_s:.0f} s")
-    return 0
+    return status
+
+
+def _command(stage: Stage) -> list[str]:
+    return ["make", "--no-print-directory", *stage.make]
 
 
 def _say(line: str) -> None:

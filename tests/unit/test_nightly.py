@@ -1,5 +1,6 @@
 """The nightly proof goes on where it was broken off, and only there."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tests.nightly import STAGES, Memory, Stage, key_of_code, run
 from tests.processes import ROOT
 
 A, B = Stage("first", ("a",)), Stage("second", ("b",))
+CALM = Stage("calm", ("calm",), is_calm=True)
 
 
 def git(root: Path, *command: str) -> None:
@@ -23,6 +25,7 @@ def project(tmp_path: Path) -> Path:
     root.mkdir()
     (root / "Makefile").write_text(
         "a:\n\t@echo a >> ../ran\nb:\n\t@echo b >> ../ran; test ! -e ../broken\n"
+        "calm:\n\t@echo for an hour; read line < ../turn; test $$line = good\n"
     )
     (root / "README.md").write_text("words")
     (root / "code.py").write_text("1")
@@ -100,6 +103,30 @@ def test_no_drill_begins_on_a_disk_where_bookies_would_refuse_writes(
     assert "93% full" in capsys.readouterr().out
     assert run((A, B), memory, root=project, used_share=lambda: 0.92) == 0
     assert ran(project) == "ab"
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+def test_a_calm_stage_runs_beside_the_others_and_counts_as_they_do(
+    project: Path, capsys: pytest.CaptureFixture[str], is_good: bool
+) -> None:
+    turn, word = project.parent / "turn", "good" if is_good else "bad"
+    os.mkfifo(turn)
+    with (project / "Makefile").open("a") as makefile:
+        makefile.write(f"d:\n\t@echo {word} > ../turn\n")  # waits for who reads
+    git(project, "commit", "-qam", "d")
+    memory = Memory(project.parent / "memory", key_of_code(project))
+    stages = (A, Stage("third", ("d",)), CALM)
+    assert (run(stages, memory, root=project, used_share=lambda: 0.0) == 0) is is_good
+    assert (memory.took_s(CALM) is not None) is is_good
+    assert ("for an hour" in capsys.readouterr().out) is not is_good
+
+
+def test_a_calm_stage_comes_to_its_end_though_another_failed(project: Path) -> None:
+    (project.parent / "broken").touch()
+    (project.parent / "turn").write_text("good\n")
+    memory = Memory(project.parent / "memory", key_of_code(project))
+    assert run((A, B, CALM), memory, root=project, used_share=lambda: 0.0) != 0
+    assert memory.took_s(CALM) is not None
 
 
 def test_all_stages_are_targets_of_make() -> None:

@@ -1,7 +1,7 @@
 """A bucket that is away for long: publishing goes on, nothing is lost, and the log stays readable.
 
-`MAGNETAR_STORE_AWAY_S=3600 pytest tests/integration/pulsar_client/test_store_away.py` has it away
-for an hour; a night's run for two minutes. Pauses between attempts are those of the defaults.
+`make store-away` has it away for an hour, as the nightly proof does. Pauses between attempts are
+those of the defaults.
 """
 
 import json

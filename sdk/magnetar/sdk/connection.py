@@ -12,6 +12,7 @@ The pool has one connection per broker, made when first asked for, shared by eve
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
+from functools import partial
 from typing import Protocol, cast
 
 from magnetar.sdk.errors import (
@@ -541,7 +542,7 @@ class ConnectionPool:
         if task is None:
             task = asyncio.create_task(self._open(address, proxy_to))
             self._opening[key] = task
-            task.add_done_callback(lambda _: self._opening.pop(key, None))
+            task.add_done_callback(partial(self._opened, key))
         # Several may wait for one connection: who gives up must not take it from the rest.
         try:
             return await asyncio.shield(task)
@@ -551,6 +552,11 @@ class ConnectionPool:
             if task.cancelled() and waiting is not None and not waiting.cancelling():
                 raise self._closed_error() from None
             raise
+
+    def _opened(self, key: tuple[Address, str], opening: "asyncio.Task[Connection]") -> None:
+        self._opening.pop(key, None)
+        if not opening.cancelled():
+            opening.exception()  # retrieved, even if nobody waits any more
 
     @property
     def is_open(self) -> bool:

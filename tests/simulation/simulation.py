@@ -5,6 +5,7 @@ the runs that are drawn from a seed (`run.py`). How to use it: README.md in this
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -204,22 +205,39 @@ class Simulation:
 def quiet_logs(simulation: Simulation | None = None) -> Iterator[None]:
     """What the program logs becomes part of the history instead of the output."""
 
-    def keep(logger: object, method: str, event: Any) -> Any:
+    def note(text: str) -> None:
         if simulation is not None and not simulation.loop.is_ending:
             process = CURRENT_PROCESS.get()
             actor = process.name if process is not None else "test"
-            fields = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
-            simulation.history.add(
-                simulation.loop.time(), actor, Said(f"{event['event']} {fields}".rstrip())
-            )
+            simulation.history.add(simulation.loop.time(), actor, Said(text))
+
+    def keep(logger: object, method: str, event: Any) -> Any:
+        fields = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+        note(f"{event['event']} {fields}".rstrip())
         raise structlog.DropEvent
 
     before = structlog.get_config()
     structlog.configure(processors=[keep], wrapper_class=structlog.BoundLogger)
+    client, noting = logging.getLogger("magnetar.sdk"), _Noting(note)
+    client.addHandler(noting)
+    was_propagating, client.propagate = client.propagate, False
     try:
         yield
     finally:
+        client.propagate = was_propagating
+        client.removeHandler(noting)
         structlog.configure(**before)
+
+
+class _Noting(logging.Handler):
+    """Hands on what the SDK logs, which does so by `logging`."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._note(record.getMessage())
 
 
 Story = Callable[[Simulation], Awaitable[None]]

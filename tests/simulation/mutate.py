@@ -1,12 +1,14 @@
 """Whether every rule is needed: each is switched off, and random runs must notice.
 
-`python -m tests.simulation.mutate [--runs N] [--only NAME] [--write]`, or `make mutations`. For
-each mutation the plans of seeds 0, 1, 2, ... are run until an invariant does not hold; the same
-plan must pass with the rule on. `--write` puts the table into docs/simulation.md, and the plan that
-caught each mutation into mutations/caught.json, which `test_mutations.py` replays.
+`python -m tests.simulation.mutate [--runs N] [--only NAME] [--write] [--anew]`, or `make
+mutations`. For each mutation the plan that noticed it last, then those of seeds 0, 1, 2, ... are
+run until an invariant does not hold; the same plan must pass with the rule on. `--write` puts the
+table into docs/simulation.md, and the plan that caught each mutation into mutations/caught.json,
+which `test_mutations.py` replays.
 
 Some rules guard against what no plan does (megabytes of entries, an operator who gives an empty
-machine an old identity). They are caught by the scripted test of their defect.
+machine an old identity). They are caught by the scripted test of their defect, and where a search
+has found no plan, the next ones are short, but for `--anew`.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from pathlib import Path
 
@@ -35,7 +37,8 @@ CAUGHT = Path(__file__).with_name("mutations") / "caught.json"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
 _BEGIN, _END = "<!-- mutations: begin -->", "<!-- mutations: end -->"
 _HOPELESS_RUNS = 100
-"""For mutations that name no invariant, since only a scripted test does what they need."""
+"""For mutations that name no invariant, since only a scripted test does what they need, and for
+those that scripted tests notice, and that no search has found a plan for."""
 _BROKEN = ("NameError", "TypeError", "AttributeError", "ImportError", "SyntaxError")
 """Errors of a mutation that does not fit the code any more. They prove nothing."""
 
@@ -58,28 +61,43 @@ class Catch:
         return self.plan is not None or bool(self.tests)
 
 
-def search(name: str, runs_max: int) -> Catch:
-    """Run plans with the rule off until one fails."""
+def search(name: str, runs_max: int, known: Catch | None = None) -> Catch:
+    """Run plans with the rule off until one fails. `known`: what the last search found;
+    its plan comes first, and where it found none there are few runs."""
     found = mutation(name)
     tests = failing_stories(found) + failing_elsewhere(found)
-    if not found.invariants:
+    if not found.invariants or (tests and known is not None and known.plan is None):
         runs_max = min(runs_max, _HOPELESS_RUNS)
     by_error: Catch | None = None
-    for seed in range(runs_max):
-        plan = draw(seed)
-        with found.apply():
-            outcome = execute(plan)
-        if not outcome.has_failed:
+    if known is not None and known.plan is not None:
+        again = _caught_by(found, known.plan)
+        if again is not None:
+            return replace(known, reasons=_reasons(again), tests=tests)
+    plans = (draw(seed) for seed in range(runs_max))
+    for runs, plan in enumerate(plans, start=1):
+        outcome = _caught_by(found, plan)
+        if outcome is None:
             continue
-        if not outcome.violations and outcome.error.startswith(_BROKEN):
-            raise AssertionError(f"{name} does not fit the code: {outcome.error}")
-        if execute(plan).has_failed:
-            continue  # the plan fails with the rule on: it proves nothing
-        catch = Catch(name, _reasons(outcome), seed + 1, plan, tests)
+        catch = Catch(name, _reasons(outcome), runs, plan, tests)
         if outcome.violations:
             return catch
         by_error = by_error or catch  # an assertion of the program: an invariant says more
     return by_error or Catch(name, (), runs_max, None, tests)
+
+
+def _caught_by(found: Mutation, plan: Plan) -> Outcome | None:
+    """How a plan fails with the rule off; None: it does not, or with the rule on as well.
+
+    Raises:
+        AssertionError: the mutation does not fit the code any more.
+    """
+    with found.apply():
+        outcome = execute(plan)
+    if not outcome.has_failed:
+        return None
+    if not outcome.violations and outcome.error.startswith(_BROKEN):
+        raise AssertionError(f"{found.name} does not fit the code: {outcome.error}")
+    return None if execute(plan).has_failed else outcome
 
 
 def _reasons(outcome: Outcome) -> tuple[str, ...]:
@@ -124,11 +142,11 @@ def stories(found: Mutation) -> list[Callable[[], None]]:
 # Command line
 
 
-def _search(task: tuple[str, int]) -> tuple[Catch, str]:
-    name, runs_max = task
+def _search(task: tuple[str, int, Catch | None]) -> tuple[Catch, str]:
+    name, runs_max, known = task
     before_s = time.perf_counter()
     try:
-        catch = search(name, runs_max)
+        catch = search(name, runs_max, known)
     except AssertionError as error:
         return Catch(name), f"BROKEN {str(error)[:300]}"
     return catch, f"{_line(catch)}  [{time.perf_counter() - before_s:.1f} s]"
@@ -141,11 +159,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default="", help="mutations whose name contains this")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--write", action="store_true", help="write the table and the plans")
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="search also where a plan is known, or known not to be found",
+    )
     options = parser.parse_args(arguments)
     names = [each.name for each in MUTATIONS if options.only in each.name]
+    stored = {} if options.anew else load()
     catches: dict[str, Catch] = {}
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        tasks = [(name, options.runs) for name in names]
+        tasks = [(name, options.runs, stored.get(name)) for name in names]
         for catch, text in pool.imap_unordered(_search, tasks):
             catches[catch.name] = catch
             _say(text)
@@ -189,7 +213,12 @@ def load() -> dict[str, Catch]:
 
 def write(catches: dict[str, Catch]) -> None:
     """Store the catches beside those that are stored, and write the table of all."""
-    stored = {**load(), **catches}
+    stored = load()
+    for name, catch in catches.items():
+        known = stored.get(name)
+        if known is not None and known.plan is None and catch.plan is None:
+            catch = replace(catch, runs=max(catch.runs, known.runs))
+        stored[name] = catch
     values = {
         each.name: {
             "reasons": stored[each.name].reasons,

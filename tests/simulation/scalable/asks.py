@@ -55,7 +55,10 @@ class SimAsks:
                 if machine.process is None or machine.broker is None:
                     raise BrokerMetadataError(f"cannot reach {http_url}: nobody listens there")
                 work = machine.process.spawn(_answer(machine.broker, method, path), "asked")
-                answer = await asyncio.shield(work)
+                await asyncio.wait([work])
+                if work.cancelled():
+                    raise BrokerMetadataError(f"{http_url} has ended before it answered")
+                answer = work.result()
                 await front._wait_way(there, self._name)
                 return answer
         except TimeoutError as error:

@@ -124,8 +124,9 @@ class _RecordLayout:
             await self._topics.finish(self._topic)
         except RequestError as error:
             _log.warning("segments_change_not_finished", topic=str(self._topic), error=str(error))
-        if self._pending is not None:
-            self._set_timer()
+        finally:  # whatever it is that failed: nobody else may be left to carry the change on
+            if self._pending is not None:
+                self._set_timer()
 
 
 class RecordLayouts:

@@ -86,6 +86,9 @@ def run(directory: Path, minutes: float, seed: int) -> dict[str, object]:
         "seed": seed,
         "did": dict(load.done),
         "levels": levels(samples),
+        "memory_mib each 5 minutes": [
+            round(each.memory_mib, 1) for each in samples[:: round(300 / _SAMPLE_S)]
+        ],
         "allowed growth": allowed,
         "problems": problems,
     }

@@ -2,6 +2,7 @@
 
 from magnetar.broker.http.history import added
 from magnetar.broker.http.metrics.history import (
+    ABSENCE_S_MAX,
     FIELDS,
     POINT_BYTES,
     RING_OVERHEAD_BYTES,
@@ -14,8 +15,9 @@ INTERVAL_S = SPAN_S / 4
 RING_BYTES = 4 * POINT_BYTES + RING_OVERHEAD_BYTES
 
 
-def _history(topics: int) -> History[str]:
-    return History(bytes_max=(topics + 1) * RING_BYTES, interval_s=INTERVAL_S)
+def _history(topics: int, *, interval_s: float = INTERVAL_S) -> History[str]:
+    ring_bytes = round(SPAN_S / interval_s) * POINT_BYTES + RING_OVERHEAD_BYTES
+    return History(bytes_max=(topics + 1) * ring_bytes, interval_s=interval_s)
 
 
 def _sample(history: History[str], now_ms: int, **rates: float) -> None:
@@ -38,7 +40,7 @@ def test_the_points_of_the_last_hour_are_kept_and_older_ones_go() -> None:
 
 
 def test_before_a_topic_was_busy_and_while_it_is_not_loaded_there_are_zeros() -> None:
-    history = _history(2)
+    history = _history(2, interval_s=ABSENCE_S_MAX)
     _sample(history, 1, a=0)
     assert history.rings == 0
     _sample(history, 2, a=5)
@@ -65,6 +67,16 @@ def test_a_topic_that_was_quiet_for_the_whole_hour_gives_its_room_to_another() -
     assert history.rings == 1
     assert history.of("b").points["msgRateIn"][-1] == 2
     assert history.of("a").points == {}
+
+
+def test_topics_that_are_gone_do_not_keep_their_room_for_the_whole_hour() -> None:
+    history = _history(100, interval_s=ABSENCE_S_MAX / 5)
+    for number in range(50):
+        _sample(history, number, steady=1, **{f"short-lived-{number}": 1})
+        assert history.rings <= 1 + 1 + 5
+    assert history.of("short-lived-44").points["msgRateIn"][-6:] == [1, 0, 0, 0, 0, 0]
+    assert history.of("short-lived-43").points == {}
+    assert history.of("steady").points["msgRateIn"] == [1] * 50
 
 
 def test_with_less_memory_than_one_ring_nothing_is_kept() -> None:

@@ -2,8 +2,10 @@
 
 One point per sample of the metrics (`sampler.py`), in a ring per topic and one for the whole
 broker. Memory is bounded: so many topics have a ring, each of the same size. Topics without traffic
-and backlog get none, and lose theirs when they have been quiet for the whole hour. While all rings
-are taken, further topics are left out, and the answer about them says so.
+and backlog get none, and lose theirs when they have been quiet for the whole hour, or when they are
+gone for longer than it takes to load them again: where topics come and go, those that were deleted
+would take the room of those that are there. While all rings are taken, further topics are left out,
+and the answer about them says so.
 
 A restart forgets everything, and so does a change of the owner: plots are for a look, Prometheus is
 for records.
@@ -21,6 +23,8 @@ SPAN_S: Final = 3_600
 FIELDS: Final = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgBacklog")
 """Of each point: messages and bytes per second, entries of all backlogs."""
 POINT_BYTES: Final = len(FIELDS) * 4
+ABSENCE_S_MAX: Final = 300
+"""A topic that is not loaded for longer loses its ring."""
 RING_OVERHEAD_BYTES: Final = 400
 """About what Python adds to each ring, its name included."""
 
@@ -49,12 +53,14 @@ class Plotted:
 class _Ring:
     """The last points of one topic, in single precision."""
 
-    __slots__ = ("last_noise", "values")
+    __slots__ = ("last_noise", "last_seen", "values")
 
     def __init__(self, points: int) -> None:
         self.values = array("f", bytes(points * POINT_BYTES))
         self.last_noise = 0
         """Number of the last sample with anything but zeros."""
+        self.last_seen = 0
+        """Number of the last sample in which the topic was loaded."""
 
     def put(self, place: int, values: Sequence[float]) -> None:
         at = place * len(FIELDS)
@@ -69,13 +75,13 @@ class History(Generic[Key]):
         between two samples."""
         self.interval_ms = round(interval_s * 1000)
         self._points = max(1, min(SPAN_S * 1000 // max(1, self.interval_ms), 3_600))
+        self._absences_max = ABSENCE_S_MAX * 1000 // max(1, self.interval_ms)
         ring_bytes = self._points * POINT_BYTES + RING_OVERHEAD_BYTES
         self._rings_max = bytes_max // ring_bytes - 1  # one is the broker's
         self._rings: dict[Key, _Ring] = {}
         self._whole = _Ring(self._points if self.is_on else 0)
         self._sums = [0.0] * len(FIELDS)
         self._left_out: set[Key] = set()
-        self._seen: set[Key] = set()
         self._samples = 0
         self._ended_ms = 0
 
@@ -102,7 +108,6 @@ class History(Generic[Key]):
         """A sample begins."""
         self._sums = [0.0] * len(FIELDS)
         self._left_out.clear()
-        self._seen.clear()
 
     def add(self, key: Key, values: Sequence[float]) -> None:
         """The values of one topic in this sample, in the order of `FIELDS`."""
@@ -118,7 +123,7 @@ class History(Generic[Key]):
             ring = self._ring_for(key)
             if ring is None:
                 return
-        self._seen.add(key)
+        ring.last_seen = self._samples
         ring.put(self._place, values)
         if not is_quiet:
             ring.last_noise = self._samples
@@ -138,9 +143,10 @@ class History(Generic[Key]):
             return
         nothing = [0.0] * len(FIELDS)
         for key, ring in list(self._rings.items()):
-            if self._samples - ring.last_noise >= self._points:
+            absent = self._samples - ring.last_seen
+            if self._samples - ring.last_noise >= self._points or absent > self._absences_max:
                 del self._rings[key]
-            elif key not in self._seen:
+            elif absent:
                 ring.put(self._place, nothing)
         self._whole.put(self._place, self._sums)
         self._samples += 1

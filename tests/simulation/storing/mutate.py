@@ -1,9 +1,10 @@
 """Whether every rule of the storage is needed: each is switched off, and something must notice.
 
-`python -m tests.simulation.storing.mutate [--only NAME] [--write]`, or `make mutations STORAGE=1`.
-For each mutation the scripts are cut at their steps, then random lives are led, then bits are
-flipped, until a promise is broken; the same must go well with the rule on. What none of these meets
-is left to the tests of its defects (`test_b05_...`, anywhere under tests/).
+`python -m tests.simulation.storing.mutate [--only NAME] [--write] [--anew]`, or `make mutations
+STORAGE=1`. For each mutation comes first what noticed it last; then the scripts are cut at their
+steps, then random lives are led, then bits are flipped, until a promise is broken; the same must go
+well with the rule on. What none of these meets is left to the tests of its defects (`test_b05_...`,
+anywhere under tests/).
 
 `--write` puts the tables into docs/simulation.md, and what caught each mutation into caught.json
 beside this file, which `test_storage_mutations.py` replays.
@@ -109,10 +110,16 @@ class Catch:
         return ""
 
 
-def search(found: Mutation) -> Catch:
-    """Try everything with the rule off, until something fails that does not with the rule on."""
+def search(found: Mutation, known: Catch | None = None) -> Catch:
+    """Try everything with the rule off, until something fails that does not with the rule on.
+    `known`: what failed the last time, which is tried first."""
     if found.name in TESTS_ONLY:
         return Catch(found.name)
+    if known is not None and known.by:
+        with found.apply():
+            reason = known.fails() or known.fails(everywhere=True)
+        if reason and not _BROKEN.search(reason) and not known.fails():
+            return replace(known, reason=reason, tests=())
     for catch in _attempts(found):
         if _BROKEN.search(catch.reason):
             raise AssertionError(f"{found.name} does not fit the code: {catch.reason[:300]}")
@@ -260,11 +267,12 @@ def failing_tests(found: Mutation) -> tuple[str, ...]:
 # Command line
 
 
-def _search(name: str) -> tuple[Catch, str]:
+def _search(task: tuple[str, Catch | None]) -> tuple[Catch, str]:
+    name, known = task
     before_s = time.perf_counter()
     found = storage_mutation(name)
     try:
-        catch = search(found)
+        catch = search(found, known)
         tests = () if catch.by else failing_tests(found)
     except AssertionError as error:
         return Catch(name), f"BROKEN {str(error)[:400]}"
@@ -279,16 +287,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--runs", type=int, help="accepted; the number of lives is fixed")
     parser.add_argument("--only", default="", help="mutations whose name contains this")
     parser.add_argument("--missing", action="store_true", help="only those without a stored catch")
+    parser.add_argument(
+        "--anew", action="store_true", help="search also where it is known what notices"
+    )
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--write", action="store_true", help="write the tables and the catches")
     options = parser.parse_args(arguments)
     names = [each.name for each in STORAGE_MUTATIONS if options.only in each.name]
     catches: dict[str, Catch] = {}
+    stored = load()
     if options.missing:
-        stored = load()
         names = [name for name in names if name not in stored or not stored[name].is_caught]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        for catch, text in pool.imap_unordered(_search, names):
+        tasks = [(name, None if options.anew else stored.get(name)) for name in names]
+        for catch, text in pool.imap_unordered(_search, tasks):
             catches[catch.name] = catch
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()

@@ -27,7 +27,7 @@ INSTALL := sh deploy/bootstrap/packages.sh $(VENV)
 LOCKED := --quiet --universal --generate-hashes --no-header --python-version 3.11 --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help run check format-check lint types imports unit test static docs docs-serve bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak offload-proof spark-matrix bench bench-peers fmt proto lock dist clean
+.PHONY: help run cluster check format-check lint types imports unit test static docs docs-serve bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak offload-proof spark-matrix bench bench-peers fmt proto lock dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -42,6 +42,11 @@ $(BIN)/pip:
 $(VENV)/.stamp-run: pyproject.toml | $(BIN)/pip
 	@echo "Installing magnetar into $(VENV) (once)."
 	@$(INSTALL) --editable '.[server]'
+	@touch $@
+
+$(VENV)/.stamp-cluster: pyproject.toml $(VENV)/.stamp-run
+	@echo "Installing PySpark into $(VENV) (once; some 400 MB), which brings ZooKeeper."
+	@$(INSTALL) --editable '.[zookeeper]'
 	@touch $@
 
 $(VENV)/.stamp-test: pyproject.toml | $(BIN)/pip
@@ -66,6 +71,11 @@ $(VENV)/.stamp-bench: pyproject.toml $(VENV)/.stamp-test
 
 run: $(VENV)/.stamp-run ## start a broker on 127.0.0.1 and take the tour; ARGS=--exit-after-tour ends after it
 	@exec $(BIN)/python -m magnetar.deploy.tour --data "$(DATA)" $(ARGS)
+
+# Its ZooKeeper runs in Java, from jars that come with PySpark.
+cluster: $(VENV)/.stamp-cluster ## start ZooKeeper, 3 bookies, 2 brokers and auto-recovery on 127.0.0.1, with their data in ./data-cluster; ARGS="--bookies 4"
+	@sh deploy/bootstrap/java.sh
+	@exec $(BIN)/magnetar cluster --data "$(DATA)-cluster" $(ARGS)
 
 # --- proof ---------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ RUNTIME = [
 """What the image has: the client and the servers."""
 OPTIONAL = [
     Requirement(each)
-    for extra in ("avro", "arrow", "spark", "pipeline", "objects", "otel", "docs")
+    for extra in ("avro", "arrow", "spark", "pipeline", "objects", "otel", "docs", "zookeeper")
     for each in EXTRAS[extra]
     if not each.startswith("magnetar")
 ]

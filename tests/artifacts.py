@@ -29,6 +29,7 @@ from tests.processes import ROOT
 
 DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
+COMPOSE_STANDALONE = DEPLOY / "compose" / "standalone.yaml"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 CHART = DEPLOY / "helm" / "magnetar"
 SYSTEMD = DEPLOY / "systemd"

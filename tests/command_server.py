@@ -31,8 +31,8 @@ from typing import IO, Any, NamedTuple
 from tests.processes import MAGNETAR, ROOT, Running, fork_servers, magnetar_environment
 
 _PRELOADED = tuple(f"magnetar.{each}" for each in ("ledger", "bookie", "broker", "sdk", "deploy"))
-_NOT_PRELOADED = "magnetar.sdk.spark"
-"""No server has it, and what it imports takes longer than all the rest."""
+_NOT_PRELOADED = ("magnetar.sdk.spark", "magnetar.sdk.taskiq")
+"""No server has them, and what they import takes longer than all the rest."""
 _CLONE_NEWNET = 0x40000000
 _PACKET_BYTES_MAX = 1 << 17
 _STARTED_WITHIN_S = 120.0
@@ -258,7 +258,7 @@ def _preload() -> None:
 def _modules_below(path: Iterable[str], prefix: str) -> Iterator[str]:
     """Names of all modules but programs, and what is not preloaded; packages first."""
     for module in pkgutil.iter_modules(path, prefix):
-        if module.name == _NOT_PRELOADED or module.name.endswith("__main__"):
+        if module.name in _NOT_PRELOADED or module.name.endswith("__main__"):
             continue
         yield module.name
         if module.ispkg and module.name in sys.modules:

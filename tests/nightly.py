@@ -69,6 +69,7 @@ STAGES = (
     Stage("kills and pauses", ("chaos", "KILLS=100")),
     Stage("full disks", ("chaos", "KILLS=30", "ARGS=--disk-full")),
     Stage("a cluster's faults", ("chaos", "CLUSTER=1", "FAULTS=5")),
+    Stage("a rolling upgrade", ("chaos", "ROLLING=1")),
     Stage("transactions under kills", ("chaos", "TXN=1", "KILLS=30")),
     Stage("tiered storage under kills", ("chaos", "OFFLOAD=1", "KILLS=50")),
     Stage("a gigabyte in an object store", ("offload-proof",)),

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make sure that a Java runtime 17 or newer is there: the tests run a real ZooKeeper server.
+# Make sure that a Java runtime 17 or newer is there: `make cluster` and the tests run a real ZooKeeper server.
 set -eu
 
 java_version() {
@@ -15,7 +15,7 @@ for candidate in ${JAVA_HOME:+"$JAVA_HOME/bin/java"} java; do
 done
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    echo "Installing a Java runtime for the tests."
+    echo "Installing a Java runtime for ZooKeeper."
     apt-get update -qq
     for package in openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless; do
         if DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1; then
@@ -25,5 +25,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     echo "apt-get could not install a Java runtime; run it by hand to see why: apt-get install default-jre-headless" >&2
     exit 1
 fi
-echo "The tests need a Java runtime, 17 or newer. Install one: sudo apt-get install openjdk-17-jre-headless (or set JAVA_HOME)" >&2
+echo "ZooKeeper needs a Java runtime, 17 or newer. Install one: sudo apt-get install openjdk-17-jre-headless (or set JAVA_HOME)" >&2
 exit 1

@@ -15,6 +15,7 @@ _PARTS = {
     "magnetar.sdk.blocking": "`from magnetar.sdk.blocking import …`: the client without asyncio.",
     "magnetar.sdk.schemas": "`from magnetar.sdk.schemas import …`: values in place of bytes.",
     "magnetar.sdk.web_socket": "`from magnetar.sdk.web_socket import …`: over WebSocket.",
+    "magnetar.sdk.taskiq": "`from magnetar.sdk.taskiq import …`: a broker for Taskiq.",
     "magnetar.arrow": "`from magnetar import arrow`: topics for pandas, polars and DuckDB.",
 }
 

@@ -442,8 +442,8 @@ def zookeeper(
 ) -> None:
     """Run a real ZooKeeper server, alone or as one of an ensemble, for development.
 
-    It needs a Java runtime and the `spark` extra, because its jars come with pyspark. Prints one
-    line when it serves: ready zk://HOST:PORT/.
+    It needs a Java runtime and the `zookeeper` extra, because its jars come with pyspark. Prints
+    one line when it serves: ready zk://HOST:PORT/.
     """
     del config
     configure_logging(log_level, log_format, stream=sys.stderr)

@@ -37,6 +37,7 @@ from magnetar.deploy.errors import DataDirectoryError, DeployError, SettingsErro
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Quorum, default_quorum
 from magnetar.deploy.shared_secret import secret_variables
+from magnetar.deploy.zookeeper import find_programs
 from magnetar.ledger.backoff import backoff
 from magnetar.ledger.metadata.url import parse_zookeeper_url
 
@@ -122,6 +123,8 @@ class Cluster:
             if self._files.discard_stale():
                 _log.warning("stale_cluster_record_removed", path=str(self._files.cluster_path))
             self._plan = self._make_plan()
+            if self._plan.of_kind(Kind.ZOOKEEPER):
+                find_programs()  # Here, and not by each server: nothing is started in vain.
             with explained(data=self._files.directory):
                 environment = {
                     **self._settings.environment,

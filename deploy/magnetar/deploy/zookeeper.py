@@ -57,6 +57,28 @@ _STOP_TIMEOUT_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 10
 
 
+def find_programs() -> tuple[str, list[Path]]:
+    """Return the Java launcher and ZooKeeper's jars.
+
+    Raises:
+        MissingProgramError: one is missing, or both are; the message says how to install each.
+    """
+    java = ""
+    jars: list[Path] = []
+    missing: list[str] = []
+    try:
+        java = find_java()
+    except MissingProgramError as error:
+        missing.append(str(error))
+    try:
+        jars = find_jars()
+    except MissingProgramError as error:
+        missing.append(str(error))
+    if missing:
+        raise MissingProgramError("; ".join(missing))
+    return java, jars
+
+
 def find_java() -> str:
     """The Java launcher: JAVA_HOME first, then the PATH.
 
@@ -83,8 +105,10 @@ def find_jars() -> list[Path]:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise MissingProgramError(
-            "ZooKeeper's jars come with PySpark (some 400 MB): pip install 'pyspark>=4.1,<5' in "
-            "this environment, or use --metadata with an ensemble that runs"
+            "ZooKeeper's jars come with PySpark (some 400 MB), which is not installed. In a "
+            "checkout, `make cluster` installs it and starts a cluster; elsewhere: pip install "
+            "'pyspark>=4.1,<5' in this environment. Or use an ensemble that runs: `magnetar "
+            "cluster --zookeeper zk://HOST:PORT/PATH`, and --metadata of other servers"
         )
     folder = Path(spec.origin).parent / "jars"
     found = []
@@ -187,7 +211,7 @@ class ZooKeeperServer:
                 return
 
     async def _start(self) -> None:
-        java, jars = find_java(), find_jars()
+        java, jars = find_programs()
         configuration = self._write_configuration()
         self._process = await asyncio.create_subprocess_exec(
             java,

@@ -48,6 +48,7 @@ class Acknowledged(NamedTuple):
 
     message: Message
     position: Position
+    """Without a ledger (-1) if it was sent again and the topic knew it: then it is there once."""
 
 
 class Delivery(NamedTuple):
@@ -120,6 +121,8 @@ class Counts:
 
     acknowledged: int = 0
     in_topics: int = 0
+    known_already: int = 0
+    """Receipts for messages that were sent again and not stored again: the topic deduplicates."""
     copies: int = 0
     """Messages that are there once more."""
     read: int = 0
@@ -221,6 +224,13 @@ class _Checking:
         for acknowledged in self._history.acknowledged:
             self.counts.acknowledged += 1
             message, position = acknowledged
+            if position.ledger_id < 0:
+                self.counts.known_already += 1
+                if message not in self._seen:
+                    self._problem(
+                        Kind.MISSING, f"{_name(message)}, which was known, is not in the topic"
+                    )
+                continue
             there = self._at.get(position)
             if there != message:
                 if message in self._seen:

@@ -39,7 +39,11 @@ def consume(player: Player) -> None:
 def subscribe(
     player: Player, client: pulsar.Client, topic: str, subscription: str
 ) -> pulsar.Consumer:
-    kind = pulsar.ConsumerType.Shared if subscription == SHARED else pulsar.ConsumerType.Failover
+    if subscription == SHARED:
+        kind = pulsar.ConsumerType.Shared
+    else:
+        alone = pulsar.ConsumerType.Exclusive
+        kind = alone if player.is_exclusive else pulsar.ConsumerType.Failover
     return player.retry(
         "consumer",
         lambda: client.subscribe(

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.chaos.cluster.checker import Counts, Windows, check
+from tests.chaos.cluster.clients import NotRecoveredError
 from tests.chaos.cluster.faults import FAULTS, Scene
 from tests.chaos.cluster.field import open_field
 from tests.chaos.cluster.lookups import NoOwnerError
@@ -19,7 +20,6 @@ from tests.chaos.cluster.replication import Replication, count_copies, wait_whol
 from tests.chaos.cluster.stage import (
     ACK_PERSIST_S,
     SESSION_S,
-    NotRecoveredError,
     ProcessEndedError,
     Stage,
 )
@@ -90,7 +90,7 @@ def run(plan: Plan, directory: Path) -> dict[str, object]:
             course.is_aborted = True
             sys.stderr.write(f"given up: {course.problems[-1]}\n")
         course.problems += [
-            problem for path in stage.log_paths() for problem in _problems_logged(path)
+            problem for path in stage.log_paths() for problem in problems_logged(path)
         ]
         moves_s = list(moves_in(map(stage.cluster.log_path, stage.brokers)))
     sys.stderr.write(f"played for {time.monotonic() - started_s:.0f} s; judging\n")
@@ -145,7 +145,10 @@ def _play(plan: Plan, stage: Stage, course: Course) -> None:
 def _judge(records: Records, course: Course, moves_s: list[float]) -> Counts:
     """The histories; problems go to `course`. An aborted drill did not look what there is."""
     excused = Windows(
-        [*course.windows, *(_around(at_s, at_s + _MOVE_S, lag_s=SESSION_S) for at_s in moves_s)]
+        [
+            *course.windows,
+            *(excused_around(at_s, at_s + _MOVE_S, lag_s=SESSION_S) for at_s in moves_s),
+        ]
     )
     counts = Counts()
     if not course.is_aborted:
@@ -181,7 +184,7 @@ def _strike(plan: Plan, stage: Stage, course: Course) -> None:
         gap_s = stage.watch.longest_publish_gap_s()
         course.gaps_s.setdefault(name, []).append(gap_s)
         if FAULTS[name].may_lose_acks:
-            course.windows.append(_around(start_s, max(end_s, over_s), lag_s=lag_s))
+            course.windows.append(excused_around(start_s, max(end_s, over_s), lag_s=lag_s))
         stage.watch.forget_gaps()
         course.problems += [f"{name}, number {number}: {text}" for text in scene.problems]
         sys.stderr.write(
@@ -193,7 +196,7 @@ def _strike(plan: Plan, stage: Stage, course: Course) -> None:
         )
 
 
-def _around(start_s: float, end_s: float, *, lag_s: float) -> tuple[float, float]:
+def excused_around(start_s: float, end_s: float, *, lag_s: float) -> tuple[float, float]:
     """Acknowledgements of this time may be lost when something happens in that time.
 
     Args:
@@ -202,7 +205,8 @@ def _around(start_s: float, end_s: float, *, lag_s: float) -> tuple[float, float
     return start_s - ACK_PERSIST_S - _ACK_SLACK_S - lag_s, end_s + _ACK_SLACK_S
 
 
-def _problems_logged(path: Path) -> Iterator[str]:
+def problems_logged(path: Path) -> Iterator[str]:
+    """Tell of the first traceback in a log, if there is one."""
     text = path.read_text(errors="replace") if path.exists() else ""
     for mark in _EXCEPTION_MARKS:
         at = text.find(mark)

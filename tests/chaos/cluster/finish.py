@@ -14,7 +14,7 @@ from tests.chaos.cluster.checker import Message
 from tests.chaos.cluster.consume import next_message, subscribe
 from tests.chaos.cluster.player import END, SHARED, SINGLE, Player, play, position_of
 from tests.chaos.cluster.read import read_on
-from tests.chaos.cluster.records import payload_of
+from tests.chaos.cluster.records import key_of, payload_of
 
 
 def finish(player: Player) -> None:
@@ -29,7 +29,8 @@ def _end_topic(player: Player, client: pulsar.Client, topic: str) -> None:
     last = Message(END, 0)
     producer = client.create_producer(topic, producer_name=END)
     player.recorder.sending(topic, last)
-    position = position_of(producer.send(payload_of(last)))
+    key = key_of(last) if player.has_keys else None
+    position = position_of(producer.send(payload_of(last), partition_key=key))
     player.recorder.acknowledged(topic, last, position)
     producer.close()
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pulsar
 
 from tests.chaos.cluster.checker import Message, Position
-from tests.chaos.cluster.records import Recorder, message_of
+from tests.chaos.cluster.records import Recorder, key_of, message_of
 
 READY = "ready"
 END = "end"
@@ -36,6 +36,8 @@ class Player:
         self.name: str = arguments.name
         self.topics: list[str] = arguments.topic
         self.interval_s: float = arguments.interval_ms / 1000
+        self.has_keys: bool = arguments.keys
+        self.is_exclusive: bool = arguments.exclusive
         self.recorder = Recorder(arguments.directory, arguments.name)
         self.stop = threading.Event()
         self._url: str = arguments.url
@@ -70,6 +72,8 @@ class Player:
         if found is None:
             self.recorder.wrong(f"at {position} is {message.data()[:60]!r}")
             return None
+        if self.has_keys and message.partition_key() != key_of(found):
+            self.recorder.wrong(f"at {position} is {found}, with key {message.partition_key()!r}")
         return found, position
 
     def run(self, works: list[Callable[[], None]]) -> None:
@@ -105,6 +109,8 @@ def play(part: Callable[[Player], None]) -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--topic", action="append", required=True)
     parser.add_argument("--interval-ms", type=float, default=10.0)
+    parser.add_argument("--keys", action="store_true", help="messages have keys")
+    parser.add_argument("--exclusive", action="store_true", help=f"{SINGLE} is no failover")
     player = Player(parser.parse_args())
     signal.signal(signal.SIGTERM, lambda _number, _frame: player.stop.set())
     part(player)

@@ -13,7 +13,7 @@ import pulsar
 
 from tests.chaos.cluster.checker import Message
 from tests.chaos.cluster.player import Player, play, position_of
-from tests.chaos.cluster.records import payload_of
+from tests.chaos.cluster.records import key_of, payload_of
 
 IN_FLIGHT_MAX = 400
 _FLUSH_TIMEOUT_S = 90.0
@@ -67,7 +67,11 @@ class _Producer:
                 return
 
     def _send(self, message: Message) -> None:
-        self._producer.send_async(payload_of(message), partial(self._on_result, message))
+        self._producer.send_async(
+            payload_of(message),
+            partial(self._on_result, message),
+            partition_key=key_of(message) if self._player.has_keys else None,
+        )
 
     def _open(self) -> pulsar.Producer:
         is_batched = self._player.name.endswith("2")

@@ -33,6 +33,7 @@ from tests.chaos.cluster.checker import (
 SUFFIX = ".history"
 _FILLER = bytes(zlib.crc32(b"%d" % at) & 0xFF for at in range(9_000))
 _FILLER_BYTES_MAX = 400
+_KEYS = 7
 
 
 def payload_of(message: Message) -> bytes:
@@ -50,6 +51,11 @@ def message_of(payload: bytes) -> Message | None:
         return None
     message = Message(producer.decode(errors="replace"), int(number))
     return message if payload_of(message) == payload else None
+
+
+def key_of(message: Message) -> str:
+    """Return the key of a message, where messages have keys. A key belongs to one producer."""
+    return f"{message.producer}:{message.number % _KEYS}"
 
 
 class Recorder:

@@ -2,20 +2,16 @@
 
 import asyncio
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.chaos.cluster.clients import POLL_S, READY_TIMEOUT_S, Clients
 from tests.chaos.cluster.field import CLIENTS, Field
 from tests.chaos.cluster.lookups import NoOwnerError, owner_of
-from tests.chaos.cluster.player import READY, SHARED, SINGLE
 from tests.chaos.cluster.records import Recorder
-from tests.chaos.cluster.watch import Key, Watch
-from tests.processes import ServerProcess, python_command
 from tests.real_cluster import RealCluster
 from tests.small_disk import SmallDisk
 
@@ -25,12 +21,7 @@ QUORUM = "3,3,2"
 FULL_DISK = "bookie-1"
 """The bookie whose disk is small, so that it can be filled."""
 _SMALL_DISK_BYTES = 512 << 20
-_READY_TIMEOUT_S = 90.0
 _LOOKUP_TIMEOUT_S = 30.0
-_POLL_S = 0.05
-_LOOK_S = 1.0
-_SILENCE_S_MAX = 90.0
-"""Of clients that read what there is: however much, something comes."""
 _ENVIRONMENT = {
     "MAGNETAR_METADATA_SESSION_TIMEOUT_MS": str(int(SESSION_S * 1000)),
     "MAGNETAR_BROKER_ACK_PERSIST_INTERVAL_MS": str(int(ACK_PERSIST_S * 1000)),
@@ -63,10 +54,6 @@ class ProcessEndedError(Exception):
     """A process ended that nobody had ended."""
 
 
-class NotRecoveredError(Exception):
-    """Somebody got no further within the time after a fault."""
-
-
 class Stage:
     """A context manager: nobody is left running."""
 
@@ -84,10 +71,6 @@ class Stage:
         self.directory = directory
         self.field = field
         self.topics = [f"persistent://public/default/drill-{at}" for at in range(1, topics + 1)]
-        self.histories = directory / "histories"
-        self.histories.mkdir(parents=True)
-        self.watch = Watch(self.histories)
-        self.recorder = Recorder(self.histories, "drill")
         self.is_away: set[str] = set()
         """Servers that a fault has ended, and not started again yet."""
         self.lost: list[str] = []
@@ -122,7 +105,6 @@ class Stage:
             hosts={name: place.listen_host for name, place in self._places.items()},
         )
         self.metadata_url = self._url("zk://", self.zookeepers) + "/magnetar"
-        self.service_url = self._url("pulsar://", self.brokers)
         for name, place in self._places.items():
             if not name.startswith("zookeeper"):
                 # The last of an option counts. Others are told the address that they shall use.
@@ -131,9 +113,15 @@ class Stage:
             if name in self.brokers or name in self.bookies:
                 # A network of its own, which nobody else reaches.
                 self._arguments[name] += ["--insecure"]
-        self._clients: dict[str, ServerProcess] = {}
-        self._ended: dict[str, ServerProcess] = {}
-        """Clients that were asked to end, or had nothing more to do."""
+        self.clients = Clients(
+            directory,
+            topics=self.topics,
+            url=self._url("pulsar://", self.brokers),
+            prefix=field.place(CLIENTS).command_prefix,
+        )
+        self.histories = self.clients.histories
+        self.watch = self.clients.watch
+        self.recorder = Recorder(self.histories, "drill")
 
     def __enter__(self) -> "Stage":
         try:
@@ -147,9 +135,7 @@ class Stage:
         self.close()
 
     def close(self) -> None:
-        for client in (*self._clients.values(), *self._ended.values()):
-            if client.returncode is None:
-                client.kill()
+        self.clients.kill()
         self.cluster.kill_all()
         self._opened.close()
 
@@ -176,10 +162,6 @@ class Stage:
             name: self._arguments[name][-1] if "--id" in self._arguments[name] else name
             for name in self.bookies
         }
-
-    @property
-    def clients(self) -> list[str]:
-        return list(self._clients)
 
     def address(self, name: str) -> tuple[str, int]:
         """Where others reach a server."""
@@ -216,7 +198,7 @@ class Stage:
                 reason = str(error)
             if time.monotonic() > until_s:
                 raise NoOwnerError(reason)
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(POLL_S)
 
     def zookeeper_leader(self) -> str:
         return self.field.run(self.cluster.zookeeper_leader)
@@ -233,7 +215,7 @@ class Stage:
         for name in names:
             self._launch(name)
         for name in names:
-            self.cluster.wait_ready(name, _READY_TIMEOUT_S)
+            self.cluster.wait_ready(name, READY_TIMEOUT_S)
             self.is_away.discard(name)
 
     def restart(self, name: str) -> None:
@@ -278,7 +260,7 @@ class Stage:
                 for name in self._places
                 if name not in self.is_away
             },
-            **self._clients,
+            **self.clients.running,
         }
         for name, process in running.items():
             if process.returncode is not None:
@@ -293,31 +275,7 @@ class Stage:
         Raises:
             NotRecoveredError
         """
-        since_s = time.monotonic()
-        until_s = since_s + timeout_s
-        while True:
-            self.watch.look()
-            quiet = self.watch.quiet_since(since_s, self._keys())
-            if not quiet:
-                return max(self.watch.last_s[key] for key in self._keys())
-            if time.monotonic() > until_s:
-                raise NotRecoveredError(
-                    f"with everything up again, in {timeout_s:.0f} s nothing came for {quiet[:8]}"
-                )
-            self.pass_time(_POLL_S)
-
-    def _keys(self) -> list[Key]:
-        return [
-            key
-            for topic in self.topics
-            for key in (
-                ("a", topic, "produce-1"),
-                ("a", topic, "produce-2"),
-                ("d", topic, SHARED),
-                ("d", topic, SINGLE),
-                ("r", topic, "read-1"),
-            )
-        ]
+        return self.clients.wait_all_go_on(timeout_s, self.pass_time)
 
     # Beginning and end
 
@@ -329,73 +287,24 @@ class Stage:
                 self.field.serve(name, ports)
             (self.cluster.directory / "logs").mkdir(parents=True, exist_ok=True)
             self.start(*names)
-        for module, number in (("consume", 1), ("read", 1), ("produce", 1), ("produce", 2)):
-            self._start_client(module, f"{module}-{number}")
-        self.wait_all_go_on(_READY_TIMEOUT_S)
+        self.clients.start()
+        self.wait_all_go_on(READY_TIMEOUT_S)
 
     def end(self) -> list[str]:
         """Let the clients come to their end, and look what there is; returns what went wrong."""
-        problems: list[str] = []
-        sys.stderr.write("the clients come to their end\n")
-        for group in (("produce-1", "produce-2"), ("consume-1",)):
-            problems += [problem for name in group for problem in self._end_client(name)]
-        self._start_client("finish", "finish")
-        for name in ("finish", "read-1"):
-            problems += self._wait_client(name)
+        problems = self.clients.end()
         self.recorder.end()
         return problems
 
     def log_paths(self) -> list[Path]:
         return [
             *(self.cluster.log_path(name) for name in self._places),
-            *(process.log_path for process in (*self._clients.values(), *self._ended.values())),
+            *self.clients.log_paths(),
         ]
 
     def _launch(self, name: str) -> None:
         self.cluster.launch(name)
         self.field.joined(name, self.cluster.process(name).pid)
-
-    def _start_client(self, module: str, name: str) -> None:
-        client = ServerProcess(
-            [
-                *self.field.place(CLIENTS).command_prefix,
-                *python_command(f"tests.chaos.cluster.{module}"),
-                *("--url", self.service_url),
-                *("--directory", str(self.histories)),
-                *("--name", name),
-                *(part for topic in self.topics for part in ("--topic", topic)),
-            ],
-            log_path=self.directory / f"{name}.log",
-            is_ready=lambda line: line.strip() == READY,
-        )
-        client.wait_ready(_READY_TIMEOUT_S)
-        self._clients[name] = client
-
-    def _end_client(self, name: str) -> list[str]:
-        """SIGTERM; what it still waits for must come."""
-        client = self._ended[name] = self._clients.pop(name)
-        try:
-            status = client.terminate(2 * _READY_TIMEOUT_S)
-        except Exception as error:  # noqa: BLE001  # the verdict names it
-            return [f"{name} could not come to its end: {error}"]
-        return [f"{name} ended with status {status}"] if status else []
-
-    def _wait_client(self, name: str) -> list[str]:
-        """Wait for a client to read to the end, for as long as it gets further."""
-        client = self._ended[name] = self._clients.pop(name)
-        since_s = time.monotonic()
-        while True:
-            try:
-                status = client.wait_exit(_LOOK_S)
-            except subprocess.TimeoutExpired:
-                self.watch.look()
-                if time.monotonic() - max(since_s, *self.watch.last_s.values()) < _SILENCE_S_MAX:
-                    continue
-                return [
-                    f"{name} did not get the last message of every topic: "
-                    f"nothing came for {_SILENCE_S_MAX:.0f} s"
-                ]
-            return [f"{name} ended with status {status}"] if status else []
 
     def _url(self, scheme: str, names: Sequence[str]) -> str:
         return scheme + ",".join(f"{host}:{port}" for host, port in map(self.address, names))

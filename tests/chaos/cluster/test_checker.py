@@ -88,6 +88,28 @@ def test_messages_sent_again_after_a_reconnect_pass_and_are_counted() -> None:
     assert counts.copies == 2
 
 
+def _known_already(history: History) -> None:
+    """The receipt of the last message of p2 was lost; the topic knew it when it was sent again."""
+    history.acknowledged[-1] = Acknowledged(Message("p2", _COUNT - 1), Position(-1, -1, -1))
+
+
+def test_a_message_that_was_known_already_passes_wherever_it_is() -> None:
+    history = _history()
+    _known_already(history)
+    problems, counts = check(history, _NOBODY)
+    assert (problems, counts.known_already, counts.copies) == ([], 1, 0)
+
+
+def _lose_what_was_known(history: History) -> None:
+    _known_already(history)
+    for deliveries in (
+        history.content,
+        history.readers["r"],
+        history.subscriptions["s"].deliveries,
+    ):
+        del deliveries[-1:]
+
+
 def _lose(history: History) -> None:
     """An acknowledged message is gone, for everybody."""
     lost = history.content[40]
@@ -209,6 +231,7 @@ def _forget(history: History) -> None:
     [
         (_lose, Kind.MISSING),
         (_lose_the_end, Kind.MISSING),
+        (_lose_what_was_known, Kind.MISSING),
         (_move, Kind.MOVED),
         (_acknowledge_two_at_one_position, Kind.MOVED),
         (_swap_in_the_topic, Kind.DISORDERED),

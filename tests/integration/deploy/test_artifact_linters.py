@@ -26,6 +26,7 @@ from tests.artifacts import (
     CHART,
     COMPONENTS,
     COMPOSE,
+    COMPOSE_STANDALONE,
     DEPLOY,
     DOCKERFILE,
     RULES,
@@ -137,12 +138,13 @@ def test_hadolint_is_content_with_the_dockerfile() -> None:
     assert run(tool("hadolint"), str(DOCKERFILE)).strip() == ""
 
 
-def test_docker_compose_reads_the_file() -> None:
-    command = (tool("docker-compose"), "--file", str(COMPOSE), "config", "--format", "json")
+@pytest.mark.parametrize("path", [COMPOSE, COMPOSE_STANDALONE], ids=lambda path: path.name)
+def test_docker_compose_reads_the_file(path: Path) -> None:
+    command = (tool("docker-compose"), "--file", str(path), "config", "--format", "json")
     # Warnings go to stderr, for instance of variables that are not set.
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert set(json.loads(ended.stdout)["services"]) == set(read_yaml(COMPOSE)["services"])
+    assert set(json.loads(ended.stdout)["services"]) == set(read_yaml(path)["services"])
 
 
 def test_yamllint_is_content() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.artifacts import (
     COMPOSE,
+    COMPOSE_STANDALONE,
     DOCKERFILE,
     SERVERS,
     alerts,
@@ -185,3 +186,34 @@ def test_servers_end_in_order_and_within_their_time(servers: Servers) -> None:
     begun_s = time.monotonic()
     assert servers.stop() == [0] * len(SERVERS)
     assert time.monotonic() - begun_s < 30
+
+
+def test_the_single_server_of_its_compose_file_serves_this_machine_only(tmp_path: Path) -> None:
+    service = read_yaml(COMPOSE_STANDALONE)["services"]["magnetar"]
+    port, http_port = map(str, free_ports(2))
+    environment = {
+        **magnetar_environment(),
+        **service["environment"],
+        "MAGNETAR_STANDALONE_DATA": str(tmp_path / "data"),
+        "MAGNETAR_STANDALONE_PORT": port,
+        "MAGNETAR_STANDALONE_HTTP_PORT": http_port,
+    }
+    server = ServerProcess(
+        magnetar_command(*service["command"]),
+        log_path=tmp_path / "standalone.log",
+        is_ready=is_ready_line,
+        environment=environment,
+    )
+    try:
+        server.wait_ready(READY_TIMEOUT_S)
+        url, http_url = server.ready_line.split()[1:]
+        assert (url, http_url) == (f"pulsar://{HOST}:{port}", f"http://{HOST}:{http_port}")
+        sent = magnetar("produce", "t", "--message", "hello", "--url", url)
+        assert sent.status == 0, sent.stderr
+        assert call(http_url, "GET", "/admin/v2/tenants").status == 200
+        foreign = call(http_url, "GET", "/admin/v2/tenants", headers={"Host": "page.example"})
+        assert foreign.status == 403
+        assert server.terminate() == 0
+    finally:
+        if server.returncode is None:
+            server.kill()

@@ -25,9 +25,9 @@ esac
 """
 
 
-def make(folder: Path) -> int:
+def make(folder: Path, stamp: str = ".stamp-run") -> int:
     return subprocess.run(
-        ["make", f"VENV={folder / 'venv'}", str(folder / "venv" / ".stamp-run")],
+        ["make", f"VENV={folder / 'venv'}", str(folder / "venv" / stamp)],
         cwd=ROOT,
         env={**os.environ, "PYTHON": str(folder / "python"), "MAKEFLAGS": ""},
         capture_output=True,
@@ -44,6 +44,22 @@ def test_an_environment_whose_making_was_broken_off_is_made_anew(tmp_path: Path)
     (tmp_path / "goes-on").touch()
     assert make(tmp_path) == 0
     assert "--editable .[server]" in (tmp_path / "installed").read_text()
+
+
+def test_a_cluster_gets_what_zookeeper_needs_into_the_environment_of_make_run(
+    tmp_path: Path,
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(_PYTHON.format(folder=tmp_path))
+    python.chmod(0o755)
+    (tmp_path / "goes-on").touch()
+    assert make(tmp_path) == 0
+    assert make(tmp_path, ".stamp-cluster") == 0
+    installed = (tmp_path / "installed").read_text().splitlines()
+    assert [line.split()[-1] for line in installed if "--editable" in line] == [
+        ".[server]",
+        ".[zookeeper]",
+    ]
 
 
 _INSTALLER = """#!/bin/sh

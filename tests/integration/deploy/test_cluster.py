@@ -359,3 +359,11 @@ def test_a_zookeeper_server_that_dies_ends_its_command(tmp_path: Path) -> None:
         if server.returncode is None:
             server.kill()
     assert "ZooKeeper ended by itself with status -9" in (tmp_path / "zookeeper.log").read_text()
+
+
+def test_a_cluster_names_what_zookeeper_needs_before_it_starts_anything(tmp_path: Path) -> None:
+    without_java = {"PATH": str(tmp_path), "JAVA_HOME": ""}
+    ended = magnetar("cluster", "--data", str(tmp_path / "cluster"), environment=without_java)
+    assert ended.status == 9
+    assert "apt-get install openjdk-17-jre-headless" in ended.messages()[-1]
+    assert list((tmp_path / "cluster").rglob("*.log")) == []

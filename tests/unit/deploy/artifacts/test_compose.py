@@ -9,6 +9,7 @@ from magnetar.deploy.options import parse_quorum
 from magnetar.ledger.metadata.url import parse_zookeeper_url
 from tests.artifacts import (
     COMPOSE,
+    COMPOSE_STANDALONE,
     DEPLOY,
     DOCKERFILE,
     SERVERS,
@@ -21,11 +22,17 @@ from tests.artifacts import (
     stop_bound_s,
     zookeeper_settings,
 )
+from tests.processes import ROOT
 
 FILE = read_yaml(COMPOSE)
 SECRET_VOLUME = "shared-secret"
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 OURS = {name: each for name, each in SERVICES.items() if each["image"].startswith("magnetar:")}
+
+
+ALONE = read_yaml(COMPOSE_STANDALONE)["services"]["magnetar"]
+EVERY = {**SERVICES, "standalone": ALONE}
+"""The services of both files."""
 
 
 def named(prefix: str) -> list[str]:
@@ -63,9 +70,9 @@ def test_each_server_has_time_for_an_orderly_end(name: str) -> None:
     assert seconds(service["stop_grace_period"]) > stop_bound_s(service["command"][0])
 
 
-@pytest.mark.parametrize("name", sorted(SERVICES))
+@pytest.mark.parametrize("name", sorted(EVERY))
 def test_each_service_is_watched_confined_and_pinned(name: str) -> None:
-    service = SERVICES[name]
+    service = EVERY[name]
     assert service["healthcheck"]["test"]
     assert service["stop_grace_period"]
     assert service["restart"] == "unless-stopped"
@@ -73,14 +80,15 @@ def test_each_service_is_watched_confined_and_pinned(name: str) -> None:
     assert "no-new-privileges:true" in service["security_opt"]
     assert re.fullmatch(r"[\w/.-]+:v?\d+\.\d+\.\d+", service["image"]), service["image"]
     # The image of Magnetar says itself who it runs as.
-    user = service.get("user", "10001" if name in OURS else "")
+    is_ours = service["image"].startswith("magnetar:")
+    user = service.get("user", "10001" if is_ours else "")
     assert re.match(r"[1-9]", user), f"{name} runs as {user or 'root'}"
 
 
 def test_what_is_published_is_published_on_loopback_only() -> None:
     ports = [port for each in SERVICES.values() for port in each.get("ports", [])]
     assert ports
-    assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+    assert [port for port in (*ports, *ALONE["ports"]) if not port.startswith("127.0.0.1:")] == []
     published = [port.rsplit(":", 1)[0] for port in ports]
     assert len(set(published)) == len(published)
 
@@ -206,3 +214,55 @@ def test_brokers_answer_to_the_names_in_use_alone(name: str) -> None:
     targets = scraped["static_configs"][0]["targets"]
     names = SERVICES[name]["environment"]["MAGNETAR_BROKER_HTTP_NAMES"].split(",")
     assert sorted(names) == sorted(target.partition(":")[0] for target in targets)
+
+
+# The file with one server
+
+
+def test_the_single_server_knows_its_command_and_its_variables() -> None:
+    assert ALONE["command"] == ["standalone"]
+    assert check_environment("standalone", ALONE["environment"]) == []
+    assert ALONE["image"] == OURS["broker-1"]["image"]
+
+
+def test_the_single_server_keeps_everything_in_its_volume() -> None:
+    (volume,) = ALONE["volumes"]
+    name, _, folder = volume.partition(":")
+    assert name in read_yaml(COMPOSE_STANDALONE)["volumes"]
+    assert ALONE["environment"]["MAGNETAR_STANDALONE_DATA"].startswith(folder + "/")
+    assert f"{folder} " in DOCKERFILE.read_text(), "the volume would be root's"
+
+
+def test_clients_of_the_single_server_are_sent_where_its_port_is_published() -> None:
+    environment = ALONE["environment"]
+    host = environment["MAGNETAR_STANDALONE_ADVERTISED_HOST"]
+    for variable in ("PORT", "HTTP_PORT"):
+        port = environment[f"MAGNETAR_STANDALONE_{variable}"]
+        assert f"{host}:{port}:{port}" in ALONE["ports"]
+    assert ALONE["healthcheck"]["test"][1:] == [
+        "magnetar-health",
+        f"http://127.0.0.1:{environment['MAGNETAR_STANDALONE_HTTP_PORT']}/health",
+    ]
+
+
+def test_the_single_server_has_time_for_an_orderly_end() -> None:
+    bound_s = stop_bound_s("broker") + stop_bound_s("bookie")
+    assert seconds(ALONE["stop_grace_period"]) > bound_s
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/operations/quick-start.md"])
+def test_docker_run_on_the_pages_starts_what_the_file_starts(page: str) -> None:
+    text = (ROOT / page).read_text().replace("\\\n", " ")
+    (line,) = re.findall(r"^docker run .*$", text, re.MULTILINE)
+    options, _, command = line.partition(f" {ALONE['image']} ")
+    environment = ALONE["environment"]
+    assert re.findall(r"--publish (\S+)", options) == ALONE["ports"]
+    assert re.findall(r"--volume \w+:(\S+)", options) == ["/var/lib/magnetar"]
+    assert command.split() == [
+        "standalone",
+        *("--data", environment["MAGNETAR_STANDALONE_DATA"]),
+        *("--host", environment["MAGNETAR_STANDALONE_HOST"]),
+        *("--advertised-host", environment["MAGNETAR_STANDALONE_ADVERTISED_HOST"]),
+        "--insecure",
+    ]
+    assert "MAGNETAR_BROKER_HTTP_NAMES=localhost" in options

@@ -27,9 +27,20 @@ RUNTIME = [
     if not each.startswith("magnetar")
 ]
 """What the image has: the client and the servers."""
+_OTHER_EXTRAS = (
+    "arrow",
+    "avro",
+    "docs",
+    "objects",
+    "otel",
+    "pipeline",
+    "spark",
+    "taskiq",
+    "zookeeper",
+)
 OPTIONAL = [
     Requirement(each)
-    for extra in ("avro", "arrow", "spark", "pipeline", "objects", "otel", "docs")
+    for extra in _OTHER_EXTRAS
     for each in EXTRAS[extra]
     if not each.startswith("magnetar")
 ]

@@ -40,7 +40,7 @@ def invocations(page: Path) -> Iterator[list[str]]:
     """The words behind `magnetar` wherever a page shows it as a command."""
     for line in code_of(page):
         match = re.search(r"(?:^|\s|/)magnetar ((?:[a-z]|--)[^|&;)]*)", line)
-        if match and "systemctl" not in line and "helm" not in line:
+        if match and not any(other in line for other in ("systemctl", "helm", "docker run")):
             yield match[1].split()
 
 

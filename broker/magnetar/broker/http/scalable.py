@@ -101,10 +101,9 @@ def _add_topics(router: APIRouter, topics: "_Topics") -> None:
 
 def _add_segments(router: APIRouter, segments: "_Segments") -> None:
     whole = "/admin/v2/segments/{tenant}/{namespace}/{topic}/held"
-    router.put(whole, status_code=204, summary="Give out nothing behind sealed segments")(
+    router.put(whole, status_code=204, summary="Hold back what the topic's record says")(
         segments.hold_back
     )
-    router.delete(whole, status_code=204, summary="Look anew at what is drained")(segments.release)
     part = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
     router.post(part + "/terminate", summary="Have a segment take no more messages")(segments.seal)
     router.delete(part, status_code=204, summary="Delete what a segment holds")(segments.delete)
@@ -500,30 +499,14 @@ class _Segments:
         return {"found": await self._own.seek(name, subscription, timestamp)}
 
     async def hold_back(
-        self, tenant: str, namespace: str, topic: str, subscription: str, segments: str
+        self, tenant: str, namespace: str, topic: str, subscription: str
     ) -> Response:
-        """Have stream consumers of a subscription get nothing behind these segments, by their ids
-        with commas between: it goes back on them."""
-        name, ids = await self._held(tenant, namespace, topic, segments)
-        self._context.segment_coordinators.hold_back(name, subscription, ids)
-        return Response(status_code=204)
-
-    async def release(
-        self, tenant: str, namespace: str, topic: str, subscription: str, segments: str
-    ) -> Response:
-        """The subscription has gone back on these segments: look anew at what is drained."""
-        name, ids = await self._held(tenant, namespace, topic, segments)
-        self._context.segment_coordinators.release(name, subscription, ids)
-        return Response(status_code=204)
-
-    async def _held(
-        self, tenant: str, namespace: str, topic: str, segments: str
-    ) -> tuple[TopicName, list[int]]:
+        """Have stream consumers of a subscription get nothing behind the segments on which, by the
+        topic's record, it goes back."""
         name = await self._context.topic("persistent", tenant, namespace, topic)
         await self._context.check_owner(name)
-        if not all(each.isascii() and each.isdigit() for each in segments.split(",")):
-            raise HttpRefusal(412, f"segments must be ids with commas between, got {segments!r}")
-        return name, [int(each) for each in segments.split(",")]
+        await self._context.segment_coordinators.hold_back(name, subscription)
+        return Response(status_code=204)
 
     async def used_up(
         self, tenant: str, namespace: str, topic: str, descriptor: str

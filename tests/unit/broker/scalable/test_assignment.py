@@ -193,39 +193,62 @@ def test_a_parent_on_which_the_subscription_goes_back_holds_all_that_came_of_it_
     assignment.register("a", "A")
     assignment.drained([0])
     assignment.drained([1])
-    assert _news(assignment.hold_back([0])) == {"A": [0]}
+    assert _news(assignment.change(_FAMILY, {7: 0})) == {"A": [0]}
     assert assignment.undrained == [], "nobody is asked about it while it moves"
     assert _news(assignment.drained([0])) == {}
-    assignment.release([0])
+    assignment.change(_FAMILY)
     assert [each.id for each in assignment.undrained] == [0]
     assert sorted(_news(assignment.drained([0]))["A"]) == [2, 3, 4]
+
+
+def test_a_subscription_that_goes_back_on_all_segments_holds_back_all_that_came_of_any() -> None:
+    assignment = _of(_FAMILY)
+    assignment.register("a", "A")
+    assignment.drained([0])
+    assignment.drained([1])
+    assert _news(assignment.change(_FAMILY, {7: None})) == {"A": [0]}
+    assert assignment.undrained == []
+    assert _news(assignment.drained([0, 1])) == {}
+    assignment.change(_FAMILY)
+    assert _news(assignment.drained([0])) == {"A": [1, 2]}, "1 is looked at anew, too"
+
+
+def test_a_coordinator_that_begins_while_the_subscription_goes_back_drains_nothing() -> None:
+    assignment = SegmentAssignment[str](_FAMILY, grace_s=10, held={7: None})
+    assignment.drained([0, 1])
+    assert _ids(assignment.register("a", "A")[0]) == [0]
+    assert assignment.undrained == []
 
 
 def test_of_two_that_move_a_subscription_the_last_releases_what_is_held_back() -> None:
     assignment = _of(_FAMILY)
     assignment.register("a", "A")
-    assignment.hold_back([0])
-    assignment.hold_back([0])
-    assignment.release([0])
+    assignment.change(_FAMILY, {7: 0})
+    assignment.change(_FAMILY, {7: 0, 8: 0})
+    assignment.change(_FAMILY, {8: 0})
     assert assignment.undrained == []
     assert _news(assignment.drained([0])) == {}
-    assignment.release([0])
+    assignment.change(_FAMILY)
     assert [each.id for each in assignment.undrained] == [0]
 
 
 def test_a_look_learns_that_the_subscription_has_gone_back_meanwhile() -> None:
     assignment = _of(_FAMILY)
-    moves = assignment.moves
-    assignment.hold_back([0])
-    assignment.release([0])
-    assert assignment.moves != moves
+    moves = [assignment.moves]
+    for held in ({7: 0}, {7: 0}, {}):
+        assignment.change(_FAMILY, held)
+        moves.append(assignment.moves)
+    assert moves[0] != moves[1] == moves[2] != moves[3]
 
 
-def test_a_segment_that_was_found_drained_while_it_was_left_is_given_again() -> None:
-    assignment = _of(_FAMILY)
+def test_a_segment_that_is_sealed_while_the_subscription_goes_back_keeps_its_children() -> None:
+    before = Layout(1, (_segment(0),), born_ms=1)
+    assignment = _of(before)
     assignment.register("a", "A")
-    assignment.drained([0])
-    assert _news(assignment.release([0])) == {"A": [0]}
+    assignment.change(before, {7: None})
+    after = Layout(2, (_segment(0, children=(1, 2)), _segment(1, 0), _segment(2, 0)), born_ms=1)
+    assert _news(assignment.change(after, {7: None})) == {"A": [0]}
+    assert _news(assignment.drained([0])) == {}
 
 
 def test_what_was_drained_says_nothing_of_a_later_topic_of_the_name() -> None:

@@ -257,3 +257,37 @@ def test_a_change_of_which_something_does_not_hold_is_noticed(
     assert begun.change is not None
     broken = begun.change.model_copy(update=change)
     assert fault in fault_of(begun.model_copy(update={"change": broken}))
+
+
+def test_holds_have_ids_of_their_own_and_end_in_any_order() -> None:
+    record = new()
+    for number in (1, 2):
+        record = changes.begin_hold(TOPIC, record, "s", None, now_ms=5)
+        assert record.seeks == number
+    ended = changes.end_hold(record, 1, created_ms=record.created_ms)
+    assert ended is not None
+    assert [each.id for each in ended.holds] == [2]
+    again = changes.begin_hold(TOPIC, ended, "s", 0, now_ms=6)
+    assert [(each.id, each.segment) for each in again.holds] == [(2, None), (3, 0)]
+    assert changes.end_hold(again, 1, created_ms=record.created_ms) == again, "it has ended before"
+    assert changes.end_hold(again, 3, created_ms=record.created_ms + 1) == again, "another topic"
+    assert changes.end_hold(None, 3, created_ms=1) is None
+
+
+def test_holds_at_the_limit_are_made_and_one_more_waits_for_room() -> None:
+    record = new()
+    for number in range(changes.HOLDS_MAX):
+        record = changes.begin_hold(TOPIC, record, "s", None, now_ms=number)
+    with pytest.raises(ConflictError, match="try again"):
+        changes.begin_hold(TOPIC, record, "s", None, now_ms=changes.HOLD_MS_MAX - 1)
+    record = changes.begin_hold(TOPIC, record, "s", None, now_ms=changes.HOLD_MS_MAX)
+    assert len(record.holds) == changes.HOLDS_MAX, "the oldest made room"
+    assert record.holds[0].id == 2
+
+
+def test_nothing_is_held_back_in_a_topic_that_goes() -> None:
+    with pytest.raises(TopicNotFoundError):
+        changes.begin_hold(TOPIC, None, "s", None, now_ms=1)
+    gone = changes.mark_deleted(TOPIC, new())
+    with pytest.raises(TopicNotFoundError):
+        changes.begin_hold(TOPIC, gone, "s", None, now_ms=1)

@@ -15,22 +15,26 @@ still be connected to the brokers that have its segments.
 
 Order over splits and merges: a segment is given out once all its ancestors are *drained*, that is,
 sealed and wholly acknowledged on the subscription. A drained one is given to nobody. One on which
-the subscription goes back is drained no more, and its descendants are taken back. Where order is
-the clients' own matter (checkpoint consumers), all segments are given out at once.
+the subscription goes back is *held*: it is drained no more, whoever says so, and its descendants
+are taken back. When all that held it have ended, it is looked at anew. Where order is the clients'
+own matter (checkpoint consumers), all segments are given out at once.
 
 The epoch that consumers are told never falls: they drop an assignment whose epoch is below the last
 one without a word. Source: sheet of Pulsar 5, sections 1.7, 3.1 and 3.4.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from types import MappingProxyType
+from typing import Final, Generic, TypeVar
 
 from magnetar.broker.features.scalable.layout import Layout, Segment
 
 M = TypeVar("M")
 """Where a registration came from; two are the same only if they are one object."""
+Held = Mapping[int, int | None]
+"""Segments on which the subscription goes back, by the id of the hold; None: all of them."""
+_NOT_HELD: Final[Held] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,14 @@ class SegmentAssignment(Generic[M]):
     Calls return what is to be told: members with their new assignments.
     """
 
-    def __init__(self, layout: Layout, *, grace_s: float, is_ordered: bool = True) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        grace_s: float,
+        is_ordered: bool = True,
+        held: Held = _NOT_HELD,
+    ) -> None:
         """`grace_s`: how long a detached consumer keeps its segments. `is_ordered`: whether a
         segment waits for its ancestors."""
         self._grace_s = grace_s
@@ -64,9 +75,7 @@ class SegmentAssignment(Generic[M]):
         self._epoch = layout.epoch
         self._drained: set[int] = set()
         """Ids of sealed segments that are drained."""
-        self._held: Counter[int] = Counter()
-        """Sealed segments on which the subscription goes back, by how many that move it: nothing
-        drains them meanwhile."""
+        self._held = dict(held)
         self.moves = 0
         """How often the subscription has begun to go back, or has gone back."""
         self._segments = self._assignable()
@@ -126,11 +135,15 @@ class SegmentAssignment(Generic[M]):
             del self._consumers[name]
         return self._assign() if gone else []
 
-    def change(self, layout: Layout) -> list[tuple[M, Assignment]]:
-        """The topic has another layout."""
+    def change(self, layout: Layout, held: Held = _NOT_HELD) -> list[tuple[M, Assignment]]:
+        """The topic has another layout, or the subscription has begun to go back, or has ended."""
         if layout.born_ms != self._layout.born_ms:
             self._drained.clear()  # Segments of another topic, though ids be the same.
-            self._held.clear()
+            self._held = {}
+        for hold in held.keys() ^ self._held.keys():
+            # An end as well: whoever looked before the seek, or in it, may have seen it drained.
+            self._undrain(held[hold] if hold in held else self._held[hold])
+        self._held = dict(held)
         self._layout = layout
         self._epoch = max(self._epoch, layout.epoch)
         self._segments = self._assignable()
@@ -144,34 +157,26 @@ class SegmentAssignment(Generic[M]):
     def drained(self, segment_ids: Iterable[int]) -> list[tuple[M, Assignment]]:
         """Sealed segments were found to be drained, by a look since whose beginning `moves` is as
         it was: what the subscription went back on meanwhile may have been drained before only."""
-        self._drained.update(each for each in segment_ids if not self._held[each])
+        self._drained.update(each for each in segment_ids if not self._is_held(each))
         self._segments = self._assignable()
         return self._assign()
 
-    def hold_back(self, segment_ids: Collection[int]) -> list[tuple[M, Assignment]]:
-        """The subscription goes back on sealed segments: they are not drained, whoever says so,
-        until `release`; of several that move it, until that of the last."""
-        self._held.update(segment_ids)
-        return self._undrain(segment_ids)
+    def _is_held(self, segment_id: int) -> bool:
+        return any(each in (None, segment_id) for each in self._held.values())
 
-    def release(self, segment_ids: Collection[int]) -> list[tuple[M, Assignment]]:
-        """The subscription has gone back, or has not: who looks now sees it."""
-        self._held.subtract(segment_ids)
-        self._held = +self._held  # One may have been held before this coordinator began.
-        return self._undrain(segment_ids)  # Whoever has registered meanwhile may have looked.
-
-    def _undrain(self, segment_ids: Collection[int]) -> list[tuple[M, Assignment]]:
+    def _undrain(self, segment_id: int | None) -> None:
         self.moves += 1
-        self._drained.difference_update(segment_ids)
-        self._segments = self._assignable()
-        return self._assign()
+        if segment_id is None:
+            self._drained.clear()
+        else:
+            self._drained.discard(segment_id)
 
     @property
     def undrained(self) -> Sequence[Segment]:
         """Sealed segments that are given out, and may have become drained."""
         if not self._is_ordered:
             return ()
-        return [each for each in self._segments if each.is_sealed and not self._held[each.id]]
+        return [each for each in self._segments if each.is_sealed and not self._is_held(each.id)]
 
     @property
     def attached(self) -> list[M]:

@@ -26,6 +26,7 @@ from magnetar.broker.features.scalable.record import (
     FIRST_EPOCH,
     LEGACY_PLAIN,
     ChangeKind,
+    HoldRecord,
     LastChange,
     PendingChange,
     ScalableTopicRecord,
@@ -38,6 +39,10 @@ from magnetar.sdk.wire import TopicName
 RECORD_BYTES_MAX = 900_000
 """Of a record after a change. Below the limit of the metadata store, which must not refuse the
 commit when the parents are sealed already. Some thousands of segments."""
+HOLDS_MAX = 64
+"""Of a topic at one time. All of them fit into what `RECORD_BYTES_MAX` leaves."""
+HOLD_MS_MAX = 60_000
+"""After this time a hold makes room for another one when there are too many."""
 
 
 def new_topic(
@@ -269,6 +274,48 @@ def forget_pruned(
         return None
     left = tuple(each for each in record.pruned if each.id not in segment_ids)
     return record if left == record.pruned else _checked(record, {"pruned": left})
+
+
+def begin_hold(
+    topic: TopicName,
+    record: ScalableTopicRecord | None,
+    subscription: str,
+    segment_id: int | None,
+    *,
+    now_ms: int,
+) -> ScalableTopicRecord:
+    """Name a subscription that is about to go back. `segment_id`: on one segment; None: on all. The
+    hold is the last one of the record, and its id is the new number of seeks.
+
+    Raises:
+        TopicNotFoundError
+        ConflictError: too many subscriptions go back just now; a retry helps.
+    """
+    if record is None or record.is_deleted:
+        raise TopicNotFoundError(f"Scalable topic {topic} not found")
+    holds = record.holds
+    if len(holds) >= HOLDS_MAX:  # Of brokers that are gone, perhaps. Clocks may be wrong both ways.
+        holds = tuple(each for each in holds if abs(now_ms - each.begun_ms) < HOLD_MS_MAX)
+    if len(holds) >= HOLDS_MAX:
+        raise ConflictError(
+            f"{len(holds)} seeks of subscriptions of {topic} are under way, and the limit is "
+            f"{HOLDS_MAX}: try again"
+        )
+    begun = HoldRecord(
+        id=record.seeks + 1, subscription=subscription, segment=segment_id, begun_ms=now_ms
+    )
+    return _checked(record, {"seeks": begun.id, "holds": (*holds, begun)})
+
+
+def end_hold(
+    record: ScalableTopicRecord | None, hold_id: int, *, created_ms: int
+) -> ScalableTopicRecord | None:
+    """The subscription has gone back, or has not. `created_ms`: of the topic that the hold is of;
+    a later one of its name has other holds."""
+    if record is None or record.created_ms != created_ms:
+        return record
+    left = tuple(each for each in record.holds if each.id != hold_id)
+    return record if left == record.holds else _checked(record, {"holds": left})
 
 
 def mark_deleted(

@@ -57,6 +57,17 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """A subscription goes back: what came of the segments waits until it is released."""
+
+    id: int
+    """Used once in a topic."""
+    subscription: str
+    segment_id: int | None
+    """None: it goes back on all of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """All segments of a topic at one epoch."""
 
@@ -66,6 +77,8 @@ class Layout:
     """The topic is being deleted. That may fail, and the topic stay."""
     born_ms: int | None = None
     """When a scalable topic was created; None: the layout is synthetic."""
+    holds: tuple[Hold, ...] = ()
+    """Subscriptions that go back: these change without an epoch, so clients are not told."""
 
     @property
     def is_synthetic(self) -> bool:

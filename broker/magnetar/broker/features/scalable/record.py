@@ -9,6 +9,7 @@ The ring of 65,536 hashes is divided among segments. Those that are *active* tak
 - Parents and children name each other; a child covers a part of each of its parents, the children
   of a segment cover all of it.
 - An id is used once, and epochs grow: a segment is made at an epoch, and sealed at a later one.
+- Holds have ids of their own, which are used once.
 - A change that is under way names active parents, and children that cover the same hashes. The
   children have ids of their own already, and are no segments yet.
 - While a plain or partitioned topic is migrated, its logs are the parents, each with the whole
@@ -25,7 +26,13 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from magnetar.broker.features.scalable.layout import RING, Layout, Segment, synthetic_layout
+from magnetar.broker.features.scalable.layout import (
+    RING,
+    Hold,
+    Layout,
+    Segment,
+    synthetic_layout,
+)
 from magnetar.broker.policies.model import AutoScale, Record
 from magnetar.sdk.wire import TopicName
 
@@ -99,6 +106,19 @@ class PendingChange(BaseModel):
     begun_ms: int = Field(ge=0)
 
 
+class HoldRecord(BaseModel):
+    """A subscription that goes back in the topic. What came of the segments on which it does is not
+    given to stream consumers meanwhile, whichever broker coordinates them."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    id: int = Field(ge=1)
+    subscription: str
+    segment: int | None = None
+    """None: all segments."""
+    begun_ms: int = Field(ge=0)
+
+
 class LastChange(BaseModel):
     """The split or merge that has come to its end last; for people."""
 
@@ -133,6 +153,9 @@ class ScalableTopicRecord(Record):
     last_change: LastChange | None = None
     auto_scale: AutoScale | None = None
     """The topic's own policy of splits and merges by load."""
+    seeks: int = Field(default=0, ge=0)
+    """Holds that there were since the topic was created: the id of the last one."""
+    holds: tuple[HoldRecord, ...] = ()
 
     @model_validator(mode="after")
     def _holds(self) -> Self:
@@ -204,12 +227,18 @@ class ScalableTopicRecord(Record):
             )
             for each in self.segments
         )
-        return Layout(self.epoch, segments, self.is_deleted, born_ms=self.created_ms)
+        holds = tuple(Hold(each.id, each.subscription, each.segment) for each in self.holds)
+        return Layout(self.epoch, segments, self.is_deleted, born_ms=self.created_ms, holds=holds)
 
 
 def fault_of(record: ScalableTopicRecord) -> str:
     """Return which rule a record breaks, in words; empty: none."""
-    return _fault_of_segments(record) or _fault_of_links(record) or _fault_of_change(record)
+    return (
+        _fault_of_segments(record)
+        or _fault_of_links(record)
+        or _fault_of_change(record)
+        or _fault_of_holds(record)
+    )
 
 
 def _fault_of_segments(record: ScalableTopicRecord) -> str:
@@ -274,6 +303,13 @@ def _fault_of_change(record: ScalableTopicRecord) -> str:
     both = range(start, end + 1)
     if not _tiles(active, both) or not _tiles(change.children, both):
         return "parents and children of the change under way do not cover the same hashes"
+    return ""
+
+
+def _fault_of_holds(record: ScalableTopicRecord) -> str:
+    ids = [each.id for each in record.holds]
+    if ids != sorted(set(ids)) or (ids and ids[-1] > record.seeks):
+        return f"holds {ids} are not in order, or above {record.seeks}"
     return ""
 
 

@@ -128,17 +128,10 @@ SCALABLE = (
     ),
     Row(
         "PUT",
-        f"{SEGMENTS}/held?subscription=s&segments=0",
+        f"{SEGMENTS}/held?subscription=s",
         None,
         204,
-        (f"{SEGMENTS}/held?subscription=s&segments=x", None, 412),
-    ),
-    Row(
-        "DELETE",
-        f"{SEGMENTS}/held?subscription=s&segments=0",
-        None,
-        204,
-        (f"{SEGMENTS}/held?subscription=s&segments=x", None, 412),
+        (f"{SEGMENTS}/held", None, 400),
     ),
     Row(
         "GET",

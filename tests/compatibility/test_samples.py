@@ -91,6 +91,7 @@ INDEXED = Path(__file__).parent / "samples" / "d189ec69"
 MIGRATED = Path(__file__).parent / "samples" / "6dc1c4fd"
 CHECKPOINTS = Path(__file__).parent / "samples" / "fc4f06b1"
 ICEBERG = Path(__file__).parent / "samples" / "577cd69d"
+HELD = Path(__file__).parent / "samples" / "50b6f4da"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 BEGUN_MS = 1_767_225_600_000
 LOG = "/managed-ledgers/public/default/persistent/flights"
@@ -125,7 +126,7 @@ SAMPLED = {
     "bookie-racks.json",
     "pulsar-frame.md": ON_THE_WIRE,
     "scalable-topics.md": "scalable-topic.json scalable-topic-migrating.json "
-    "scalable-topic-pruned.json partitioned-topic-final.json",
+    "scalable-topic-pruned.json scalable-topic-held.json partitioned-topic-final.json",
     "schemas.md": "schema-record.json schema-entry.json",
     "subscription-acks.md": "subscription-acks.json",
     "subscription-markers.md": "subscription-markers.json",
@@ -158,6 +159,7 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
         for folder in (
             *(FIRST, TIERED, REPLICATED, SCALABLE, ACKS, MIGRATED, CHECKPOINTS, INDEXED),
             ICEBERG,
+            HELD,
         )
         for path in folder.iterdir()
     }
@@ -228,6 +230,17 @@ def test_the_record_of_a_migrated_topic_says_what_was_pruned_and_how_it_is_scale
     policy = record.auto_scale
     assert policy is not None
     assert (policy.is_on, policy.segments_max, policy.split_msg_rate_in) == (True, 8, 20_000.0)
+
+
+def test_the_record_of_a_topic_says_which_subscriptions_go_back_in_it() -> None:
+    value = (HELD / "scalable-topic-held.json").read_bytes()
+    record = decode(ScalableTopicRecord, "/topics/public/default/flights", value)
+    assert record.seeks == 3
+    assert [(each.id, each.subscription, each.segment) for each in record.holds] == [
+        (2, "whole", None),
+        (3, "part", 1),
+    ]
+    assert record.holds[0].begun_ms == BEGUN_MS + 100_000
 
 
 # What bookies store

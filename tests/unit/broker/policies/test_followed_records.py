@@ -130,7 +130,7 @@ async def test_a_read_that_hangs_holds_up_nobody_who_knows_the_last_value(
 
 
 async def test_a_value_that_is_read_again_has_what_nobody_has_told_of(store: MetadataStore) -> None:
-    """Also where a read is under way that began before."""
+    """A read that is under way, and began before, does not count."""
     reads, told = Reads(), list[tuple[int, int]]()
     followed = follow(store, reads, told)
     assert await followed.get() == 0

@@ -74,6 +74,11 @@ def _add_topics(router: APIRouter, topics: "_Topics") -> None:
         prefix + "/merge/{segment}/{other}", status_code=204, summary="Make one segment of two"
     )(topics.merge)
     router.post(
+        prefix + "/rebucket/{segment}",
+        status_code=204,
+        summary="Give a segment another number of entry buckets",
+    )(topics.rebucket)
+    router.post(
         prefix + "/migrate", status_code=204, summary="Make a scalable topic of a plain one"
     )(topics.migrate)
     subscription = prefix + "/subscriptions/{subscription}"
@@ -271,6 +276,20 @@ class _Topics:
         409: the layout is being changed. 412: it cannot be divided."""
         name = await self._named(tenant, namespace, topic)
         await self._scalable.split(name, segment, at=at)
+        return Response(status_code=204)
+
+    async def rebucket(
+        self,
+        tenant: str,
+        namespace: str,
+        topic: str,
+        segment: int,
+        buckets: Annotated[int, Query(alias="bucketCount")],
+    ) -> Response:
+        """Replace an active segment by one with so many entry buckets: as many stream consumers can
+        share it. 404: there is none. 409: the layout is being changed. 412: it cannot have them."""
+        name = await self._named(tenant, namespace, topic)
+        await self._scalable.rebucket(name, segment, buckets)
         return Response(status_code=204)
 
     async def merge(
@@ -595,6 +614,7 @@ def _layout(
             "childIds": each.children,
             "createdAt": each.created_ms,
             "sealedAt": -1 if each.sealed_ms is None else each.sealed_ms,
+            "entryBuckets": each.entry_buckets,
             "ownerBroker": shown.get("ownerBroker"),
             **{field: shown[field] for field in _SUMS if field in shown},
         }

@@ -257,3 +257,48 @@ def test_what_was_drained_says_nothing_of_a_later_topic_of_the_name() -> None:
     assignment.drained([0])
     again = Layout(3, _FAMILY.segments, born_ms=2)
     assert _news(assignment.change(again)) == {"A": [0]}
+
+
+def _bucketed(*buckets: int) -> Layout:
+    segments = (Segment(each, each, each, f"t-{each}", buckets=n) for each, n in enumerate(buckets))
+    return Layout(1, tuple(segments), born_ms=1)
+
+
+def _shares(assignment: SegmentAssignment[str], names: str) -> dict[str, str]:
+    """What each consumer has when all have registered; + behind a segment: it is shared."""
+    for name in names:
+        assignment.register(name, name.upper())
+    found: dict[str, str] = {}
+    for name in names:
+        told, _ = assignment.register(name, name.upper())
+        mark = "+" if told.is_shared else ""
+        found[name] = " ".join(f"{each.id}{mark}" for each in told.segments)
+    return found
+
+
+def test_consumers_beyond_the_segments_share_those_that_have_entry_buckets() -> None:
+    expected = {"a": "0+", "b": "1", "c": "0+", "d": "0+", "e": ""}
+    assert _shares(_of(_bucketed(3, 1)), "abcde") == expected
+
+
+def test_the_surplus_is_spread_over_the_segments() -> None:
+    assert _shares(_of(_bucketed(4, 4)), "abcd") == {"a": "0+", "b": "1+", "c": "0+", "d": "1+"}
+    assert _shares(_of(_bucketed(4, 4)), "abc") == {"a": "0+", "b": "1", "c": "0+"}
+
+
+def test_as_many_consumers_as_segments_share_nothing() -> None:
+    assert _shares(_of(_bucketed(4, 4)), "ab") == {"a": "0", "b": "1"}
+
+
+def test_a_consumer_is_told_when_sharing_begins_and_ends() -> None:
+    assignment = _of(_bucketed(2))
+    assignment.register("a", "A")
+    _, news = assignment.register("b", "B")
+    assert [(member, told.is_shared) for member, told in news] == [("A", True)]
+    news = assignment.unregister("b", "B")
+    assert [(member, told.is_shared) for member, told in news] == [("A", False)]
+
+
+def test_groups_without_order_have_whole_segments() -> None:
+    shares = _shares(_of(_bucketed(4), is_ordered=False), "ab")
+    assert shares == {"a": "0", "b": ""}

@@ -12,7 +12,7 @@ from magnetar.broker.base.errors import (
     UnreadableRecordError,
 )
 from magnetar.broker.features.scalable import changes
-from magnetar.broker.features.scalable.layout import RING
+from magnetar.broker.features.scalable.layout import ENTRY_BUCKETS_MAX, RING
 from magnetar.broker.features.scalable.record import ScalableTopicRecord, SegmentState, fault_of
 from magnetar.broker.policies.model import decode
 from magnetar.ledger.metadata.store import VALUE_BYTES_MAX
@@ -291,3 +291,42 @@ def test_nothing_is_held_back_in_a_topic_that_goes() -> None:
     gone = changes.mark_deleted(TOPIC, new())
     with pytest.raises(TopicNotFoundError):
         changes.begin_hold(TOPIC, gone, "s", None, now_ms=1)
+
+
+def rebucket(record: ScalableTopicRecord, segment_id: int, buckets: int) -> ScalableTopicRecord:
+    return finish(changes.begin_rebucket(TOPIC, record, segment_id, buckets, now_ms=20))
+
+
+def test_a_rebucket_replaces_a_segment_by_one_with_the_same_hashes() -> None:
+    record = rebucket(new(), 0, 4)
+    assert ranges(record) == [(1, 0, RING - 1)]
+    assert [each.entry_buckets for each in record.segments] == [1, 4]
+    assert (record.epoch, record.splits, record.merges) == (2, 0, 0)
+    segment = record.layout_of(TOPIC).segments[1]
+    assert segment.bucket_splits == [16384, 32768, 49152]
+    assert segment.bucket_ranges[0] == (0, 16383)
+    assert segment.bucket_ranges[-1] == (49152, RING - 1)
+
+
+def test_splits_divide_entry_buckets_and_merges_add_them() -> None:
+    halves = split(rebucket(new(), 0, 5), 1)
+    assert [each.entry_buckets for each in halves.active] == [2, 2]
+    merged = merge(halves, *(each.id for each in halves.active))
+    assert [each.entry_buckets for each in merged.active] == [4]
+    most = merge(rebucket(rebucket(new(2), 0, ENTRY_BUCKETS_MAX), 1, ENTRY_BUCKETS_MAX), 2, 3)
+    assert [each.entry_buckets for each in most.active] == [ENTRY_BUCKETS_MAX]
+
+
+def test_without_entry_buckets_a_merge_makes_none() -> None:
+    halves = split(new(), 0)
+    assert merge(halves, 1, 2).active[0].entry_buckets == 1
+    assert split(rebucket(new(), 0, 1 + 1), 1).active[0].entry_buckets == 1
+
+
+@pytest.mark.parametrize("buckets", [0, 1, ENTRY_BUCKETS_MAX + 1])
+def test_a_segment_does_not_get_as_many_entry_buckets_as_it_has_or_cannot_have(
+    buckets: int,
+) -> None:
+    with pytest.raises(NotAllowedError):
+        changes.begin_rebucket(TOPIC, new(), 0, buckets, now_ms=20)
+    assert rebucket(new(), 0, ENTRY_BUCKETS_MAX).active[0].entry_buckets == ENTRY_BUCKETS_MAX

@@ -3,7 +3,9 @@
 Consumers register by name. The segments, in the order of their ranges, go to the consumers, in the
 order of their names, one after the other in turns. So the assignment follows from names and layout
 alone: a coordinator that begins anew, on this broker or another one, finds the same one. There may
-be more consumers than segments; those beyond have none until others leave.
+be more consumers than segments: those beyond share segments that have entry buckets, as many on one
+as it has buckets, and the brokers of these divide the buckets. Who is left then has none until
+others leave.
 
     register ──> attached ──(connection lost)──> detached ──(grace over)──> gone
                    │  ^                              │
@@ -43,6 +45,8 @@ class Assignment:
 
     epoch: int
     segments: tuple[Segment, ...]
+    is_shared: bool = False
+    """Other consumers have the segment, too: it is one, and has entry buckets."""
 
 
 @dataclass(slots=True)
@@ -187,15 +191,35 @@ class SegmentAssignment(Generic[M]):
         """Divide the segments anew; returns what is new to those that are attached."""
         news: list[tuple[M, Assignment]] = []
         names = sorted(self._consumers)
+        sharers = self._shared(len(names) - len(self._segments))
         for at, name in enumerate(names):
             consumer = self._consumers[name]
             assignment = Assignment(self._epoch, self._segments[at :: len(names)])
+            if at in sharers:
+                assignment = Assignment(self._epoch, (sharers[at],), is_shared=True)
             if consumer.told == assignment:
                 continue
             consumer.told = assignment
             if consumer is not besides and consumer.until_s is None:
                 news.append((consumer.member, assignment))
         return news
+
+    def _shared(self, surplus: int) -> Mapping[int, Segment]:
+        """The segments that are shared while there are so many consumers more than segments, by the
+        places of those who share them: of their first consumers, and of those beyond."""
+        if surplus <= 0 or not self._is_ordered:
+            return {}
+        room = {at: each.buckets - 1 for at, each in enumerate(self._segments)}
+        shared: dict[int, Segment] = {}
+        beyond = len(self._segments)
+        while surplus > 0 and any(left > 0 for left in room.values()):
+            for at, segment in enumerate(self._segments):
+                if surplus > 0 and room[at] > 0:
+                    room[at] -= 1
+                    surplus -= 1
+                    shared[at] = shared[beyond] = segment
+                    beyond += 1
+        return shared
 
     def _assignable(self) -> tuple[Segment, ...]:
         """The segments that may be given out, in the order of their ranges."""

@@ -21,7 +21,7 @@ from magnetar.broker.base.errors import (
     TopicConflictError,
     TopicNotFoundError,
 )
-from magnetar.broker.features.scalable.layout import RING
+from magnetar.broker.features.scalable.layout import ENTRY_BUCKETS_MAX, RING
 from magnetar.broker.features.scalable.record import (
     FIRST_EPOCH,
     LEGACY_PLAIN,
@@ -109,7 +109,8 @@ def begin_split(
             "(scalable_segments_max of the broker)"
         )
     ranges = ((parent.hash_start, at - 1), (at, parent.hash_end))
-    return _begun(topic, record, ChangeKind.SPLIT, (segment_id,), ranges, now_ms)
+    buckets = max(1, parent.entry_buckets // 2)
+    return _begun(topic, record, ChangeKind.SPLIT, (segment_id,), ranges, now_ms, buckets=buckets)
 
 
 def begin_migration(
@@ -190,7 +191,43 @@ def begin_merge(
             f"segments {one} and {other} of {topic} do not lie side by side: they cannot be merged"
         )
     ranges = ((first.hash_start, second.hash_end),)
-    return _begun(topic, record, ChangeKind.MERGE, (first.id, second.id), ranges, now_ms)
+    buckets = min(first.entry_buckets + second.entry_buckets, ENTRY_BUCKETS_MAX)
+    if first.entry_buckets == second.entry_buckets == 1:
+        buckets = 1  # As long as nobody asks for buckets, there are none.
+    parents = first.id, second.id
+    return _begun(topic, record, ChangeKind.MERGE, parents, ranges, now_ms, buckets=buckets)
+
+
+def begin_rebucket(
+    topic: TopicName,
+    record: ScalableTopicRecord | None,
+    segment_id: int,
+    buckets: int,
+    *,
+    now_ms: int,
+) -> ScalableTopicRecord:
+    """Begin to replace a segment by one with the same hashes and so many entry buckets.
+
+    Raises:
+        TopicNotFoundError, NotThereError: there is no such topic, or no such segment.
+        ConflictError: another change is under way; a retry helps.
+        NotAllowedError: it is sealed, has so many, or cannot have so many.
+    """
+    record = _changeable(topic, record)
+    parent = _active(topic, record, segment_id)
+    if not 1 <= buckets <= ENTRY_BUCKETS_MAX:
+        raise NotAllowedError(
+            f"segment {segment_id} of {topic} cannot have {buckets} entry buckets: from 1 to "
+            f"{ENTRY_BUCKETS_MAX}"
+        )
+    if buckets == parent.entry_buckets:
+        raise NotAllowedError(
+            f"segment {segment_id} of {topic} has {buckets} entry buckets already"
+        )
+    ranges = ((parent.hash_start, parent.hash_end),)
+    return _begun(
+        topic, record, ChangeKind.REBUCKET, (segment_id,), ranges, now_ms, buckets=buckets
+    )
 
 
 def commit(
@@ -364,6 +401,8 @@ def _begun(
     parents: tuple[int, ...],
     ranges: tuple[tuple[int, int], ...],
     now_ms: int,
+    *,
+    buckets: int = 1,
 ) -> ScalableTopicRecord:
     """
     Raises:
@@ -378,6 +417,7 @@ def _begun(
             parents=parents,
             created_epoch=record.epoch + 1,
             created_ms=now_ms,
+            entry_buckets=buckets,
         )
         for number, (start, end) in enumerate(ranges)
     )

@@ -27,6 +27,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from magnetar.broker.features.scalable.layout import (
+    ENTRY_BUCKETS_MAX,
     RING,
     Hold,
     Layout,
@@ -54,6 +55,8 @@ class ChangeKind(StrEnum):
     MERGE = "MERGE"
     MIGRATION = "MIGRATION"
     """A plain or partitioned topic becomes scalable: its logs become sealed segments."""
+    REBUCKET = "REBUCKET"
+    """A segment is replaced by one with the same hashes and another number of entry buckets."""
 
 
 LEGACY_PLAIN = -1
@@ -78,6 +81,7 @@ class SegmentRecord(BaseModel):
     sealed_ms: int | None = None
     legacy: int | None = Field(default=None, ge=LEGACY_PLAIN)
     """The partition that it was before a migration; None: it has always been a segment."""
+    entry_buckets: int = Field(default=1, ge=1, le=ENTRY_BUCKETS_MAX)
 
     @property
     def is_sealed(self) -> bool:
@@ -224,6 +228,7 @@ class ScalableTopicRecord(Record):
                 created_ms=each.created_ms,
                 sealed_epoch=each.sealed_epoch,
                 sealed_ms=each.sealed_ms,
+                buckets=each.entry_buckets,
             )
             for each in self.segments
         )

@@ -383,6 +383,21 @@ class ScalableTopics:
 
         await self._begin(topic, begin)
 
+    async def rebucket(self, topic: TopicName, segment_id: int, buckets: int) -> None:
+        """Replace a segment by one with so many entry buckets; returns when it takes messages.
+
+        Raises:
+            As `changes.begin_rebucket`.
+            RequestError: it has begun; brokers that follow the topic carry it on.
+        """
+        now_ms = self._clock.wall_ms()
+        await self._begin(
+            topic,
+            lambda record: changes.begin_rebucket(
+                topic, record, segment_id, buckets, now_ms=now_ms
+            ),
+        )
+
     async def set_auto_scale(self, topic: TopicName, policy: AutoScale | None) -> None:
         """Have a topic split and merged by a policy of its own; None: by that of its namespace.
 

@@ -41,6 +41,15 @@ SCALABLE = (
     ),
     Row(
         "POST",
+        f"{S}/bucketed/rebucket/0?bucketCount=4",
+        None,
+        204,
+        (f"{S}/bucketed/rebucket/1?bucketCount=4", None, 412),
+        (f"{S}/bucketed/rebucket/77?bucketCount=4", 404),
+        before=(("PUT", f"{S}/bucketed", None),),
+    ),
+    Row(
+        "POST",
         f"{S}/made/autoScalePolicy",
         {"enabled": True, "maxSegments": 4},
         204,

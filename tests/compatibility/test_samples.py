@@ -92,6 +92,7 @@ MIGRATED = Path(__file__).parent / "samples" / "6dc1c4fd"
 CHECKPOINTS = Path(__file__).parent / "samples" / "fc4f06b1"
 ICEBERG = Path(__file__).parent / "samples" / "577cd69d"
 HELD = Path(__file__).parent / "samples" / "50b6f4da"
+BUCKETED = Path(__file__).parent / "samples" / "d8ba3c0e"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 BEGUN_MS = 1_767_225_600_000
 LOG = "/managed-ledgers/public/default/persistent/flights"
@@ -126,7 +127,8 @@ SAMPLED = {
     "bookie-racks.json",
     "pulsar-frame.md": ON_THE_WIRE,
     "scalable-topics.md": "scalable-topic.json scalable-topic-migrating.json "
-    "scalable-topic-pruned.json scalable-topic-held.json partitioned-topic-final.json",
+    "scalable-topic-pruned.json scalable-topic-held.json scalable-topic-bucketed.json "
+    "partitioned-topic-final.json",
     "schemas.md": "schema-record.json schema-entry.json",
     "subscription-acks.md": "subscription-acks.json",
     "subscription-markers.md": "subscription-markers.json",
@@ -160,6 +162,7 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
             *(FIRST, TIERED, REPLICATED, SCALABLE, ACKS, MIGRATED, CHECKPOINTS, INDEXED),
             ICEBERG,
             HELD,
+            BUCKETED,
         )
         for path in folder.iterdir()
     }
@@ -241,6 +244,21 @@ def test_the_record_of_a_topic_says_which_subscriptions_go_back_in_it() -> None:
         (3, "part", 1),
     ]
     assert record.holds[0].begun_ms == BEGUN_MS + 100_000
+
+
+def test_the_record_of_a_topic_says_how_many_entry_buckets_its_segments_have() -> None:
+    value = (BUCKETED / "scalable-topic-bucketed.json").read_bytes()
+    record = decode(ScalableTopicRecord, "/topics/public/default/flights", value)
+    assert [(each.id, each.entry_buckets) for each in record.segments] == [
+        (0, 1),
+        (1, 8),
+        (2, 4),
+        (3, 4),
+    ]
+    change = record.change
+    assert change is not None
+    assert (change.kind, change.parents) == (ChangeKind.REBUCKET, (2,))
+    assert [(each.id, each.entry_buckets) for each in change.children] == [(4, 1)]
 
 
 # What bookies store

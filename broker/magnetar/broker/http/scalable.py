@@ -662,6 +662,7 @@ def _auto_scale(record: ScalableTopicRecord, policy: ScalePolicy) -> dict[str, A
         "split_cooldown_s": round(policy.split_cooldown_s),
         "merge_cooldown_s": round(policy.merge_cooldown_s),
         "merge_window_s": round(policy.merge_window_s),
+        "rebucket_cooldown_s": round(policy.rebucket_cooldown_s),
         "consumers_split_msg_rate_in": policy.consumers_split_msg_rate_in,
         **{f"split_{each}": getattr(policy.split, each) for each in RATES},
         **{f"merge_{each}": getattr(policy.merge, each) for each in RATES},

@@ -383,20 +383,24 @@ class ScalableTopics:
 
         await self._begin(topic, begin)
 
-    async def rebucket(self, topic: TopicName, segment_id: int, buckets: int) -> None:
+    async def rebucket(
+        self, topic: TopicName, segment_id: int, buckets: int, *, epoch: int | None = None
+    ) -> None:
         """Replace a segment by one with so many entry buckets; returns when it takes messages.
+        `epoch`: of the layout that it was decided on; None: any.
 
         Raises:
             As `changes.begin_rebucket`.
+            ConflictError: the layout has another epoch by now.
             RequestError: it has begun; brokers that follow the topic carry it on.
         """
         now_ms = self._clock.wall_ms()
-        await self._begin(
-            topic,
-            lambda record: changes.begin_rebucket(
-                topic, record, segment_id, buckets, now_ms=now_ms
-            ),
-        )
+
+        def begin(record: ScalableTopicRecord | None) -> ScalableTopicRecord:
+            _check_epoch(topic, record, epoch)
+            return changes.begin_rebucket(topic, record, segment_id, buckets, now_ms=now_ms)
+
+        await self._begin(topic, begin)
 
     async def set_auto_scale(self, topic: TopicName, policy: AutoScale | None) -> None:
         """Have a topic split and merged by a policy of its own; None: by that of its namespace.

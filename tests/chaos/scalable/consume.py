@@ -18,7 +18,7 @@ from tests.chaos.scalable.records import (
     Journal,
     Kind,
     journal_path,
-    segment_of,
+    stream_of,
 )
 
 _MESSAGES_MAX = 2_000
@@ -34,10 +34,10 @@ async def _consume(consumer: Consumer, journal: Journal, stop: asyncio.Event) ->
         try:
             await consumer.acknowledge_confirmed(*messages)
         except SdkError:
-            firsts = {segment_of(each): each for each in reversed(messages)}
+            firsts = {stream_of(each): each for each in reversed(messages)}
             journal.note(Kind.UNCONFIRMED, list(firsts.values()))
         else:
-            lasts = {segment_of(each): each for each in messages}
+            lasts = {stream_of(each): each for each in messages}
             journal.note(Kind.CONFIRMED, list(lasts.values()))
 
 

@@ -2,9 +2,9 @@
 
 Two brokers, a bookie and ZooKeeper run as processes, and so do producers and stream consumers.
 Policies have the topic's load split it until it has 16 segments, then merge it until it has one,
-and again. Consumers join, leave and are killed meanwhile, and brokers are killed -9: a random one,
-or the one that coordinates the topic's consumers. Afterwards what the consumers have written down
-is judged (`verdict.py`).
+and again. With one segment, consumers share it by entry buckets. Consumers join, leave and are
+killed meanwhile, and brokers are killed -9: a random one, or the one that coordinates the topic's
+consumers. Afterwards what the consumers have written down is judged (`verdict.py`).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -45,6 +45,7 @@ _ENVIRONMENT = {
     "MAGNETAR_BROKER_SCALABLE_SPLIT_COOLDOWN_S": "0",
     "MAGNETAR_BROKER_SCALABLE_MERGE_COOLDOWN_S": "0",
     "MAGNETAR_BROKER_SCALABLE_MERGE_WINDOW_S": "0",
+    "MAGNETAR_BROKER_SCALABLE_REBUCKET_COOLDOWN_S": "0",
     "MAGNETAR_BROKER_SCALABLE_LAYOUT_DEPTH_MAX": "1000",
     "MAGNETAR_BROKER_SCALABLE_CONSUMER_GRACE_MS": "3000",
     "MAGNETAR_BROKER_LOAD_SAMPLE_INTERVAL_MS": "500",
@@ -89,10 +90,14 @@ class _Progress:
     killed_ms: list[int] = field(default_factory=list)
     """When brokers died, and were there again; wall clock, as the times of changes."""
     cycles: int = 0
-    """From one segment to the most, and back."""
+    """From one segment to the most, back to one, and to its sharing."""
     changes: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By the times of their ends."""
     active: int = 0
+    buckets: int = 0
+    """The most entry buckets of a segment that takes messages."""
+    shrinks: bool = False
+    """Whether the topic is on its way to one segment."""
     ended: int = 0
     """Processes of clients that ended by themselves."""
 
@@ -227,18 +232,31 @@ async def _coordinator(stage: _Field) -> str | None:
 
 
 async def _scale(stage: _Field, progress: _Progress) -> None:
-    """Have the topic grow and shrink for ever, and note its changes."""
+    """Have the topic grow and shrink for ever, and its consumers share the one segment that it has
+    then."""
     while True:
-        for policy, segments in ((_GROWS, SEGMENTS), (_SHRINKS, 1)):
-            is_set = False
-            while progress.active != segments or not is_set:
-                if not is_set:
-                    answer = await stage.ask("POST", f"{ADMIN}/autoScalePolicy", policy)
-                    is_set = answer is not None
-                    assert answer is None or answer.status != 412, answer
-                await _look(stage, progress)
-                await asyncio.sleep(_LOOK_S)
+        await _scaled_by(stage, progress, _GROWS, lambda: progress.active == SEGMENTS)
+        progress.shrinks = True
+        await _scaled_by(stage, progress, _SHRINKS, lambda: progress.active == 1)
+        progress.shrinks = False
+        await _scaled_by(stage, progress, _SHRINKS, lambda: progress.buckets > 1)
         progress.cycles += 1
+
+
+async def _scaled_by(
+    stage: _Field,
+    progress: _Progress,
+    policy: Mapping[str, object],
+    is_reached: Callable[[], bool],
+) -> None:
+    is_set = False
+    while not is_set or not is_reached():
+        if not is_set:
+            answer = await stage.ask("POST", f"{ADMIN}/autoScalePolicy", policy)
+            is_set = answer is not None
+            assert answer is None or answer.status != 412, answer
+        await _look(stage, progress)
+        await asyncio.sleep(_LOOK_S)
 
 
 async def _look(stage: _Field, progress: _Progress) -> None:
@@ -247,6 +265,8 @@ async def _look(stage: _Field, progress: _Progress) -> None:
         return
     layout = answer.json["layout"]
     progress.active = layout["states"]["ACTIVE"]
+    active = [each for each in layout["segments"].values() if each["state"] == "ACTIVE"]
+    progress.buckets = max(each["entryBuckets"] for each in active)
     if last := layout["lastOperation"]:
         progress.changes[last["at"]] = last
 
@@ -258,6 +278,8 @@ async def _churn(stage: _Field, progress: _Progress, rng: random.Random) -> None
         progress.ended += len(stage.dead())
         names = sorted(stage.consumers)
         what = rng.choice(("join", "leave", "kill", "return"))
+        if progress.shrinks and len(names) > 1:
+            what = rng.choice(("leave", "kill"))  # Load merges none that a consumer would have.
         if len(names) < 2 or (what == "join" and len(names) < CONSUMERS_MAX):
             what = "join"
             stage.join()

@@ -1,7 +1,7 @@
 """What the clients of the drill write down, and the messages that they exchange.
 
-A consumer writes a record for each message before it acknowledges it, and one for each segment when
-the broker has confirmed its acknowledgements, or has not. Times are those of the machine's
+A consumer writes a record for each message before it acknowledges it, and one for each producer and
+key when the broker has confirmed its acknowledgements, or has not. Times are those of the machine's
 monotonic clock, which all processes share. A process that is killed loses nothing that it has
 written.
 """
@@ -30,7 +30,8 @@ class Kind(IntEnum):
 
     RECEIVED = 0
     CONFIRMED = 1
-    """Everything up to this message was acknowledged, and the broker has said so."""
+    """Everything of the producer and key up to this message was acknowledged, and the broker has
+    said so."""
     UNCONFIRMED = 2
     """What was acknowledged from this message on may come again."""
 
@@ -58,6 +59,12 @@ class Record(NamedTuple):
 
 def payload_of(producer: int, key: int, number: int) -> bytes:
     return _PAYLOAD.pack(producer, key, number)
+
+
+def stream_of(message: Message[bytes]) -> tuple[int, int]:
+    """Producer and key."""
+    producer, key, _ = _PAYLOAD.unpack(message.data)
+    return producer, key
 
 
 def segment_of(message: Message[bytes]) -> int:

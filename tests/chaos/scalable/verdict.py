@@ -46,19 +46,21 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class _Segment:
-    """What is known of one segment."""
+class _Received:
+    """What is known of the messages of one producer with one key."""
 
-    highest: Place = _NOWHERE
-    """That was given out."""
-    done: Place = _NOWHERE
-    """Up to here acknowledgements are stored."""
-    confirmed: deque[tuple[int, Place]] = field(default_factory=deque)
+    next: int = 0
+    """The number of the first one that nobody was given."""
+    runs: list[tuple[int, int]] = field(default_factory=list)
+    """First number, and segment: where they came first."""
+    highest: dict[int, Place] = field(default_factory=dict)
+    """The last place that was given out, by segment."""
+    done: int = -1
+    """Up to this number acknowledgements are stored."""
+    confirmed: deque[tuple[int, int]] = field(default_factory=deque)
     """Acknowledgements that may not be stored yet, and when they were confirmed."""
-    asked: tuple[int, Place] = (-1, _NOWHERE)
-    """The time of the last look at what counts as acknowledged, and its outcome."""
-    open_from: Place | None = None
-    """What was acknowledged from here on may come again."""
+    open_from: int | None = None
+    """What was acknowledged from this number on may come again."""
 
 
 class Judge:
@@ -68,54 +70,50 @@ class Judge:
         """`losses_ns`: when brokers were killed, or dropped what they served; ascending."""
         self._losses_ns = losses_ns
         self._verdict = Verdict()
-        self._segments: defaultdict[int, _Segment] = defaultdict(_Segment)
-        self._next: defaultdict[Stream, int] = defaultdict(int)
-        self._runs: defaultdict[Stream, list[tuple[int, int]]] = defaultdict(list)
-        """First number, and segment: where the messages of a stream came first."""
+        self._streams: defaultdict[Stream, _Received] = defaultdict(_Received)
 
     def take(self, record: Record) -> None:
-        segment = self._segments[record.segment]
+        stream = self._streams[record.producer, record.key]
         match record.kind:
             case Kind.RECEIVED:
                 self._verdict.received += 1
-                self._received(record, segment)
+                self._received(record, stream)
             case Kind.CONFIRMED:
-                if segment.open_from is None or record.place < segment.open_from:
-                    segment.confirmed.append((record.time_ns, record.place))
+                if stream.open_from is None or record.number < stream.open_from:
+                    stream.confirmed.append((record.time_ns, record.number))
             case Kind.UNCONFIRMED:
-                segment.open_from = min(segment.open_from or record.place, record.place)
+                before = record.number if stream.open_from is None else stream.open_from
+                stream.open_from = min(before, record.number)
 
     def end(self, sent: Mapping[Stream, int]) -> Verdict:
         """`sent`: how many messages of each stream the broker has confirmed."""
-        for stream in sorted(sent.keys() | self._next.keys()):
-            expected, found = sent.get(stream, 0), self._next[stream]
+        for each in sorted(sent.keys() | self._streams.keys()):
+            expected, found = sent.get(each, 0), self._streams[each].next
             if found < expected:
-                self._verdict.problem(f"lost: {stream} ends with {found} of {expected}")
+                self._verdict.problem(f"lost: {each} ends with {found} of {expected}")
             if found > expected:
-                self._verdict.problem(f"unknown: {stream} has {found}, {expected} were sent")
+                self._verdict.problem(f"unknown: {each} has {found}, {expected} were sent")
         return self._verdict
 
-    def _received(self, record: Record, segment: _Segment) -> None:
-        stream = record.producer, record.key
-        expected, runs = self._next[stream], self._runs[stream]
-        is_new_place = record.place > segment.highest
-        segment.highest = max(segment.highest, record.place)
-        if segment.open_from is not None and record.place <= segment.open_from:
-            segment.open_from = None  # It has come again.
-        if record.number >= expected:
-            if record.number > expected:
-                self._verdict.problem(f"order: {record}; {expected} is next")
-            if not runs or runs[-1][1] != record.segment:
-                runs.append((record.number, record.segment))
-            self._next[stream] = record.number + 1
+    def _received(self, record: Record, stream: _Received) -> None:
+        highest = stream.highest.get(record.segment, _NOWHERE)
+        stream.highest[record.segment] = max(highest, record.place)
+        if stream.open_from is not None and record.number <= stream.open_from:
+            stream.open_from = None  # It has come again.
+        if record.number >= stream.next:
+            if record.number > stream.next:
+                self._verdict.problem(f"order: {record}; {stream.next} is next")
+            if not stream.runs or stream.runs[-1][1] != record.segment:
+                stream.runs.append((record.number, record.segment))
+            stream.next = record.number + 1
             self._verdict.distinct += 1
             return
-        if is_new_place:
-            self._stored_again(record, runs)
+        if record.place > highest:
+            self._stored_again(record, stream.runs)
             return
         self._verdict.redelivered += 1
-        done = self._acknowledged(segment, record.time_ns)
-        if record.place <= done:
+        done = self._acknowledged(stream, record.time_ns)
+        if record.number <= done:
             self._verdict.problem(f"twice: {record}; acknowledged up to {done}")
 
     def _stored_again(self, record: Record, runs: list[tuple[int, int]]) -> None:
@@ -126,21 +124,15 @@ class Judge:
         else:
             self._verdict.stored_again += 1
 
-    def _acknowledged(self, segment: _Segment, now_ns: int) -> Place:
-        """Up to where nothing may come again."""
-        if segment.asked[0] == now_ns:
-            return segment.asked[1]
+    def _acknowledged(self, stream: _Received, now_ns: int) -> int:
+        """Up to which number nothing may come again."""
         until_ns = now_ns - round(ACKNOWLEDGEMENT_S_MAX * 1e9)
-        while segment.confirmed and segment.confirmed[0][0] <= until_ns:
-            at_ns, place = segment.confirmed.popleft()
+        while stream.confirmed and stream.confirmed[0][0] <= until_ns:
+            at_ns, number = stream.confirmed.popleft()
             if not self._was_lost(at_ns, now_ns):
-                segment.done = max(segment.done, place)
-        done = segment.done
-        for at_ns, place in segment.confirmed:
-            if not self._was_lost(at_ns, now_ns):
-                done = max(done, place)
-        segment.asked = now_ns, done
-        return done
+                stream.done = max(stream.done, number)
+        fresh = (n for at_ns, n in stream.confirmed if not self._was_lost(at_ns, now_ns))
+        return max(stream.done, *fresh, -1)
 
     def _was_lost(self, at_ns: int, now_ns: int) -> bool:
         """Whether a broker was lost before an acknowledgement was stored for sure."""

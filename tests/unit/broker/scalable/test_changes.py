@@ -285,6 +285,20 @@ def test_holds_at_the_limit_are_made_and_one_more_waits_for_room() -> None:
     assert record.holds[0].id == 2
 
 
+def test_holds_leave_room_for_the_commit_of_a_change_however_long_their_names_are() -> None:
+    record, long_name = new(), '"' * 1024
+
+    def hold() -> ScalableTopicRecord:
+        return changes.begin_hold(TOPIC, record, long_name, None, now_ms=5)
+
+    size_bytes = len(hold().holds[0].model_dump_json().encode())
+    for _ in range(changes.HOLDS_BYTES_MAX // (size_bytes + 1)):  # Ids have two digits in the end.
+        record = hold()
+    with pytest.raises(ConflictError, match="try again"):
+        hold()
+    assert len(record.encode()) < VALUE_BYTES_MAX - changes.RECORD_BYTES_MAX
+
+
 def test_nothing_is_held_back_in_a_topic_that_goes() -> None:
     with pytest.raises(TopicNotFoundError):
         changes.begin_hold(TOPIC, None, "s", None, now_ms=1)

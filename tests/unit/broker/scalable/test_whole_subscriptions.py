@@ -1,5 +1,6 @@
 """Subscriptions of a whole scalable topic: deleted and moved in all its segments."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from magnetar.broker.base.errors import (
     SubscriptionNotFoundError,
 )
 from magnetar.broker.features.scalable import WholeSubscriptions
+from magnetar.broker.features.scalable.changes import HOLDS_MAX
 from magnetar.ledger.metadata.url import open_store
 from tests.unit.broker.scalable.test_scalable_topics import TOPIC, Scene, have_cursor
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -119,3 +122,20 @@ async def test_a_seek_in_one_segment_holds_back_what_came_of_that_one(scene: Sce
     assert await scene.owners.holds() == []
     async with WholeSubscriptions(scene.topics).rewinding(await scene.name(1), "s"):
         assert len(scene.owners.steps) == 1, "nothing comes of what takes messages"
+
+
+async def test_seeks_in_many_segments_at_once_do_not_get_in_each_others_way(scene: Scene) -> None:
+    """More than one change of a record is tried again, and as many as a record may name."""
+    whole, name = WholeSubscriptions(scene.topics), await scene.name(0)
+    is_over = asyncio.Event()
+
+    async def seek() -> None:
+        async with whole.rewinding(name, "s"):
+            await is_over.wait()
+
+    seeks = [asyncio.create_task(seek()) for _ in range(HOLDS_MAX)]
+    await until(lambda: len(scene.owners.steps) == HOLDS_MAX, within_s=60)
+    is_over.set()
+    await asyncio.gather(*seeks)
+    assert await scene.owners.holds() == []
+    assert not scene.topics._holding

@@ -12,7 +12,7 @@ is not valid; each function returns another valid one, or refuses. Source: sheet
 sections 2.3 and 8.3.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from magnetar.broker.base.errors import (
     ConflictError,
@@ -39,8 +39,11 @@ from magnetar.sdk.wire import TopicName
 RECORD_BYTES_MAX = 900_000
 """Of a record after a change. Below the limit of the metadata store, which must not refuse the
 commit when the parents are sealed already. Some thousands of segments."""
-HOLDS_MAX = 64
-"""Of a topic at one time. All of them fit into what `RECORD_BYTES_MAX` leaves."""
+HOLDS_MAX = 256
+"""Of a topic at one time."""
+HOLDS_BYTES_MAX = 64_000
+"""Of all holds of a topic; names of subscriptions may be long. A change that is under way must be
+committed all the same: this is less than what `RECORD_BYTES_MAX` leaves of a node."""
 HOLD_MS_MAX = 60_000
 """After this time a hold makes room for another one when there are too many."""
 
@@ -330,18 +333,23 @@ def begin_hold(
     """
     if record is None or record.is_deleted:
         raise TopicNotFoundError(f"Scalable topic {topic} not found")
-    holds = record.holds
-    if len(holds) >= HOLDS_MAX:  # Of brokers that are gone, perhaps. Clocks may be wrong both ways.
-        holds = tuple(each for each in holds if abs(now_ms - each.begun_ms) < HOLD_MS_MAX)
-    if len(holds) >= HOLDS_MAX:
-        raise ConflictError(
-            f"{len(holds)} seeks of subscriptions of {topic} are under way, and the limit is "
-            f"{HOLDS_MAX}: try again"
-        )
     begun = HoldRecord(
         id=record.seeks + 1, subscription=subscription, segment=segment_id, begun_ms=now_ms
     )
-    return _checked(record, {"seeks": begun.id, "holds": (*holds, begun)})
+    holds = (*record.holds, begun)
+    if not _fit(holds):  # Of brokers that are gone, perhaps. Clocks may be wrong both ways.
+        holds = tuple(each for each in holds if abs(now_ms - each.begun_ms) < HOLD_MS_MAX)
+    if not _fit(holds):
+        raise ConflictError(
+            f"{len(holds) - 1} seeks of subscriptions of {topic} are under way, and there is room "
+            f"for {HOLDS_MAX} of {HOLDS_BYTES_MAX} bytes: try again"
+        )
+    return _checked(record, {"seeks": begun.id, "holds": holds})
+
+
+def _fit(holds: Sequence[HoldRecord]) -> bool:
+    size_bytes = sum(len(each.model_dump_json().encode()) for each in holds)
+    return len(holds) <= HOLDS_MAX and size_bytes <= HOLDS_BYTES_MAX
 
 
 def end_hold(

@@ -28,6 +28,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -172,6 +173,9 @@ class ScalableTopics:
         self.owners: SegmentOwners | None = None
         """Set once the broker can reach others."""
         self._finishing: dict[TopicName, asyncio.Task[None]] = {}
+        self._holding: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
+        """One writer of a topic's holds at a time: a client may seek in all segments at once, and
+        changes of one record by comparing versions get in each other's way."""
         self.counts = ChangeCounts()
 
     @property
@@ -430,12 +434,13 @@ class ScalableTopics:
             ConflictError: too many subscriptions go back just now; a retry helps.
         """
         now_ms = self._clock.wall_ms()
-        record = await self._change(
-            topic,
-            lambda before: changes.begin_hold(
-                topic, before, subscription, segment_id, now_ms=now_ms
-            ),
-        )
+        async with self._holding.setdefault(topic, asyncio.Lock()):
+            record = await self._change(
+                topic,
+                lambda before: changes.begin_hold(
+                    topic, before, subscription, segment_id, now_ms=now_ms
+                ),
+            )
         assert record is not None
         return record.seeks, record.created_ms
 
@@ -445,9 +450,10 @@ class ScalableTopics:
         Raises:
             BrokerMetadataError: it is held for some time still.
         """
-        await self._change(
-            topic, lambda before: changes.end_hold(before, hold_id, created_ms=created_ms)
-        )
+        async with self._holding.setdefault(topic, asyncio.Lock()):
+            await self._change(
+                topic, lambda before: changes.end_hold(before, hold_id, created_ms=created_ms)
+            )
 
     async def migrate(self, topic: TopicName, partitions: int) -> None:
         """Make a scalable topic of one with so many partitions, 0: a plain one; returns when its

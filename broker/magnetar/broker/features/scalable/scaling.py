@@ -292,7 +292,9 @@ def _wanted_rebucket(
     if not found:
         return None
     none = Rates()
-    return Rebucket(max(found, key=lambda each: (loads.get(each, none).msg_rate_in, -each)), buckets)
+    return Rebucket(
+        max(found, key=lambda each: (loads.get(each, none).msg_rate_in, -each)), buckets
+    )
 
 
 def last_change_ms(record: ScalableTopicRecord, *, parents: Sequence[int] = (1, 2)) -> int:

@@ -44,7 +44,7 @@ SCALABLE = (
         f"{S}/bucketed/rebucket/0?bucketCount=4",
         None,
         204,
-        (f"{S}/bucketed/rebucket/1?bucketCount=4", None, 412),
+        (f"{S}/bucketed/rebucket/0?bucketCount=1", None, 412),
         (f"{S}/bucketed/rebucket/77?bucketCount=4", 404),
         before=(("PUT", f"{S}/bucketed", None),),
     ),

@@ -71,6 +71,7 @@ STAGES = (
     Stage("a cluster's faults", ("chaos", "CLUSTER=1", "FAULTS=5")),
     Stage("a rolling upgrade", ("chaos", "ROLLING=1")),
     Stage("transactions under kills", ("chaos", "TXN=1", "KILLS=30")),
+    Stage("a scalable topic under kills", ("chaos", "SCALABLE=1", "KILLS=30")),
     Stage("tiered storage under kills", ("chaos", "OFFLOAD=1", "KILLS=50")),
     Stage("a gigabyte in an object store", ("offload-proof",)),
     Stage("a pipeline under kills", ("chaos", "PIPELINE=1")),

@@ -91,6 +91,8 @@ INDEXED = Path(__file__).parent / "samples" / "d189ec69"
 MIGRATED = Path(__file__).parent / "samples" / "6dc1c4fd"
 CHECKPOINTS = Path(__file__).parent / "samples" / "fc4f06b1"
 ICEBERG = Path(__file__).parent / "samples" / "577cd69d"
+HELD = Path(__file__).parent / "samples" / "50b6f4da"
+BUCKETED = Path(__file__).parent / "samples" / "d8ba3c0e"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 BEGUN_MS = 1_767_225_600_000
 LOG = "/managed-ledgers/public/default/persistent/flights"
@@ -125,7 +127,8 @@ SAMPLED = {
     "bookie-racks.json",
     "pulsar-frame.md": ON_THE_WIRE,
     "scalable-topics.md": "scalable-topic.json scalable-topic-migrating.json "
-    "scalable-topic-pruned.json partitioned-topic-final.json",
+    "scalable-topic-pruned.json scalable-topic-held.json scalable-topic-bucketed.json "
+    "partitioned-topic-final.json",
     "schemas.md": "schema-record.json schema-entry.json",
     "subscription-acks.md": "subscription-acks.json",
     "subscription-markers.md": "subscription-markers.json",
@@ -158,6 +161,8 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
         for folder in (
             *(FIRST, TIERED, REPLICATED, SCALABLE, ACKS, MIGRATED, CHECKPOINTS, INDEXED),
             ICEBERG,
+            HELD,
+            BUCKETED,
         )
         for path in folder.iterdir()
     }
@@ -228,6 +233,32 @@ def test_the_record_of_a_migrated_topic_says_what_was_pruned_and_how_it_is_scale
     policy = record.auto_scale
     assert policy is not None
     assert (policy.is_on, policy.segments_max, policy.split_msg_rate_in) == (True, 8, 20_000.0)
+
+
+def test_the_record_of_a_topic_says_which_subscriptions_go_back_in_it() -> None:
+    value = (HELD / "scalable-topic-held.json").read_bytes()
+    record = decode(ScalableTopicRecord, "/topics/public/default/flights", value)
+    assert record.seeks == 3
+    assert [(each.id, each.subscription, each.segment) for each in record.holds] == [
+        (2, "whole", None),
+        (3, "part", 1),
+    ]
+    assert record.holds[0].begun_ms == BEGUN_MS + 100_000
+
+
+def test_the_record_of_a_topic_says_how_many_entry_buckets_its_segments_have() -> None:
+    value = (BUCKETED / "scalable-topic-bucketed.json").read_bytes()
+    record = decode(ScalableTopicRecord, "/topics/public/default/flights", value)
+    assert [(each.id, each.entry_buckets) for each in record.segments] == [
+        (0, 1),
+        (1, 8),
+        (2, 4),
+        (3, 4),
+    ]
+    change = record.change
+    assert change is not None
+    assert (change.kind, change.parents) == (ChangeKind.REBUCKET, (2,))
+    assert [(each.id, each.entry_buckets) for each in change.children] == [(4, 1)]
 
 
 # What bookies store

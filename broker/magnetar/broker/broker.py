@@ -50,7 +50,6 @@ from magnetar.broker.features.scalable import (
     PartitionLayouts,
     RecordLayouts,
     SegmentCoordinators,
-    SegmentOwners,
 )
 from magnetar.broker.features.tracing import Spans
 from magnetar.broker.features.transactions.coordinator_places import CoordinatorPlaces
@@ -291,7 +290,7 @@ class Broker:
         coordinators = self._make_coordinators(topics, policies)
         topics.scalable.owners = owners = self._make_segment_owners(topics, ownership)
         layouts = self._make_layouts(topics)
-        segment_coordinators = self._make_segment_coordinators(layouts, ownership, owners)
+        segment_coordinators = self._make_segment_coordinators(topics, layouts, ownership)
         owners.coordinators = segment_coordinators
         return Services(
             settings=settings,
@@ -356,9 +355,9 @@ class Broker:
         return Layouts([records, PartitionLayouts(self._store, topics.partitioned)], self._clock)
 
     def _make_segment_coordinators(
-        self, layouts: Layouts, ownership: Ownership, owners: SegmentOwners
+        self, topics: Topics, layouts: Layouts, ownership: Ownership
     ) -> SegmentCoordinators:
-        settings = self._settings
+        settings, scalable = self._settings, topics.scalable
         return SegmentCoordinators(
             layouts,
             ownership,
@@ -366,7 +365,8 @@ class Broker:
             grace_ms=settings.scalable_consumer_grace_ms,
             consumers_max=settings.scalable_consumers_per_subscription_max,
             wait_ms=settings.lookup_wait_ms,
-            is_drained=owners.is_drained,
+            is_drained=scalable.reached_owners.is_drained,
+            end_hold=scalable.end_hold,
         )
 
     def _make_auto_scaling(self, policies: PolicyRegistry, ownership: Ownership) -> AutoScaling:

@@ -441,6 +441,7 @@ def _key_shared_meta(settings: ConsumerSettings) -> KeySharedMeta | None:
         keySharedMode=KeySharedMode.STICKY if policy.hash_ranges else KeySharedMode.AUTO_SPLIT,
         hashRanges=[IntRange(start=start, end=end) for start, end in policy.hash_ranges],
         allowOutOfOrderDelivery=policy.allow_out_of_order or None,
+        entryBucketDispatch=policy.entry_buckets or None,
     )
 
 

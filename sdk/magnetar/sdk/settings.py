@@ -140,6 +140,9 @@ class KeySharedPolicy:
     """Hashes of this consumer, ends included (STICKY); empty: the broker divides them."""
     allow_out_of_order: bool = False
     """Give a key to a new consumer before the old one has acknowledged what it has of it."""
+    entry_buckets: bool = False
+    """The ranges are the entry buckets of a segment of a scalable topic: all consumers name the
+    same ones, and the broker divides them. Stream consumers set it."""
 
     def __post_init__(self) -> None:
         last = -1

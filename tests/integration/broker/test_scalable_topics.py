@@ -276,6 +276,28 @@ async def test_a_seek_of_a_client_on_a_sealed_segment_holds_its_children_back(
         assert topics_of(await _assigned(scene.third)) == [_ROOT]
 
 
+async def test_consumers_beyond_the_segments_share_one_that_has_entry_buckets(
+    tmp_path: Path,
+) -> None:
+    async with _served(tmp_path) as scene:
+        await look_up(scene.one, _NAME)
+        await scene.one.subscribe(_ROOT, 100)
+        path = "/admin/v2/scalable/public/default/t/rebucket/0?bucketCount=2"
+        assert (await ask(scene.broker.http_port, "POST", path)).status == 204
+        pushed = await _skip_to(scene.one, BaseCommand.SCALABLE_TOPIC_UPDATE)
+        _, segment = pushed.scalableTopicUpdate.dag.segments
+        assert list(segment.entry_bucket_splits) == [32768]
+        assert (segment.hash_start, segment.hash_end) == (0, 65535)
+        answer = await register(scene.other, _NAME, "a")
+        while topics_of(answer.assignment) != [successor := f"{_ROOT[:-1]}1"]:
+            answer.assignment.CopyFrom(await _assigned(scene.other))
+        assert not answer.assignment.segments[0].bucket_ranges, "it has the segment for itself"
+        shared = (await register(scene.third, _NAME, "b")).assignment
+        buckets = [pb.IntRange(start=0, end=32767), pb.IntRange(start=32768, end=65535)]
+        assert (topics_of(shared), list(shared.segments[0].bucket_ranges)) == ([successor], buckets)
+        assert list((await _assigned(scene.other)).segments[0].bucket_ranges) == buckets
+
+
 async def test_the_next_coordinator_gives_children_to_those_who_are_done_with_the_parent(
     tmp_path: Path,
 ) -> None:

@@ -1,7 +1,8 @@
-"""Order over splits and merges: whoever comes, goes, or drains what, in any order.
+"""Order over splits and merges: whoever comes, goes, drains what, or moves back, in any order.
 
-The model knows all ancestors of each segment. A segment that somebody has, has none that is not
-drained; each segment that could be had is had by exactly one; nothing that is drained is given out.
+The model knows all ancestors of each segment, and where the subscription goes back. A segment that
+somebody has, has none that is not drained, or that is held; each segment that could be had is had
+by exactly one; nothing that is drained is given out.
 """
 
 from hypothesis import given
@@ -22,6 +23,8 @@ _EVENTS = st.one_of(
     st.tuples(st.just("split"), _IDS, st.none()),
     st.tuples(st.just("merge"), _IDS, _IDS),
     st.tuples(st.just("drain"), _IDS, st.none()),
+    st.tuples(st.just("hold"), st.none() | _IDS, st.none()),
+    st.tuples(st.just("release"), _IDS, st.none()),
     st.tuples(st.just("restart"), st.none(), st.none()),
 )
 
@@ -29,13 +32,15 @@ _EVENTS = st.one_of(
 class _World:
     def __init__(self) -> None:
         self.record: ScalableTopicRecord = changes.new_topic(2, now_ms=1, segments_max=8)
+        self.held: dict[int, int | None] = {}
+        self.holds = 0
         self.assignment = self._new()
         self.drained: set[int] = set()
         self.members: dict[str, object] = {}
         self.told: dict[str, Assignment] = {}
 
     def _new(self) -> SegmentAssignment[object]:
-        return SegmentAssignment(self.record.layout_of(_TOPIC), grace_s=10)
+        return SegmentAssignment(self.record.layout_of(_TOPIC), grace_s=10, held=self.held)
 
     def happens(self, event: str, first: str | int | None, second: int | None) -> None:
         news: list[tuple[object, Assignment]] = []
@@ -49,11 +54,29 @@ class _World:
             possible = [each.id for each in self.assignment.undrained if each.id == first]
             self.drained.update(possible)
             news = self.assignment.drained(possible)
+        elif event in ("hold", "release"):
+            news = self._hold(first) if event == "hold" else self._release(first)
         elif event == "restart":
             self._restart()
         else:
             news = self._change(event, int(first or 0), second)
         self._tell(news)
+
+    def _hold(self, segment: str | int | None) -> list[tuple[object, Assignment]]:
+        """The subscription goes back on a segment, None: on all."""
+        assert not isinstance(segment, str)
+        self.holds += 1
+        self.held[self.holds] = segment
+        self.drained = {each for each in self.drained if segment not in (None, each)}
+        return self.assignment.change(self.record.layout_of(_TOPIC), self.held)
+
+    def _release(self, number: str | int | None) -> list[tuple[object, Assignment]]:
+        """Let go one of the holds that there are."""
+        if self.held:
+            hold = list(self.held)[int(number or 0) % len(self.held)]
+            segment = self.held.pop(hold)
+            self.drained = {each for each in self.drained if segment not in (None, each)}
+        return self.assignment.change(self.record.layout_of(_TOPIC), self.held)
 
     def _register(self, name: str) -> list[tuple[object, Assignment]]:
         self.members[name] = object()
@@ -75,10 +98,11 @@ class _World:
         done = changes.commit(begun, begun.change, now_ms=3)
         assert done is not None
         self.record = done
-        return self.assignment.change(done.layout_of(_TOPIC))
+        return self.assignment.change(done.layout_of(_TOPIC), self.held)
 
     def _restart(self) -> None:
-        """Another broker coordinates: it asks what is drained before anybody is told anything."""
+        """Another broker coordinates: it asks what is drained before anybody is told anything, and
+        knows what is held."""
         self.assignment = self._new()
         while found := [e.id for e in self.assignment.undrained if e.id in self.drained]:
             self.assignment.drained(found)

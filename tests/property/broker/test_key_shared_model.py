@@ -5,11 +5,13 @@ for redelivery and evictions of the tail cache, told to the broker and to a plai
 what. All the while: a key is at one consumer at a time, nothing of a key comes before what is lower
 and not acknowledged, nobody gets more than its credit but for the rest of one batch, the books
 agree with each other, and everything that was passed is acknowledged, pending or waiting. In the
-end one consumer is left, and everything comes.
+end one consumer is left, and everything comes. With entry buckets, what is said of keys here holds
+of buckets: entries that a producer has stamped, and others, in turns.
 """
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,10 +21,12 @@ from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
+from magnetar.sdk.wire.key_hashes import murmur3_hash
 from tests.unit.broker.harness import Client, Harness, entry
 from tests.waiting import settle
 
 _BATCH_MAX = 3
+_HASHES = 65_536
 
 _STEPS = st.lists(
     st.tuples(
@@ -45,8 +49,17 @@ class _Member:
 
 
 class _Story:
-    def __init__(self, *, is_unordered: bool, kept_bytes: int, has_ring: bool) -> None:
+    def __init__(
+        self,
+        *,
+        is_unordered: bool = False,
+        kept_bytes: int = 100,
+        has_ring: bool = True,
+        buckets: int = 0,
+    ) -> None:
+        """`buckets`: of equal width, which all consumers name; 0: keys are divided."""
         self.is_unordered = is_unordered
+        self.buckets = buckets
         self.harness = Harness(
             unacked_per_consumer_max=20,
             look_ahead_per_consumer_max=6,
@@ -97,21 +110,51 @@ class _Story:
         answer = await client.subscribe(
             subType=pb.CommandSubscribe.Key_Shared,
             consumer_name=f"c{which % 3}",
-            keySharedMeta=pb.KeySharedMeta(
-                keySharedMode=pb.AUTO_SPLIT, allowOutOfOrderDelivery=self.is_unordered
-            ),
+            keySharedMeta=self._mode(),
         )
         assert answer.type == BaseCommand.SUCCESS
         self.members.append(_Member(client))
+
+    def _mode(self) -> pb.KeySharedMeta:
+        if not self.buckets:
+            return pb.KeySharedMeta(
+                keySharedMode=pb.AUTO_SPLIT, allowOutOfOrderDelivery=self.is_unordered
+            )
+        width = _HASHES // self.buckets
+        starts = range(0, _HASHES, width)
+        return pb.KeySharedMeta(
+            keySharedMode=pb.STICKY,
+            hashRanges=[pb.IntRange(start=each, end=each + width - 1) for each in starts],
+            entryBucketDispatch=True,
+        )
+
+    def _stamp(self, key: int, number: int) -> dict[str, Any]:
+        """What a producer that knows the buckets says of an entry, and the model, of its key."""
+        if not self.buckets:
+            self.key_of.append(key)
+            return {}
+        width = _HASHES // self.buckets
+        if number % 2:
+            self.key_of.append(murmur3_hash(b"key-%d" % key) % _HASHES // width)
+            return {}
+        bucket = key % self.buckets
+        self.key_of.append(bucket)
+        return {
+            "entry_hash_min": bucket * width + number % width,
+            "entry_hash_max": (bucket + 1) * width - 1,
+        }
 
     def _publish(self, which: int, count: int) -> None:
         """Straight into the log: what a producer's batch does, without its receipts."""
         for number in range(count):
             key, size = (which + number) % 5, number % _BATCH_MAX + 1
-            self.key_of.append(key)
             self.size_of.append(size)
             self.harness.log.store(
-                entry(partition_key=f"key-{key}", num_messages_in_batch=size if size > 1 else None)
+                entry(
+                    partition_key=f"key-{key}",
+                    num_messages_in_batch=size if size > 1 else None,
+                    **self._stamp(key, number),
+                )
             )
         self.harness.topic.subscriptions["s"].wake()
 
@@ -191,3 +234,12 @@ def test_a_key_is_at_one_consumer_and_in_order(
 @given(steps=_STEPS)
 def test_without_order_nothing_is_lost_either(steps: list[tuple[str, int, int]]) -> None:
     asyncio.run(_Story(is_unordered=True, kept_bytes=100, has_ring=True).run(steps))
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 4, 64])
+@settings(max_examples=20, deadline=None)
+@given(steps=_STEPS)
+def test_an_entry_bucket_is_at_one_consumer_and_in_order(
+    buckets: int, steps: list[tuple[str, int, int]]
+) -> None:
+    asyncio.run(_Story(buckets=buckets).run(steps))

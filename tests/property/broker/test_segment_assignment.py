@@ -1,10 +1,13 @@
 """Segments divided among consumers, against what each consumer was told, in any order of events."""
 
+from collections import Counter
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.features.scalable.assignment import Assignment, SegmentAssignment
-from magnetar.broker.features.scalable.layout import synthetic_layout
+from magnetar.broker.features.scalable.layout import Layout, synthetic_layout
 from magnetar.sdk.wire import TopicName
 
 _TOPIC = TopicName.parse("persistent://public/default/t")
@@ -14,6 +17,7 @@ _EVENTS = st.one_of(
     st.tuples(st.sampled_from(["register", "unregister", "detach"]), _NAMES),
     st.tuples(st.just("pass"), st.integers(1, _GRACE_S * 2)),
     st.tuples(st.just("partitions"), st.integers(0, 7)),
+    st.tuples(st.just("buckets"), st.integers(1, 4)),
 )
 
 
@@ -21,7 +25,8 @@ class _World:
     """Consumers, and what each of them was told last."""
 
     def __init__(self) -> None:
-        self.layout = synthetic_layout(_TOPIC, 3)
+        self.partitions, self.buckets = 3, 1
+        self.layout = self._layout()
         self.assignment: SegmentAssignment[object] = SegmentAssignment(
             self.layout, grace_s=_GRACE_S
         )
@@ -44,11 +49,20 @@ class _World:
         elif event == "pass":
             news = self._pass(int(argument))
         else:
-            self.layout = synthetic_layout(_TOPIC, int(argument))
+            setattr(self, event, int(argument))
+            self.layout = self._layout()
             news = self.assignment.change(self.layout)
         for member, assignment in news:
             (name,) = [name for name, known in self.members.items() if known is member]
             self._tell(name, assignment)
+
+    def _layout(self) -> Layout:
+        """Every other segment has the entry buckets."""
+        layout = synthetic_layout(_TOPIC, self.partitions)
+        segments = (
+            replace(each, buckets=1 if each.id % 2 else self.buckets) for each in layout.segments
+        )
+        return replace(layout, segments=tuple(segments))
 
     def _register(self, name: str) -> list[tuple[object, Assignment]]:
         was_known = name in self.members or name in self.until_s
@@ -86,10 +100,19 @@ class _World:
     def check(self) -> None:
         known = {*self.members, *self.until_s}
         assert len(self.assignment) == len(known)
-        ids = [each.id for name in self.members for each in self.told[name].segments]
-        assert len(ids) == len(set(ids)), "one consumer at a time has a segment"
+        had = Counter(each.id for name in self.members for each in self.told[name].segments)
+        for each in self.layout.segments:
+            assert had[each.id] <= each.buckets, "one consumer at a time has a segment, or a bucket"
+        for name in self.members:
+            told = self.told[name]
+            assert not told.is_shared or len(told.segments) == 1
+            if not told.is_shared:
+                assert all(had[each.id] == 1 for each in told.segments)
         if not self.until_s and self.members:
-            assert sorted(ids) == [each.id for each in self.layout.segments]
+            assert sorted(had) == [each.id for each in self.layout.segments]
+            room = sum(each.buckets for each in self.layout.segments)
+            idle = sum(not self.told[name].segments for name in self.members)
+            assert idle == max(0, len(self.members) - room), "nobody waits while there is room"
         expected = min(self.until_s.values(), default=None)
         assert self.assignment.next_expiry_s == expected
         counts = [len(self.told[name].segments) for name in self.members]

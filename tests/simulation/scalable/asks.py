@@ -112,8 +112,7 @@ async def _call(
     tenant, namespace, topic, descriptor, *rest = names
     whole = (tenant, namespace, topic)
     if descriptor == "held":
-        held: _Handler = segments.hold_back if method == "PUT" else segments.release
-        return await held(*whole, query["subscription"], query["segments"])
+        return await segments.hold_back(*whole, query["subscription"])
     of_subscription = rest[:1] == ["subscription"]
     what = (method, *(rest[2:] if of_subscription else rest))
     if not of_subscription:

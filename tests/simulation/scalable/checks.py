@@ -40,7 +40,6 @@ from tests.simulation.scalable.events import (
     Place,
     ReadingFrom,
     SeekBegan,
-    SeekDone,
 )
 from tests.simulation.scalable.plan import QUEUE, STREAM, ScalablePlan
 from tests.simulation.scalable.run_history import Decision, RunHistory
@@ -306,11 +305,7 @@ def _held_back(run: RunHistory, plan: ScalablePlan) -> Iterator[str]:
 
 
 class _Seeks:
-    """Follows one subscription: what its coordinator has given, and where it goes back.
-
-    A coordinator that begins while somebody seeks is judged from the end of the seek on: it knows
-    nothing of what the one before was told (docs/simulation.md has the gap).
-    """
+    """Follows one subscription: what its coordinator has given, and where it goes back."""
 
     def __init__(self, run: RunHistory) -> None:
         self._run = run
@@ -319,10 +314,6 @@ class _Seeks:
         self._given: dict[str, Given] = {}
         """The last word to each consumer that is there."""
         self._coordinator = ""
-        self._seeks = 0
-        """That are under way."""
-        self._is_new = False
-        """The coordinator began while somebody sought."""
 
     def look(self, line: int, actor: str, event: Decision) -> Iterator[str]:
         match event:
@@ -330,11 +321,6 @@ class _Seeks:
                 if event.topic in self._waiting and event.subscription == STREAM:
                     covered = self._run.covered_up_to(event.topic, event.places)
                     self._waiting[event.topic] -= covered
-            case SeekBegan():
-                self._seeks += 1
-            case SeekDone():
-                self._seeks -= 1
-                self._is_new &= self._seeks > 0
             case Moved():
                 left = self._waiting[event.segment] = self._run.messages_of(event.segment)
                 for each in self._given.values():
@@ -348,13 +334,11 @@ class _Seeks:
             case Given():
                 if actor != self._coordinator:
                     self._given.clear()
-                    self._coordinator, self._is_new = actor, self._seeks > 0
+                    self._coordinator = actor
                 self._given[event.consumer] = event
                 yield from self._early(line, event, self._waiting)
 
     def _early(self, line: int, given: Given, waiting: dict[str, set[bytes]]) -> Iterator[str]:
-        if self._is_new:
-            return
         for number in given.segments:
             for ancestor in self._run.ancestors(self._run.names[number]):
                 if waiting.get(ancestor):

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, c
 
 from magnetar.broker.features.scalable import changes, record
 from magnetar.broker.features.scalable.assignment import SegmentAssignment
+from magnetar.broker.features.scalable.coordinators import _Coordinator
 from magnetar.broker.features.scalable.record_layouts import _RecordLayout
 from magnetar.broker.features.scalable.scalable_topics import ScalableTopics
 from magnetar.broker.features.scalable.whole_subscriptions import WholeSubscriptions
@@ -17,7 +18,7 @@ from magnetar.broker.protocol.consuming import Attacher
 from magnetar.broker.protocol.layout_sessions import LayoutSessions
 from magnetar.broker.topics import segment_owners
 from magnetar.broker.topics.creation import TopicCreation
-from magnetar.broker.topics.segment_owners import OwnSegments
+from magnetar.broker.topics.segment_owners import OwnSegments, SegmentOwnersAnywhere
 from magnetar.ledger.metadata.cell import Cell, V
 from magnetar.sdk.wire import TopicName
 from tests.simulation.mutations.mutation import Mutation, edited, replaced
@@ -79,11 +80,14 @@ async def _not_held_back(
     self: WholeSubscriptions,
     topic: TopicName,
     subscription: str,
-    record: record.ScalableTopicRecord,
     *,
     only: int | None = None,
 ) -> AsyncIterator[None]:
     yield
+
+
+async def _not_told(self: SegmentOwnersAnywhere, topic: TopicName, subscription: str) -> None:
+    return None
 
 
 def _nobody_carries_on(self: _RecordLayout) -> None:
@@ -237,8 +241,32 @@ _SUBSCRIPTIONS: list[Mutation] = [
         apply=lambda: edited(
             SegmentAssignment,
             "_undrain",
-            ("self._drained.difference_update(segment_ids)", "pass"),
+            ("self._drained.clear()", "pass"),
+            ("self._drained.discard(segment_id)", "pass"),
         ),
+    ),
+    Mutation(
+        name="new_coordinators_know_no_holds",
+        rule="S15",
+        defects=(),
+        invariants=("S15",),
+        description="a coordinator that begins while a subscription goes back does not heed it",
+        apply=lambda: edited(
+            _Coordinator,
+            "prepare",
+            (
+                "held=self._held(layout)",
+                "held=self._given_up.update((each.id, None) for each in layout.holds) or {}",
+            ),
+        ),
+    ),
+    Mutation(
+        name="holds_are_heard_of_late",
+        rule="S15",
+        defects=(),
+        invariants=("S15",),
+        description="nobody tells a coordinator of a hold before the subscription goes back",
+        apply=lambda: replaced(SegmentOwnersAnywhere, "hold_back", _not_told),
     ),
     Mutation(
         name="readers_begin_at_the_end",
@@ -343,7 +371,8 @@ _PRUNED = (
     "pruned_segments_leave_their_logs",
     "segments_come_back",
 )
-_SOUGHT = ("seeks_hold_nothing_back", "drained_stays_drained")
+_SOUGHT = ("seeks_hold_nothing_back", "drained_stays_drained", "holds_are_heard_of_late")
+_MOVED = frozenset({"unload", "crash_broker", "stop_broker", "expire"})
 
 
 def mutation(name: str) -> Mutation:
@@ -358,6 +387,8 @@ def may_notice(name: str, plan: ScalablePlan) -> bool:
     if name in _SOUGHT:
         return "seek" in plan.kinds
     match name:
+        case "new_coordinators_know_no_holds":
+            return "seek" in plan.kinds and bool(plan.kinds & _MOVED)
         case "pruned_before_its_time":
             return plan.prunes and plan.keeps_min > 0
         case "one_parent_is_sealed":

@@ -14,15 +14,13 @@ from tests.simulation.scalable.events import (
     Given,
     Moved,
     Place,
-    SeekBegan,
-    SeekDone,
 )
 from tests.simulation.scalable.stored import RECORD_PATH, StoredRecord
 
 SETTLED = "everything is settled"
 """What the plan says before the inspection."""
 _CRASHES = "crashes"
-Decision = Given | Departed | CoordinatorEnded | SeekBegan | SeekDone | Moved | Spoke
+Decision = Given | Departed | CoordinatorEnded | Moved | Spoke
 """What S15 is judged by."""
 
 

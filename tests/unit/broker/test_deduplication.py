@@ -313,6 +313,17 @@ async def test_a_terminated_topic_sends_producers_away_and_is_not_loaded_again()
     assert client.commands() == [BaseCommand.CLOSE_PRODUCER]
 
 
+async def test_what_comes_while_a_topic_ends_has_it_not_loaded_again() -> None:
+    """The log refuses before its end is stored, as at a split: nothing of that can be in it."""
+    harness = _harness()
+    client = await _producing(harness)
+    harness.topic.reload = lambda reason: pytest.fail(reason)
+    harness.log.is_immediate = False
+    _send(client, 0)
+    harness.log.fail(LogTerminatedError("it is being terminated"))
+    assert client.commands() == [BaseCommand.CLOSE_PRODUCER]
+
+
 async def test_a_topic_that_does_not_deduplicate_goes_on() -> None:
     harness = Harness()
     client, other = await _producing(harness), await _producing(harness, "q")

@@ -538,3 +538,86 @@ async def test_with_nothing_kept_at_all_everything_is_sent() -> None:
     assert await _ids(client) == [0, 1]
     client.flow(5)
     assert await _ids(client) == [2]
+
+
+# Entry buckets
+
+
+def _buckets(count: int, **fields: Any) -> pb.KeySharedMeta:
+    """What the consumers of a segment with so many entry buckets ask for."""
+    width = 65536 // count
+    ranges = [(start, start + width - 1) for start in range(0, 65536, width)]
+    return _sticky(*ranges, entryBucketDispatch=True, **fields)
+
+
+def _store(harness: Harness, *hashes: int) -> None:
+    """Entries whose lowest hashes a producer has said; all have one key."""
+    for each in hashes:
+        harness.log.store(entry(partition_key="k", entry_hash_min=each, entry_hash_max=65535))
+    harness.topic.subscriptions["s"].wake()
+
+
+async def test_entry_buckets_are_divided_in_the_order_of_names() -> None:
+    harness = Harness()
+    clients = {
+        name: await _join(harness, 10, keySharedMeta=_buckets(8), consumer_name=name)
+        for name in ("c", "a", "b")
+    }
+    _store(harness, *(number * 8192 for number in range(8)))
+    found = {name: await _ids(client) for name, client in clients.items()}
+    assert found == {"a": [0, 1], "b": [2, 3, 4], "c": [5, 6, 7]}
+
+
+async def test_an_entry_goes_by_its_lowest_hash_and_without_one_by_its_key() -> None:
+    harness = Harness()
+    low = await _join(harness, 10, keySharedMeta=_buckets(2), consumer_name="a")
+    high = await _join(harness, 10, keySharedMeta=_buckets(2), consumer_name="b")
+    _store(harness, 32767, 32768)
+    lower, upper = _keys_below_and_above()
+    harness.log.store(entry(partition_key=upper))
+    harness.log.store(entry(partition_key=lower))
+    harness.log.store(b"what nobody can read")
+    harness.topic.subscriptions["s"].wake()
+    assert 0 in (first := await _ids(low))
+    assert 1 in (second := await _ids(high))
+    assert (3 in first, 2 in second) == (True, True)
+    assert len(first) + len(second) == 5
+
+
+async def test_a_bucket_that_moves_waits_for_what_its_former_owner_has() -> None:
+    harness = Harness()
+    first = await _join(harness, 10, keySharedMeta=_buckets(2), consumer_name="b")
+    _store(harness, 0, 40000)
+    assert await _ids(first) == [0, 1]
+    second = await _join(harness, 10, keySharedMeta=_buckets(2), consumer_name="a")
+    _store(harness, 5, 40001)
+    assert await _ids(second) == [], "entries of its bucket are with the other one"
+    assert await _ids(first) == [3]
+    first.ack(*_at(0))
+    assert await _ids(second) == [2]
+
+
+async def test_consumers_beyond_the_buckets_stand_by() -> None:
+    harness = Harness()
+    one = await _join(harness, 10, keySharedMeta=_buckets(1), consumer_name="a")
+    two = await _join(harness, 10, keySharedMeta=_buckets(1), consumer_name="b")
+    _store(harness, 1, 2)
+    assert [await _ids(each) for each in (one, two)] == [[], [0, 1]]
+    two.connection.lost()
+    assert await _ids(one) == [0, 1]
+
+
+async def test_consumers_of_other_buckets_are_refused_until_nobody_has_the_first_ones() -> None:
+    harness = Harness(liveness_probe_timeout_ms=10_000)
+    one = await _join(harness, keySharedMeta=_buckets(2))
+    _, answer = await _subscribe(harness, keySharedMeta=_sticky((0, 32767), (32768, 65535)))
+    assert answer.error.error == pb.ServerError.ConsumerBusy
+    other = harness.client()
+    other.send_subscribe(subType=_KEY_SHARED, keySharedMeta=_buckets(4))
+    assert (await one.next()).type == BaseCommand.PING
+    one.send(BaseCommand.PONG, pong=pb.CommandPong())
+    answer = await other.next()
+    assert answer.error.error == pb.ServerError.ConsumerAssignError
+    assert "are not those of" in answer.error.message
+    one.connection.lost()
+    await _join(harness, keySharedMeta=_buckets(4))

@@ -74,6 +74,11 @@ def _add_topics(router: APIRouter, topics: "_Topics") -> None:
         prefix + "/merge/{segment}/{other}", status_code=204, summary="Make one segment of two"
     )(topics.merge)
     router.post(
+        prefix + "/rebucket/{segment}",
+        status_code=204,
+        summary="Give a segment another number of entry buckets",
+    )(topics.rebucket)
+    router.post(
         prefix + "/migrate", status_code=204, summary="Make a scalable topic of a plain one"
     )(topics.migrate)
     subscription = prefix + "/subscriptions/{subscription}"
@@ -101,10 +106,9 @@ def _add_topics(router: APIRouter, topics: "_Topics") -> None:
 
 def _add_segments(router: APIRouter, segments: "_Segments") -> None:
     whole = "/admin/v2/segments/{tenant}/{namespace}/{topic}/held"
-    router.put(whole, status_code=204, summary="Give out nothing behind sealed segments")(
+    router.put(whole, status_code=204, summary="Hold back what the topic's record says")(
         segments.hold_back
     )
-    router.delete(whole, status_code=204, summary="Look anew at what is drained")(segments.release)
     part = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
     router.post(part + "/terminate", summary="Have a segment take no more messages")(segments.seal)
     router.delete(part, status_code=204, summary="Delete what a segment holds")(segments.delete)
@@ -272,6 +276,20 @@ class _Topics:
         409: the layout is being changed. 412: it cannot be divided."""
         name = await self._named(tenant, namespace, topic)
         await self._scalable.split(name, segment, at=at)
+        return Response(status_code=204)
+
+    async def rebucket(
+        self,
+        tenant: str,
+        namespace: str,
+        topic: str,
+        segment: int,
+        buckets: Annotated[int, Query(alias="bucketCount")],
+    ) -> Response:
+        """Replace an active segment by one with so many entry buckets: as many stream consumers can
+        share it. 404: there is none. 409: the layout is being changed. 412: it cannot have them."""
+        name = await self._named(tenant, namespace, topic)
+        await self._scalable.rebucket(name, segment, buckets)
         return Response(status_code=204)
 
     async def merge(
@@ -500,30 +518,14 @@ class _Segments:
         return {"found": await self._own.seek(name, subscription, timestamp)}
 
     async def hold_back(
-        self, tenant: str, namespace: str, topic: str, subscription: str, segments: str
+        self, tenant: str, namespace: str, topic: str, subscription: str
     ) -> Response:
-        """Have stream consumers of a subscription get nothing behind these segments, by their ids
-        with commas between: it goes back on them."""
-        name, ids = await self._held(tenant, namespace, topic, segments)
-        self._context.segment_coordinators.hold_back(name, subscription, ids)
-        return Response(status_code=204)
-
-    async def release(
-        self, tenant: str, namespace: str, topic: str, subscription: str, segments: str
-    ) -> Response:
-        """The subscription has gone back on these segments: look anew at what is drained."""
-        name, ids = await self._held(tenant, namespace, topic, segments)
-        self._context.segment_coordinators.release(name, subscription, ids)
-        return Response(status_code=204)
-
-    async def _held(
-        self, tenant: str, namespace: str, topic: str, segments: str
-    ) -> tuple[TopicName, list[int]]:
+        """Have stream consumers of a subscription get nothing behind the segments on which, by the
+        topic's record, it goes back."""
         name = await self._context.topic("persistent", tenant, namespace, topic)
         await self._context.check_owner(name)
-        if not all(each.isascii() and each.isdigit() for each in segments.split(",")):
-            raise HttpRefusal(412, f"segments must be ids with commas between, got {segments!r}")
-        return name, [int(each) for each in segments.split(",")]
+        await self._context.segment_coordinators.hold_back(name, subscription)
+        return Response(status_code=204)
 
     async def used_up(
         self, tenant: str, namespace: str, topic: str, descriptor: str
@@ -612,6 +614,7 @@ def _layout(
             "childIds": each.children,
             "createdAt": each.created_ms,
             "sealedAt": -1 if each.sealed_ms is None else each.sealed_ms,
+            "entryBuckets": each.entry_buckets,
             "ownerBroker": shown.get("ownerBroker"),
             **{field: shown[field] for field in _SUMS if field in shown},
         }
@@ -659,6 +662,7 @@ def _auto_scale(record: ScalableTopicRecord, policy: ScalePolicy) -> dict[str, A
         "split_cooldown_s": round(policy.split_cooldown_s),
         "merge_cooldown_s": round(policy.merge_cooldown_s),
         "merge_window_s": round(policy.merge_window_s),
+        "rebucket_cooldown_s": round(policy.rebucket_cooldown_s),
         "consumers_split_msg_rate_in": policy.consumers_split_msg_rate_in,
         **{f"split_{each}": getattr(policy.split, each) for each in RATES},
         **{f"merge_{each}": getattr(policy.merge, each) for each in RATES},

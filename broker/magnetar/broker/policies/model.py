@@ -329,7 +329,6 @@ class AutoScale(PolicyValue):
     merge_cooldown_s: WholeNumber | None = _pulsars("mergeCooldownSeconds", None)
     merge_window_s: WholeNumber | None = _pulsars("mergeWindowSeconds", None)
     rebucket_cooldown_s: WholeNumber | None = _pulsars("rebucketCooldownSeconds", None)
-    """Kept, without effect: there are no entry buckets."""
     consumers_split_msg_rate_in: Number | None = _pulsars(
         "splitVsRebucketMinMsgRateInThreshold", None
     )

@@ -153,6 +153,16 @@ class Followed(Generic[T]):
                 return found
         return self._values[0]
 
+    async def reread(self) -> T:
+        """The value with every write in it that had ended before this call, heard of or not.
+
+        Raises:
+            BrokerMetadataError
+        """
+        await asked(self._store.catch_up(), f"read {self._path}")
+        self._on_event(WatchEvent.CHANGED)  # A read that is under way may have begun before.
+        return await self.get()
+
     def _start_reading(self) -> "asyncio.Task[T]":
         """The read that is under way, or a new one."""
         if self._reading is None or self._reading.done():

@@ -540,6 +540,7 @@ def _key_shared_mode(request: CommandSubscribe) -> KeySharedMode:
     return KeySharedMode(
         is_sticky=meta.keySharedMode == STICKY,
         is_unordered=meta.allowOutOfOrderDelivery,
+        by_buckets=meta.keySharedMode == STICKY and meta.entryBucketDispatch,
     )
 
 

@@ -275,6 +275,7 @@ def _dag(layout: Layout, owner: Owner, *, created_ms: int) -> pb.ScalableTopicDA
                 created_at_ms=each.created_ms if each.created_ms is not None else created_ms,
                 sealed_at_ms=each.sealed_ms,
                 legacy_topic_name=each.topic if each.is_legacy else None,
+                entry_bucket_splits=each.bucket_splits,
             )
             for each in layout.segments
         ],

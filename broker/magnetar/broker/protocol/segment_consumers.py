@@ -225,7 +225,8 @@ class SegmentConsumers:
 
 
 def _to_wire(assignment: Assignment) -> pb.ScalableConsumerAssignment:
-    """An assignment as it travels: whole segments, without ranges of buckets."""
+    """An assignment as it travels. A segment that is shared has all its entry buckets named: the
+    broker that serves it divides them among those who do."""
     return pb.ScalableConsumerAssignment(
         layout_epoch=assignment.epoch,
         segments=[
@@ -234,6 +235,10 @@ def _to_wire(assignment: Assignment) -> pb.ScalableConsumerAssignment:
                 hash_start=each.hash_start,
                 hash_end=each.hash_end,
                 segment_topic=each.topic,
+                bucket_ranges=[
+                    pb.IntRange(start=start, end=end)
+                    for start, end in (each.bucket_ranges if assignment.is_shared else ())
+                ],
             )
             for each in assignment.segments
         ],

@@ -37,9 +37,14 @@ class KeySharedMode(NamedTuple):
     """STICKY: consumers name the hashes that they want. Otherwise the broker assigns them."""
     is_unordered: bool = False
     """The messages of a key may be at several consumers at once."""
+    by_buckets: bool = False
+    """STICKY, and all consumers name the same ranges: the entry buckets of a segment, which the
+    broker divides among them."""
 
     @property
     def name(self) -> str:
+        if self.by_buckets:
+            return "STICKY by entry buckets"
         return "STICKY" if self.is_sticky else "AUTO_SPLIT"
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from typing import Never
 from magnetar.broker.base.chunks import ChunkOf, chunks_of
 from magnetar.broker.base.entry import delayed_of, look_through
 from magnetar.broker.base.entry_metadata import part_prefixes
-from magnetar.broker.topic.sticky_key import key_hashes_of
+from magnetar.broker.topic.sticky_key import entry_hashes_of, key_hashes_of
 from magnetar.ledger.position import Position
 
 _NONE: Mapping[int, Never] = {}
@@ -24,6 +24,7 @@ class Run:
         "_chunk_indexes",
         "_chunks",
         "_delayed",
+        "_entry_hashes",
         "_key_hashes",
         "_messages",
         "entries",
@@ -68,6 +69,7 @@ class Run:
         self.prefixes = prefixes
         self._messages = messages
         self._key_hashes: list[int] | None = None
+        self._entry_hashes: list[int] | None = None
         self._chunk_indexes = chunk_indexes
         self._chunks: Mapping[int, ChunkOf] | None = (
             _NONE if is_plain or (chunk_indexes is not None and not chunk_indexes) else None
@@ -123,6 +125,13 @@ class Run:
         if self._key_hashes is None:
             self._key_hashes = key_hashes_of(self.entries)
         return self._key_hashes
+
+    @property
+    def entry_hashes(self) -> list[int]:
+        """By what each entry belongs to an entry bucket. Worked out when the first one asks."""
+        if self._entry_hashes is None:
+            self._entry_hashes = entry_hashes_of(self.entries)
+        return self._entry_hashes
 
     @property
     def chunks(self) -> Mapping[int, ChunkOf]:

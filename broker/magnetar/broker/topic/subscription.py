@@ -354,8 +354,9 @@ class Subscription:
                         f"subscription {self.name} is exclusive and has a consumer: "
                         f"{holder.name!r} at {holder.peer.address}"
                     )
+                what = "are not" if consumer.key_shared.by_buckets else "overlap with"
                 raise ConsumerAssignError(
-                    f"subscription {self.name}: the hash ranges of {consumer.name!r} overlap with "
+                    f"subscription {self.name}: the hash ranges of {consumer.name!r} {what} "
                     f"those of {holder.name!r} at {holder.peer.address}"
                 )
         if self.is_closed:

@@ -18,7 +18,7 @@ from magnetar.broker.topic.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.topic.dispatch.encoding import CHECKSUM_VERSION_MIN, strip_checksum
 from magnetar.broker.topic.dispatch.failover import ActiveChoice, Notices
 from magnetar.broker.topic.dispatch.reasons import Reason
-from magnetar.broker.topic.dispatch.selectors import HashRanges, selector_of
+from magnetar.broker.topic.dispatch.selectors import selector_of
 from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.cursors import NonDurableCursor
@@ -208,9 +208,7 @@ class PassingDispatcher(Dispatcher):
 
     def conflict_of(self, consumer: Consumer) -> Consumer | None:
         """A consumer that has some of the hashes that this one wants."""
-        if isinstance(self.selector, HashRanges):
-            return self.selector.conflict_of(consumer.hash_ranges)
-        return None
+        return self.selector.conflict_of(consumer.hash_ranges)
 
     # Sending
 
@@ -221,7 +219,7 @@ class PassingDispatcher(Dispatcher):
             return
         hashes = None
         if self.sub_type == KEY_SHARED:
-            hashes = self.selector.hashes_of(run.key_hashes)
+            hashes = self.selector.hashes_in(run, 0, len(run.entries))
         outgoing: dict[Consumer, list[bytes]] = {}
         chunks = run.chunks
         for index, entry in enumerate(run.entries):

@@ -6,7 +6,7 @@ the one that changes the layout, or divides the segments among consumers. That o
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 from urllib.parse import quote, urlsplit
@@ -62,13 +62,7 @@ class Asks(Protocol):
 class Holds(Protocol):
     """Holds segments back; `SegmentCoordinators` does."""
 
-    def hold_back(
-        self, topic: TopicName, subscription: str, segment_ids: Collection[int]
-    ) -> None: ...
-
-    def release(
-        self, topic: TopicName, subscription: str, segment_ids: Collection[int]
-    ) -> None: ...
+    async def hold_back(self, topic: TopicName, subscription: str) -> None: ...
 
 
 class OwnSegments:
@@ -268,10 +262,8 @@ class SegmentOwnersAnywhere:
         found = await self._ask(owner, "POST", segment, action, query)
         return isinstance(found, dict) and found.get("found") is True
 
-    async def hold_back(
-        self, topic: TopicName, subscription: str, segment_ids: Collection[int], *, ends: bool
-    ) -> None:
-        """Have the owner of a topic's name give out nothing behind these segments, or again.
+    async def hold_back(self, topic: TopicName, subscription: str) -> None:
+        """Have the owner of a topic's name know which segments are held back by now.
 
         Raises:
             RequestError: nobody knows whether it does.
@@ -279,14 +271,12 @@ class SegmentOwnersAnywhere:
         owner = await self._ownership.owner_of(topic)
         if owner.is_self:
             assert self.coordinators is not None, "set when the broker is composed"
-            change = self.coordinators.release if ends else self.coordinators.hold_back
-            change(topic, subscription, segment_ids)
+            await self.coordinators.hold_back(topic, subscription)
             return
         local = quote(topic.local_name, safe="")
         path = f"/admin/v2/segments/{topic.namespace_name}/{local}/held"
-        ids = ",".join(map(str, segment_ids))
-        query = f"&subscription={quote(subscription, safe='')}&segments={ids}"
-        await self._ask_at(owner, "DELETE" if ends else "PUT", topic, path, query)
+        query = f"&subscription={quote(subscription, safe='')}"
+        await self._ask_at(owner, "PUT", topic, path, query)
 
     async def is_used_up(self, segment: TopicName) -> bool:
         """Ask the owner whether nothing in a sealed segment is wanted any more.

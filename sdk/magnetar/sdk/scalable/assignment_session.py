@@ -7,15 +7,16 @@ of a lower epoch than the last one is out of date, and dropped.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.context import ClientContext
-from magnetar.sdk.errors import LayoutError, NotSupportedError, SdkError, service_error
+from magnetar.sdk.errors import LayoutError, SdkError, service_error
 from magnetar.sdk.scalable.layout import SEGMENTS_MAX
 from magnetar.sdk.scalable.layout_session import look_up_layout
 from magnetar.sdk.scalable.names import LayoutName
 from magnetar.sdk.session import Session
+from magnetar.sdk.settings import KeySharedPolicy
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.pulsar_pb2 import (
     STREAM,
@@ -27,6 +28,9 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 from magnetar.sdk.wire.topic_name import TopicName
 
 _log = logging.getLogger("magnetar.sdk")
+
+Buckets = tuple[tuple[int, int], ...]
+"""First and last hash of each entry bucket; none: the segment is not shared."""
 
 
 class AssignmentSession:
@@ -42,7 +46,7 @@ class AssignmentSession:
         may_create: bool,
         on_change: Callable[[], None],
     ) -> None:
-        """`on_change` is called when `segments` are others."""
+        """`on_change` is called when `assigned` is another."""
         self._context, self._name = context, name
         self._subscription, self._consumer_name = subscription, consumer_name
         self._id = context.next_consumer_id()
@@ -58,8 +62,9 @@ class AssignmentSession:
             clock=context.clock,
             random=context.random,
         )
-        self.segments: tuple[TopicName, ...] = ()
-        """The segments that are assigned now."""
+        self.assigned: Mapping[TopicName, Buckets] = {}
+        """The segments that are assigned now. A segment that other consumers have, too, comes with
+        its entry buckets, which the broker divides."""
 
     async def start(self) -> None:
         """Register for the first time, and have the first assignment.
@@ -150,32 +155,31 @@ class AssignmentSession:
     def _take(self, assignment: ScalableConsumerAssignment) -> None:
         if assignment.layout_epoch < self._epoch:
             return
-        segments = _segments_of(self._name, assignment)
+        assigned = _segments_of(self._name, assignment)
         self._epoch = assignment.layout_epoch
-        if segments != self.segments:
-            self.segments = segments
+        if assigned != self.assigned:
+            self.assigned = assigned
             self._on_change()
 
     def _on_failed(self, error: SdkError) -> None:
         _log.info("registration_ended topic=%s: %s", self._name, error)
 
 
-def _segments_of(name: LayoutName, assignment: ScalableConsumerAssignment) -> tuple[TopicName, ...]:
-    """Raises: LayoutError, NotSupportedError: the assignment cannot be used."""
+def _segments_of(
+    name: LayoutName, assignment: ScalableConsumerAssignment
+) -> Mapping[TopicName, Buckets]:
+    """Raises: LayoutError: the assignment cannot be used."""
     if len(assignment.segments) > SEGMENTS_MAX:
         raise LayoutError(
             f"{name}: {len(assignment.segments)} segments are assigned; the client accepts "
             f"{SEGMENTS_MAX}"
         )
-    found = []
+    found: dict[TopicName, Buckets] = {}
     for each in assignment.segments:
-        if each.bucket_ranges:
-            raise NotSupportedError(
-                f"{name}: the broker assigns a part of segment {each.segment_id}, and this client "
-                "takes whole segments only: use no more consumers than there are segments"
-            )
+        buckets = tuple((one.start, one.end) for one in each.bucket_ranges)
         try:
-            found.append(TopicName.parse(each.segment_topic))
-        except TopicNameError as error:
+            KeySharedPolicy(hash_ranges=buckets)
+            found[TopicName.parse(each.segment_topic)] = buckets
+        except (TopicNameError, ValueError) as error:
             raise LayoutError(f"{name}: segment {each.segment_id}: {error}") from error
-    return tuple(dict.fromkeys(found))
+    return found

@@ -1,7 +1,9 @@
 """The stream consumer: the segments that its subscription's coordinator assigns to it, in order.
 
 Order per key holds over splits and merges: the coordinator gives out a segment once all its
-ancestors are acknowledged to their ends. A consumer has its segments for itself (Exclusive).
+ancestors are acknowledged to their ends. A consumer has its segments for itself (Exclusive). With
+more consumers than segments, several share one that has entry buckets (Key_Shared): each key stays
+with one of them. A segment whose sharing begins or ends is left, and consumed anew.
 
 A segment that goes to another consumer is *leaving*: nothing of it is given out any more, and it is
 closed when the last message that was taken of it is acknowledged, or `handover_ms` are over. So the
@@ -10,6 +12,7 @@ next consumer begins behind what was done here.
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NoReturn
 
 from magnetar.sdk.acknowledger import Acknowledgeable
@@ -19,7 +22,7 @@ from magnetar.sdk.consuming.topics_consumer import Members, TopicsAcknowledger
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import NotSupportedError
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.scalable.assignment_session import AssignmentSession
+from magnetar.sdk.scalable.assignment_session import AssignmentSession, Buckets
 from magnetar.sdk.scalable.names import LayoutName
 from magnetar.sdk.scalable.segments_consumer import (
     SegmentsConsumer,
@@ -27,7 +30,7 @@ from magnetar.sdk.scalable.segments_consumer import (
     check_durable,
 )
 from magnetar.sdk.schema import Schema
-from magnetar.sdk.settings import ConsumerSettings, SubscriptionType
+from magnetar.sdk.settings import ConsumerSettings, KeySharedPolicy, SubscriptionType
 from magnetar.sdk.wire.topic_name import TopicName
 
 
@@ -90,6 +93,12 @@ class StreamAcknowledger(TopicsAcknowledger):
             self._note(last)
 
     def add_cumulative(self, what: Acknowledgeable) -> None:
+        member = self._noted.of(what)
+        if member is not None and not member._settings.subscription_type.keeps_order:
+            raise NotSupportedError(
+                f"{member.topic}: other consumers have keys of the segment, too: acknowledge what "
+                "was processed instead of everything up to a message"
+            )
         super().add_cumulative(what)
         self._note(what)
 
@@ -131,7 +140,7 @@ class StreamConsumer(SegmentsConsumer):
             name,
             subscription,
             settings,
-            SegmentSource(self._start_session, lambda: self._session.segments),
+            SegmentSource(self._start_session, lambda: tuple(self._session.assigned)),
             close_session=self._end_session,
             schema=schema,
         )
@@ -146,6 +155,8 @@ class StreamConsumer(SegmentsConsumer):
         self._waiting: asyncio.Task[None] | None = None
         self._until_s: dict[str, float] = {}
         """When leaving segments are closed, whatever is acknowledged."""
+        self._buckets: dict[str, Buckets] = {}
+        """By which segments are consumed, those included that leave."""
 
     def _make_members(self) -> Members:
         self._stream_members = StreamMembers()
@@ -201,7 +212,15 @@ class StreamConsumer(SegmentsConsumer):
 
     async def _apply(self, topics: list[TopicName]) -> None:
         """Consume what is assigned, and let go of what is not, as the module's text says."""
-        members, wanted = self._stream_members, {str(each) for each in topics}
+        members = self._stream_members
+        known = {*members.by_topic, *members.leaving}
+        self._buckets = {each: buckets for each, buckets in self._buckets.items() if each in known}
+        assigned = {str(each): buckets for each, buckets in self._session.assigned.items()}
+        wanted = {
+            topic
+            for topic in map(str, topics)
+            if self._buckets.get(topic) in (None, assigned.get(topic))
+        }
         now_s = self._context.clock.monotonic_s()
         for topic in [each for each in members.by_topic if each not in wanted]:
             member = members.remove(topic)
@@ -221,9 +240,21 @@ class StreamConsumer(SegmentsConsumer):
         for topic in over:
             closing.append(members.leaving.pop(topic))
             self._until_s.pop(topic)
+            self._buckets.pop(topic, None)
             members.forget(topic)
         await asyncio.gather(*(each.close() for each in closing), return_exceptions=True)
-        await super()._apply(topics)
+        await super()._apply([each for each in topics if str(each) not in members.leaving])
+
+    def _settings_for(self, topic: TopicName) -> ConsumerSettings:
+        settings = super()._settings_for(topic)
+        buckets = self._buckets[str(topic)] = self._session.assigned.get(topic, ())
+        if not buckets:
+            return settings
+        return replace(
+            settings,
+            subscription_type=SubscriptionType.KEY_SHARED,
+            key_shared=KeySharedPolicy(hash_ranges=buckets, entry_buckets=True),
+        )
 
     def _take_back(self, topic: str) -> None:
         members = self._stream_members

@@ -128,6 +128,7 @@ TABLE: dict[tuple[str, str, Any], set[str]] = {
     ("GET", "/admin/v2/scalable/acme/ns/table", None): {"admin", "writer", "reader"},
     ("PUT", "/admin/v2/scalable/acme/ns/made", None): {"admin"},
     ("POST", "/admin/v2/scalable/acme/ns/made/split/0", None): set(),
+    ("POST", "/admin/v2/scalable/acme/ns/made/rebucket/0?bucketCount=2", None): set(),
     ("POST", "/admin/v2/scalable/acme/ns/made/autoScalePolicy", None): {"admin"},
     ("POST", "/admin/v2/scalable/acme/ns/table/migrate", None): {"admin"},
     ("GET", "/admin/v2/tenants", None): set(),
@@ -192,7 +193,7 @@ OF_THE_CLUSTER = (
     r"|GET /admin/namespaces/standalone/antiAffinity/.*"
     r"|(POST|DELETE) /admin/v2/namespaces/own/ns/(persistence/bookieAffinity|resourcegroup.*)"
     r"|POST /admin/v2/namespaces/own/ns/migration"
-    r"|.* /admin/v2/segments/.*|POST /admin/v2/scalable/own/ns/secret/(split|merge)/.*"
+    r"|.* /admin/v2/segments/.*|POST /admin/v2/scalable/own/ns/secret/(split|merge|rebucket)/.*"
 )
 
 

@@ -68,6 +68,11 @@ class Layouts:
         first, second = active[at][1], active[at + 1][1]
         await self._call("POST", f"/merge/{first}/{second}")
 
+    async def rebucket(self, at: int, buckets: int) -> None:
+        """Give the active segment number `at` so many entry buckets."""
+        segment_id = (await self.active())[at][1]
+        await self._call("POST", f"/rebucket/{segment_id}?bucketCount={buckets}")
+
     async def migrate(self) -> None:
         """Make the ordinary topic of the name scalable."""
         await self._call("POST", "/migrate")

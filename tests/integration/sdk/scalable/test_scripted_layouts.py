@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from magnetar.sdk import Client, Producer, ProducerSettings
-from magnetar.sdk.errors import LayoutError, NotSupportedError, SdkError
+from magnetar.sdk.errors import LayoutError, SdkError
 from magnetar.sdk.scalable.scalable_producer import ScalableProducer
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -182,10 +182,22 @@ async def test_without_a_next_layout_messages_fail_after_the_send_timeout() -> N
                 assert (producer.pending_messages, producer.stats().messages_failed) == (0, 2)
 
 
-async def test_a_part_of_a_segment_is_refused() -> None:
+async def test_buckets_that_make_no_sense_are_refused() -> None:
     async with ScriptedBroker() as broker, Client(broker.url, FAST) as client:
         with _answering(broker, _ONE) as layouts:
-            layouts.buckets = [pb.IntRange(start=0, end=9)]
-            with pytest.raises(NotSupportedError, match="part of segment 0"):
+            layouts.buckets = [pb.IntRange(start=0, end=9), pb.IntRange(start=9, end=20)]
+            with pytest.raises(LayoutError, match="segment 0: hash range 9-20 overlaps"):
                 await client.stream_consumer(_TOPIC, "s")
             await broker.wait_command(BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE)
+
+
+async def test_a_part_of_a_segment_is_consumed_with_its_buckets() -> None:
+    async with ScriptedBroker() as broker, Client(broker.url, FAST) as client:
+        with _answering(broker, _ONE) as layouts:
+            layouts.buckets = [pb.IntRange(start=0, end=9), pb.IntRange(start=10, end=65535)]
+            async with client.stream_consumer(_TOPIC, "s"):
+                command = await broker.wait_command(BaseCommand.SUBSCRIBE)
+                assert command.subscribe.subType == pb.CommandSubscribe.Key_Shared
+                meta = command.subscribe.keySharedMeta
+                assert (meta.keySharedMode, meta.entryBucketDispatch) == (pb.STICKY, True)
+                assert list(meta.hashRanges) == layouts.buckets

@@ -7,11 +7,13 @@ import pytest
 from magnetar.sdk import (
     Checkpoint,
     Client,
+    Consumer,
     ConsumerSettings,
     InitialPosition,
     ProducerSettings,
     ReaderSettings,
 )
+from magnetar.sdk.errors import NotSupportedError
 from magnetar.sdk.scalable.scalable_producer import ScalableProducer
 from magnetar.sdk.schemas import STRING
 from magnetar.testing import Broker
@@ -100,6 +102,84 @@ async def test_stream_consumers_get_each_key_in_order_once(
             await until(lambda: received.distinct == load.total, within_s=RECEIVE_S)
             second.cancel()
     received.assert_exact(load.sent)
+
+
+async def test_stream_consumers_share_a_segment_that_has_entry_buckets(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    """Three consumers of one segment: each key stays with one of them, and comes in order, while
+    the second and third one join and leave."""
+    received = [Received() for _ in range(3)]
+    whole = Received()
+
+    async def take(consumer: Consumer, own: Received) -> None:
+        async for message in consumer:
+            own.add(message)
+            whole.add(message)
+            consumer.acknowledge(message)
+
+    async with (
+        client.producer(topic) as producer,
+        client.stream_consumer(topic, "s", EARLIEST) as first,
+        asyncio.TaskGroup() as group,
+    ):
+        await Layouts(broker.admin_url, topic).rebucket(0, 8)
+        load = Load(producer)
+        sending = group.create_task(load.run())
+        tasks = [group.create_task(take(first, received[0]))]
+        async with (
+            client.stream_consumer(topic, "s", EARLIEST) as second,
+            client.stream_consumer(topic, "s", EARLIEST) as third,
+        ):
+            tasks.append(group.create_task(take(second, received[1])))
+            tasks.append(group.create_task(take(third, received[2])))
+            counts = [each.count for each in received]
+            await until(
+                lambda: all(
+                    each.count > before + 100 for each, before in zip(received, counts, strict=True)
+                ),
+                within_s=RECEIVE_S,
+            )
+            shared = [
+                {key for key, numbers in each.numbers.items() if numbers[-1] > load.sent[key] // 2}
+                for each in received[1:]
+            ]
+            assert not shared[0] & shared[1], "a key is at one consumer"
+            load.stop()
+            await sending
+            await until(lambda: whole.distinct == load.total, within_s=RECEIVE_S)
+            for each in tasks[1:]:
+                each.cancel()
+            await asyncio.wait(tasks[1:])
+        await load.round(3)
+        await until(lambda: whole.distinct == load.total, within_s=RECEIVE_S)
+        tasks[0].cancel()
+    whole.assert_in_order(load.sent)
+
+
+async def test_what_is_shared_is_not_acknowledged_cumulatively(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    async with (
+        client.producer(topic) as producer,
+        client.stream_consumer(topic, "s", EARLIEST) as one,
+        client.stream_consumer(topic, "s", EARLIEST) as other,
+    ):
+        await Layouts(broker.admin_url, topic).rebucket(0, 2)
+        await until(lambda: len(one.topics) == len(other.topics) == 1, within_s=RECEIVE_S)
+        await producer.send(b"1", key="k")
+        takes = [asyncio.create_task(each.receive()) for each in (one, other)]
+        done, rest = await asyncio.wait(
+            takes, timeout=RECEIVE_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        (taken,) = done
+        holder = one if taken is takes[0] else other
+        with pytest.raises(NotSupportedError, match="other consumers have keys"):
+            holder.acknowledge_cumulative(taken.result())
+        holder.acknowledge(taken.result())
+        for each in rest:
+            each.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
 
 async def test_queue_consumers_get_all_messages_between_them(

@@ -127,3 +127,24 @@ async def test_a_read_that_hangs_holds_up_nobody_who_knows_the_last_value(
     followed._on_event(WatchEvent.CHANGED)
     assert await asyncio.wait_for(followed.latest(), 5) == 1
     followed.close()
+
+
+async def test_a_value_that_is_read_again_has_what_nobody_has_told_of(store: MetadataStore) -> None:
+    """A read that is under way, and began before, does not count."""
+    reads, told = Reads(), list[tuple[int, int]]()
+    followed = follow(store, reads, told)
+    assert await followed.get() == 0
+    reads.value = 1
+    assert await followed.get() == 0, "no watch has fired"
+    assert await followed.reread() == 1
+    assert told == [(0, 1)]
+    reads.gate = asyncio.Event()
+    old = asyncio.create_task(followed.reread())
+    await settle(50)
+    reads.value = 2
+    new = asyncio.create_task(followed.reread())
+    await settle(50)
+    reads.gate.set()
+    assert await asyncio.wait_for(new, 5) == 2
+    await old
+    followed.close()

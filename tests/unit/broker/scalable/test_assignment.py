@@ -193,39 +193,62 @@ def test_a_parent_on_which_the_subscription_goes_back_holds_all_that_came_of_it_
     assignment.register("a", "A")
     assignment.drained([0])
     assignment.drained([1])
-    assert _news(assignment.hold_back([0])) == {"A": [0]}
+    assert _news(assignment.change(_FAMILY, {7: 0})) == {"A": [0]}
     assert assignment.undrained == [], "nobody is asked about it while it moves"
     assert _news(assignment.drained([0])) == {}
-    assignment.release([0])
+    assignment.change(_FAMILY)
     assert [each.id for each in assignment.undrained] == [0]
     assert sorted(_news(assignment.drained([0]))["A"]) == [2, 3, 4]
+
+
+def test_a_subscription_that_goes_back_on_all_segments_holds_back_all_that_came_of_any() -> None:
+    assignment = _of(_FAMILY)
+    assignment.register("a", "A")
+    assignment.drained([0])
+    assignment.drained([1])
+    assert _news(assignment.change(_FAMILY, {7: None})) == {"A": [0]}
+    assert assignment.undrained == []
+    assert _news(assignment.drained([0, 1])) == {}
+    assignment.change(_FAMILY)
+    assert _news(assignment.drained([0])) == {"A": [1, 2]}, "1 is looked at anew, too"
+
+
+def test_a_coordinator_that_begins_while_the_subscription_goes_back_drains_nothing() -> None:
+    assignment = SegmentAssignment[str](_FAMILY, grace_s=10, held={7: None})
+    assignment.drained([0, 1])
+    assert _ids(assignment.register("a", "A")[0]) == [0]
+    assert assignment.undrained == []
 
 
 def test_of_two_that_move_a_subscription_the_last_releases_what_is_held_back() -> None:
     assignment = _of(_FAMILY)
     assignment.register("a", "A")
-    assignment.hold_back([0])
-    assignment.hold_back([0])
-    assignment.release([0])
+    assignment.change(_FAMILY, {7: 0})
+    assignment.change(_FAMILY, {7: 0, 8: 0})
+    assignment.change(_FAMILY, {8: 0})
     assert assignment.undrained == []
     assert _news(assignment.drained([0])) == {}
-    assignment.release([0])
+    assignment.change(_FAMILY)
     assert [each.id for each in assignment.undrained] == [0]
 
 
 def test_a_look_learns_that_the_subscription_has_gone_back_meanwhile() -> None:
     assignment = _of(_FAMILY)
-    moves = assignment.moves
-    assignment.hold_back([0])
-    assignment.release([0])
-    assert assignment.moves != moves
+    moves = [assignment.moves]
+    for held in ({7: 0}, {7: 0}, {}):
+        assignment.change(_FAMILY, held)
+        moves.append(assignment.moves)
+    assert moves[0] != moves[1] == moves[2] != moves[3]
 
 
-def test_a_segment_that_was_found_drained_while_it_was_left_is_given_again() -> None:
-    assignment = _of(_FAMILY)
+def test_a_segment_that_is_sealed_while_the_subscription_goes_back_keeps_its_children() -> None:
+    before = Layout(1, (_segment(0),), born_ms=1)
+    assignment = _of(before)
     assignment.register("a", "A")
-    assignment.drained([0])
-    assert _news(assignment.release([0])) == {"A": [0]}
+    assignment.change(before, {7: None})
+    after = Layout(2, (_segment(0, children=(1, 2)), _segment(1, 0), _segment(2, 0)), born_ms=1)
+    assert _news(assignment.change(after, {7: None})) == {"A": [0]}
+    assert _news(assignment.drained([0])) == {}
 
 
 def test_what_was_drained_says_nothing_of_a_later_topic_of_the_name() -> None:
@@ -234,3 +257,48 @@ def test_what_was_drained_says_nothing_of_a_later_topic_of_the_name() -> None:
     assignment.drained([0])
     again = Layout(3, _FAMILY.segments, born_ms=2)
     assert _news(assignment.change(again)) == {"A": [0]}
+
+
+def _bucketed(*buckets: int) -> Layout:
+    segments = (Segment(each, each, each, f"t-{each}", buckets=n) for each, n in enumerate(buckets))
+    return Layout(1, tuple(segments), born_ms=1)
+
+
+def _shares(assignment: SegmentAssignment[str], names: str) -> dict[str, str]:
+    """What each consumer has when all have registered; + behind a segment: it is shared."""
+    for name in names:
+        assignment.register(name, name.upper())
+    found: dict[str, str] = {}
+    for name in names:
+        told, _ = assignment.register(name, name.upper())
+        mark = "+" if told.is_shared else ""
+        found[name] = " ".join(f"{each.id}{mark}" for each in told.segments)
+    return found
+
+
+def test_consumers_beyond_the_segments_share_those_that_have_entry_buckets() -> None:
+    expected = {"a": "0+", "b": "1", "c": "0+", "d": "0+", "e": ""}
+    assert _shares(_of(_bucketed(3, 1)), "abcde") == expected
+
+
+def test_the_surplus_is_spread_over_the_segments() -> None:
+    assert _shares(_of(_bucketed(4, 4)), "abcd") == {"a": "0+", "b": "1+", "c": "0+", "d": "1+"}
+    assert _shares(_of(_bucketed(4, 4)), "abc") == {"a": "0+", "b": "1", "c": "0+"}
+
+
+def test_as_many_consumers_as_segments_share_nothing() -> None:
+    assert _shares(_of(_bucketed(4, 4)), "ab") == {"a": "0", "b": "1"}
+
+
+def test_a_consumer_is_told_when_sharing_begins_and_ends() -> None:
+    assignment = _of(_bucketed(2))
+    assignment.register("a", "A")
+    _, news = assignment.register("b", "B")
+    assert [(member, told.is_shared) for member, told in news] == [("A", True)]
+    news = assignment.unregister("b", "B")
+    assert [(member, told.is_shared) for member, told in news] == [("A", False)]
+
+
+def test_groups_without_order_have_whole_segments() -> None:
+    shares = _shares(_of(_bucketed(4), is_ordered=False), "ab")
+    assert shares == {"a": "0", "b": ""}

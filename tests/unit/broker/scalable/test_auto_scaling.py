@@ -98,6 +98,17 @@ async def test_segments_that_nobody_reports_have_no_traffic_and_are_merged(looks
     assert await looks.active() == [2]
 
 
+async def test_consumers_beyond_the_segments_get_entry_buckets(looks: _Looks) -> None:
+    looks.reports = [report(COLD, COLD)]
+    looks.consumers = {TOPIC: 4}
+    for _ in range(4):
+        await looks.look(after_s=61)
+    assert [each.entry_buckets for each in (await looks.scene.record()).active] == [2, 2]
+    epoch = (await looks.scene.record()).epoch
+    await looks.look(after_s=61)
+    assert (await looks.scene.record()).epoch == epoch, "each has a share"
+
+
 @pytest.mark.parametrize(
     "reports",
     [

@@ -12,7 +12,7 @@ from magnetar.broker.base.errors import (
     UnreadableRecordError,
 )
 from magnetar.broker.features.scalable import changes
-from magnetar.broker.features.scalable.layout import RING
+from magnetar.broker.features.scalable.layout import ENTRY_BUCKETS_MAX, RING
 from magnetar.broker.features.scalable.record import ScalableTopicRecord, SegmentState, fault_of
 from magnetar.broker.policies.model import decode
 from magnetar.ledger.metadata.store import VALUE_BYTES_MAX
@@ -257,3 +257,90 @@ def test_a_change_of_which_something_does_not_hold_is_noticed(
     assert begun.change is not None
     broken = begun.change.model_copy(update=change)
     assert fault in fault_of(begun.model_copy(update={"change": broken}))
+
+
+def test_holds_have_ids_of_their_own_and_end_in_any_order() -> None:
+    record = new()
+    for number in (1, 2):
+        record = changes.begin_hold(TOPIC, record, "s", None, now_ms=5)
+        assert record.seeks == number
+    ended = changes.end_hold(record, 1, created_ms=record.created_ms)
+    assert ended is not None
+    assert [each.id for each in ended.holds] == [2]
+    again = changes.begin_hold(TOPIC, ended, "s", 0, now_ms=6)
+    assert [(each.id, each.segment) for each in again.holds] == [(2, None), (3, 0)]
+    assert changes.end_hold(again, 1, created_ms=record.created_ms) == again, "it has ended before"
+    assert changes.end_hold(again, 3, created_ms=record.created_ms + 1) == again, "another topic"
+    assert changes.end_hold(None, 3, created_ms=1) is None
+
+
+def test_holds_at_the_limit_are_made_and_one_more_waits_for_room() -> None:
+    record = new()
+    for number in range(changes.HOLDS_MAX):
+        record = changes.begin_hold(TOPIC, record, "s", None, now_ms=number)
+    with pytest.raises(ConflictError, match="try again"):
+        changes.begin_hold(TOPIC, record, "s", None, now_ms=changes.HOLD_MS_MAX - 1)
+    record = changes.begin_hold(TOPIC, record, "s", None, now_ms=changes.HOLD_MS_MAX)
+    assert len(record.holds) == changes.HOLDS_MAX, "the oldest made room"
+    assert record.holds[0].id == 2
+
+
+def test_holds_leave_room_for_the_commit_of_a_change_however_long_their_names_are() -> None:
+    record, long_name = new(), '"' * 1024
+
+    def hold() -> ScalableTopicRecord:
+        return changes.begin_hold(TOPIC, record, long_name, None, now_ms=5)
+
+    size_bytes = len(hold().holds[0].model_dump_json().encode())
+    for _ in range(changes.HOLDS_BYTES_MAX // (size_bytes + 1)):  # Ids have two digits in the end.
+        record = hold()
+    with pytest.raises(ConflictError, match="try again"):
+        hold()
+    assert len(record.encode()) < VALUE_BYTES_MAX - changes.RECORD_BYTES_MAX
+
+
+def test_nothing_is_held_back_in_a_topic_that_goes() -> None:
+    with pytest.raises(TopicNotFoundError):
+        changes.begin_hold(TOPIC, None, "s", None, now_ms=1)
+    gone = changes.mark_deleted(TOPIC, new())
+    with pytest.raises(TopicNotFoundError):
+        changes.begin_hold(TOPIC, gone, "s", None, now_ms=1)
+
+
+def rebucket(record: ScalableTopicRecord, segment_id: int, buckets: int) -> ScalableTopicRecord:
+    return finish(changes.begin_rebucket(TOPIC, record, segment_id, buckets, now_ms=20))
+
+
+def test_a_rebucket_replaces_a_segment_by_one_with_the_same_hashes() -> None:
+    record = rebucket(new(), 0, 4)
+    assert ranges(record) == [(1, 0, RING - 1)]
+    assert [each.entry_buckets for each in record.segments] == [1, 4]
+    assert (record.epoch, record.splits, record.merges) == (2, 0, 0)
+    segment = record.layout_of(TOPIC).segments[1]
+    assert segment.bucket_splits == [16384, 32768, 49152]
+    assert segment.bucket_ranges[0] == (0, 16383)
+    assert segment.bucket_ranges[-1] == (49152, RING - 1)
+
+
+def test_splits_divide_entry_buckets_and_merges_add_them() -> None:
+    halves = split(rebucket(new(), 0, 5), 1)
+    assert [each.entry_buckets for each in halves.active] == [2, 2]
+    merged = merge(halves, *(each.id for each in halves.active))
+    assert [each.entry_buckets for each in merged.active] == [4]
+    most = merge(rebucket(rebucket(new(2), 0, ENTRY_BUCKETS_MAX), 1, ENTRY_BUCKETS_MAX), 2, 3)
+    assert [each.entry_buckets for each in most.active] == [ENTRY_BUCKETS_MAX]
+
+
+def test_without_entry_buckets_a_merge_makes_none() -> None:
+    halves = split(new(), 0)
+    assert merge(halves, 1, 2).active[0].entry_buckets == 1
+    assert split(rebucket(new(), 0, 1 + 1), 1).active[0].entry_buckets == 1
+
+
+@pytest.mark.parametrize("buckets", [0, 1, ENTRY_BUCKETS_MAX + 1])
+def test_a_segment_does_not_get_as_many_entry_buckets_as_it_has_or_cannot_have(
+    buckets: int,
+) -> None:
+    with pytest.raises(NotAllowedError):
+        changes.begin_rebucket(TOPIC, new(), 0, buckets, now_ms=20)
+    assert rebucket(new(), 0, ENTRY_BUCKETS_MAX).active[0].entry_buckets == ENTRY_BUCKETS_MAX

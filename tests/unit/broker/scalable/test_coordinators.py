@@ -1,6 +1,7 @@
 """Coordinators of segments: who may register, who is told, and when a coordinator ends."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.cluster.ownership.protocol import Tenure
 from magnetar.broker.cluster.ownership.sole_owner import SoleOwner
+from magnetar.broker.features.scalable import coordinators
 from magnetar.broker.features.scalable.assignment import Assignment
 from magnetar.broker.features.scalable.coordinators import (
     CoordinatedTopics,
     GroupId,
     SegmentCoordinators,
 )
+from magnetar.broker.features.scalable.layout import Hold, Layout, Segment
 from magnetar.broker.features.scalable.layouts import Layouts
 from magnetar.broker.features.scalable.record_layouts import PartitionLayouts
 from magnetar.ledger.system import SystemClock
@@ -180,6 +183,114 @@ async def test_who_has_left_meanwhile_is_not_registered() -> None:
     found = await scene.coordinators.register(_STREAM, _Member("a"), is_wanted=lambda: False)
     assert found is None
     assert len(scene.coordinators) == 0
+
+
+def _parent_and_children(*holds: Hold) -> Layout:
+    """Segment 0 was split into 1 and 2."""
+    topic = str(_TOPIC)
+    parent = Segment(0, 0, 65535, topic, children=(1, 2), created_epoch=1, sealed_epoch=2)
+    children = [Segment(each, 0, 65535, topic, parents=(0,), created_epoch=2) for each in (1, 2)]
+    return Layout(2, (parent, *children), born_ms=5, holds=holds)
+
+
+class _Record:
+    """The layout of a scalable topic: as it is stored, and as it was heard of last."""
+
+    def __init__(self) -> None:
+        self.stored = self.known = _parent_and_children()
+        self.on_change: Callable[[], None] = lambda: None
+
+    def follow(self, topic: TopicName, on_change: Callable[[], None]) -> "_Record":
+        self.on_change = on_change
+        return self
+
+    async def get(self) -> Layout:
+        return self.known
+
+    async def reread(self) -> Layout:
+        if self.known != self.stored:
+            self.known = self.stored
+            self.on_change()
+        return self.known
+
+    def close(self) -> None:
+        return None
+
+
+class _HeldScene:
+    """A coordinator of a topic whose segment 0 is drained, but for seeks."""
+
+    def __init__(self) -> None:
+        self.record = _Record()
+        self.ended: list[tuple[int, int]] = []
+        self.is_drained = True
+
+        async def is_drained(segment: TopicName, subscription: str) -> bool:
+            return self.is_drained
+
+        async def end_hold(topic: TopicName, hold_id: int, created_ms: int) -> None:
+            self.ended.append((hold_id, created_ms))
+
+        self.coordinators = SegmentCoordinators(
+            Layouts([self.record], SystemClock()),
+            _Owner(),
+            SystemClock(),
+            grace_ms=60_000,
+            consumers_max=10,
+            wait_ms=1000,
+            is_drained=is_drained,
+            end_hold=end_hold,
+        )
+
+    async def register(self, member: _Member) -> list[int]:
+        found = await self.coordinators.register(_STREAM, member, is_wanted=lambda: True)
+        assert found is not None
+        return [each.id for each in found.segments]
+
+
+_HOLD = Hold(7, "s", None)
+
+
+async def test_children_are_taken_back_before_a_seek_is_told_that_they_are() -> None:
+    scene, member = _HeldScene(), _Member("a")
+    assert await scene.register(member) == [1, 2]
+    scene.record.stored = _parent_and_children(_HOLD)
+    await scene.coordinators.hold_back(_TOPIC, "s")
+    assert [[each.id for each in told.segments] for told in member.told] == [[0]]
+    scene.record.stored = _parent_and_children()
+    await scene.record.reread()
+    await until(lambda: len(member.told) == 2, "the children are given again")
+    assert [each.id for each in member.told[1].segments] == [1, 2]
+    assert scene.ended == []
+    scene.coordinators.end([_TOPIC])
+
+
+async def test_a_coordinator_that_begins_knows_of_a_seek_that_nobody_has_told_it_of() -> None:
+    scene = _HeldScene()
+    scene.record.stored = _parent_and_children(_HOLD)
+    assert await scene.register(_Member("a")) == [0]
+    scene.coordinators.end([_TOPIC])
+
+
+async def test_a_seek_of_another_subscription_holds_nothing_back() -> None:
+    scene = _HeldScene()
+    scene.record.stored = _parent_and_children(Hold(7, "other", None))
+    assert await scene.register(_Member("a")) == [1, 2]
+    scene.coordinators.end([_TOPIC])
+
+
+async def test_a_seek_that_does_not_end_is_given_up_and_leaves_the_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinators, "_HOLD_S_MAX", 0.01)
+    scene, member = _HeldScene(), _Member("a")
+    scene.record.stored = _parent_and_children(_HOLD)
+    assert await scene.register(member) == [0]
+    await until(lambda: bool(member.told), "the children are given")
+    assert [each.id for each in member.told[0].segments] in ([0], [1, 2])
+    await until(lambda: [each.id for each in member.told[-1].segments] == [1, 2], "both of them")
+    assert scene.ended == [(7, 5)]
+    scene.coordinators.end([_TOPIC])
 
 
 class _Topics:

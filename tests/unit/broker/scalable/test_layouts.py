@@ -100,6 +100,9 @@ async def test_the_first_source_that_knows_a_topic_has_the_word() -> None:
         async def get(self) -> Layout | None:
             return self.known
 
+        async def reread(self) -> Layout | None:
+            return self.known
+
         def close(self) -> None:
             self.known = None
 
@@ -115,3 +118,4 @@ async def test_the_first_source_that_knows_a_topic_has_the_word() -> None:
     assert await followed.get() == followed.known == Layout(3, ())
     record.followed.known = Layout(9, ())
     assert await followed.get() == followed.known == Layout(9, ())
+    assert await followed.reread() == Layout(9, ())

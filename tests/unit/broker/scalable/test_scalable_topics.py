@@ -1,7 +1,7 @@
 """Scalable topics on a real embedded metadata store: changes, crashes between their steps, ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from magnetar.broker.base.errors import (
 from magnetar.broker.cluster.partitions import PartitionedTopics
 from magnetar.broker.features.scalable import RecordLayouts, ScalableTopicRecord, ScalableTopics
 from magnetar.broker.features.scalable.scalable_topics import durable_subscriptions
+from magnetar.broker.policies.records import read_record
 from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_node
 from magnetar.ledger.errors import NoNodeError
 from magnetar.ledger.metadata.store import MetadataStore
@@ -87,15 +88,22 @@ class Owners:
         return True
 
     async def seek(self, segment: TopicName, subscription: str, publish_ms: int | None) -> bool:
-        self.steps.append(f"seek {segment.segment_id}")
+        self.steps.append(f"seek {segment.segment_id} {await self.holds()}")
         self._fail()
         return subscription in await durable_subscriptions(self._store, segment)
 
-    async def hold_back(
-        self, topic: TopicName, subscription: str, segment_ids: Collection[int], *, ends: bool
-    ) -> None:
+    async def hold_back(self, topic: TopicName, subscription: str) -> None:
         assert (topic, subscription) == (TOPIC, "s")
-        self.steps.append(f"{'release' if ends else 'hold back'} {list(segment_ids)}")
+        self._fail()
+        self.steps.append(f"hold back {await self.holds()}")
+
+    async def holds(self) -> list[int | None]:
+        """The segments that the topic's record holds back just now; None: all."""
+        found = await read_record(
+            self._store, ScalableTopicRecord, naming.scalable_topic_path(TOPIC)
+        )
+        assert found is not None
+        return [each.segment for each in found[0].holds]
 
     async def is_used_up(self, segment: TopicName) -> bool:
         self._fail()

@@ -8,11 +8,13 @@ import pytest
 from magnetar.broker.base.errors import InvalidPolicyError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.scalable import changes
+from magnetar.broker.features.scalable.layout import ENTRY_BUCKETS_MAX
 from magnetar.broker.features.scalable.record import ScalableTopicRecord
 from magnetar.broker.features.scalable.scaling import (
     Decision,
     Merge,
     Rates,
+    Rebucket,
     ScalePolicy,
     Split,
     TopicScaling,
@@ -21,7 +23,7 @@ from magnetar.broker.features.scalable.scaling import (
     last_change_ms,
 )
 from magnetar.broker.policies.model import AutoScale
-from tests.unit.broker.scalable.test_changes import TOPIC, merge, new, split
+from tests.unit.broker.scalable.test_changes import TOPIC, merge, new, rebucket, split
 
 POLICY = replace(
     ScalePolicy.of_broker(BrokerSettings()),
@@ -175,7 +177,41 @@ def test_more_stream_consumers_than_segments_split_the_busiest_that_has_enough_t
     loads = {0: Rates(msg_rate_in=39), 1: Rates(msg_rate_in=50)}
     assert Looks(new(2)).decide(loads, consumers=2) == Wait()
     assert Looks(new(2)).decide(loads, consumers=3) == Split(1, 0.5)
-    assert Looks(new(2)).decide({0: COLD, 1: COLD}, consumers=3) == Wait()
+    assert Looks(new(2)).decide({0: COLD, 1: COLD}, consumers=3) == Rebucket(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("consumers", "expected"),
+    [(2, Wait()), (3, Rebucket(1, 2)), (4, Rebucket(1, 2)), (5, Rebucket(1, 4))],
+)
+def test_consumers_beyond_the_segments_get_entry_buckets_in_the_busiest(
+    consumers: int, expected: Decision
+) -> None:
+    loads = {0: COLD, 1: WARM}
+    policy = replace(POLICY, consumers_split_msg_rate_in=1_000)
+    assert Looks(new(2), policy).decide(loads, consumers=consumers) == expected
+
+
+def test_entry_buckets_suffice_when_each_consumer_has_a_share() -> None:
+    record = rebucket(new(2), 0, 2)  # The segments are 2 and 1 now.
+    policy = replace(POLICY, consumers_split_msg_rate_in=1_000)
+    assert Looks(record, policy).decide({}, consumers=3) == Wait()
+    assert Looks(record, policy).decide({}, consumers=4) == Rebucket(1, 2)
+    assert Looks(new(), policy).decide({}, consumers=5_000) == Rebucket(0, ENTRY_BUCKETS_MAX)
+    full = rebucket(new(), 0, ENTRY_BUCKETS_MAX)
+    assert Looks(full, policy).decide({}, consumers=5_000) == Wait()
+
+
+def test_a_topic_that_may_have_no_more_segments_gets_entry_buckets() -> None:
+    policy = replace(POLICY, segments_max=2)
+    assert Looks(new(2), policy).decide({0: WARM, 1: COLD}, consumers=3) == Rebucket(0, 2)
+
+
+def test_entry_buckets_wait_after_a_change() -> None:
+    policy = replace(POLICY, rebucket_cooldown_s=100, segments_max=2)
+    looks = Looks(split(new(), 0), policy)  # At 30 ms, by the record alone.
+    assert isinstance(looks.decide({}, consumers=3, wall_ms=100_029), Wait)
+    assert looks.decide({}, consumers=3, wall_ms=100_030) == Rebucket(1, 2)
 
 
 def test_no_merge_takes_the_segment_of_a_consumer() -> None:

@@ -91,6 +91,13 @@ class ScalingSettings(BaseModel):
         le=86_400,
         description="Time after a split or merge of a topic before load merges in it again.",
     )
+    scalable_rebucket_cooldown_s: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="Time after any change of a topic's segments before one of them gets entry "
+        "buckets, because a subscription has more stream consumers than the topic has segments.",
+    )
     scalable_merge_window_s: float = Field(
         default=300.0,
         ge=0,

@@ -28,7 +28,7 @@ from magnetar.broker.features.log_snapshots import LogSnapshots, OpenSnapshotCur
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import EntryNotes, Feature, PublishBatch, PublishRows, TopicPort, Work
 from magnetar.cursors import Cursor
-from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.errors import LedgerError, LogTerminatedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, Send, split_payload
@@ -277,10 +277,11 @@ class Deduplication(Feature):
         self.snapshots.take_after_entries(self.snapshot_entries)
 
     def failed(self, batch: PublishBatch, error: LedgerError) -> None:
-        """Messages may turn up in the log: only its recovery tells."""
+        """Messages may turn up in the log: only its recovery tells. But a log that ends, or has
+        ended, refuses for sure and for good: reloading it would hold up what the end is for."""
         topic = self._topic
-        if topic.log.terminated is not None:
-            return  # refused for sure, and for good
+        if isinstance(error, LogTerminatedError) or topic.log.terminated is not None:
+            return
         if not topic.is_closed:
             topic.reload("a message may be stored or not, and the topic deduplicates")
 

@@ -40,7 +40,7 @@ from magnetar.broker.features.replication.names import parse_replicator
 from magnetar.broker.features.replication.source_marks import SOURCES_MAX, SourceMarks, Verdict
 from magnetar.broker.topic import EntryNotes, Feature, PublishBatch, PublishRows, TopicPort, Work
 from magnetar.cursors import Cursor
-from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.errors import LedgerError, LogTerminatedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata, Send, split_payload
@@ -383,5 +383,7 @@ class Receiving(Feature):
     def failed(self, batch: PublishBatch, error: LedgerError) -> None:
         """Copies may turn up in the log: only its recovery tells."""
         topic = self._topic
-        if _COPY.of(batch) and topic.log.terminated is None and not topic.is_closed:
+        if isinstance(error, LogTerminatedError) or topic.log.terminated is not None:
+            return  # refused for sure, and for good
+        if _COPY.of(batch) and not topic.is_closed:
             topic.reload("copies may be stored or not")

@@ -3,7 +3,9 @@
 Consumers register by name. The segments, in the order of their ranges, go to the consumers, in the
 order of their names, one after the other in turns. So the assignment follows from names and layout
 alone: a coordinator that begins anew, on this broker or another one, finds the same one. There may
-be more consumers than segments; those beyond have none until others leave.
+be more consumers than segments: those beyond share segments that have entry buckets, as many on one
+as it has buckets, and the brokers of these divide the buckets. Who is left then has none until
+others leave.
 
     register ──> attached ──(connection lost)──> detached ──(grace over)──> gone
                    │  ^                              │
@@ -15,22 +17,26 @@ still be connected to the brokers that have its segments.
 
 Order over splits and merges: a segment is given out once all its ancestors are *drained*, that is,
 sealed and wholly acknowledged on the subscription. A drained one is given to nobody. One on which
-the subscription goes back is drained no more, and its descendants are taken back. Where order is
-the clients' own matter (checkpoint consumers), all segments are given out at once.
+the subscription goes back is *held*: it is drained no more, whoever says so, and its descendants
+are taken back. When all that held it have ended, it is looked at anew. Where order is the clients'
+own matter (checkpoint consumers), all segments are given out at once.
 
 The epoch that consumers are told never falls: they drop an assignment whose epoch is below the last
 one without a word. Source: sheet of Pulsar 5, sections 1.7, 3.1 and 3.4.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from types import MappingProxyType
+from typing import Final, Generic, TypeVar
 
 from magnetar.broker.features.scalable.layout import Layout, Segment
 
 M = TypeVar("M")
 """Where a registration came from; two are the same only if they are one object."""
+Held = Mapping[int, int | None]
+"""Segments on which the subscription goes back, by the id of the hold; None: all of them."""
+_NOT_HELD: Final[Held] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ class Assignment:
 
     epoch: int
     segments: tuple[Segment, ...]
+    is_shared: bool = False
+    """Other consumers have the segment, too: it is one, and has entry buckets."""
 
 
 @dataclass(slots=True)
@@ -55,7 +63,14 @@ class SegmentAssignment(Generic[M]):
     Calls return what is to be told: members with their new assignments.
     """
 
-    def __init__(self, layout: Layout, *, grace_s: float, is_ordered: bool = True) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        grace_s: float,
+        is_ordered: bool = True,
+        held: Held = _NOT_HELD,
+    ) -> None:
         """`grace_s`: how long a detached consumer keeps its segments. `is_ordered`: whether a
         segment waits for its ancestors."""
         self._grace_s = grace_s
@@ -64,9 +79,7 @@ class SegmentAssignment(Generic[M]):
         self._epoch = layout.epoch
         self._drained: set[int] = set()
         """Ids of sealed segments that are drained."""
-        self._held: Counter[int] = Counter()
-        """Sealed segments on which the subscription goes back, by how many that move it: nothing
-        drains them meanwhile."""
+        self._held = dict(held)
         self.moves = 0
         """How often the subscription has begun to go back, or has gone back."""
         self._segments = self._assignable()
@@ -126,11 +139,15 @@ class SegmentAssignment(Generic[M]):
             del self._consumers[name]
         return self._assign() if gone else []
 
-    def change(self, layout: Layout) -> list[tuple[M, Assignment]]:
-        """The topic has another layout."""
+    def change(self, layout: Layout, held: Held = _NOT_HELD) -> list[tuple[M, Assignment]]:
+        """The topic has another layout, or the subscription has begun to go back, or has ended."""
         if layout.born_ms != self._layout.born_ms:
             self._drained.clear()  # Segments of another topic, though ids be the same.
-            self._held.clear()
+            self._held = {}
+        for hold in held.keys() ^ self._held.keys():
+            # An end as well: whoever looked before the seek, or in it, may have seen it drained.
+            self._undrain(held[hold] if hold in held else self._held[hold])
+        self._held = dict(held)
         self._layout = layout
         self._epoch = max(self._epoch, layout.epoch)
         self._segments = self._assignable()
@@ -144,34 +161,26 @@ class SegmentAssignment(Generic[M]):
     def drained(self, segment_ids: Iterable[int]) -> list[tuple[M, Assignment]]:
         """Sealed segments were found to be drained, by a look since whose beginning `moves` is as
         it was: what the subscription went back on meanwhile may have been drained before only."""
-        self._drained.update(each for each in segment_ids if not self._held[each])
+        self._drained.update(each for each in segment_ids if not self._is_held(each))
         self._segments = self._assignable()
         return self._assign()
 
-    def hold_back(self, segment_ids: Collection[int]) -> list[tuple[M, Assignment]]:
-        """The subscription goes back on sealed segments: they are not drained, whoever says so,
-        until `release`; of several that move it, until that of the last."""
-        self._held.update(segment_ids)
-        return self._undrain(segment_ids)
+    def _is_held(self, segment_id: int) -> bool:
+        return any(each in (None, segment_id) for each in self._held.values())
 
-    def release(self, segment_ids: Collection[int]) -> list[tuple[M, Assignment]]:
-        """The subscription has gone back, or has not: who looks now sees it."""
-        self._held.subtract(segment_ids)
-        self._held = +self._held  # One may have been held before this coordinator began.
-        return self._undrain(segment_ids)  # Whoever has registered meanwhile may have looked.
-
-    def _undrain(self, segment_ids: Collection[int]) -> list[tuple[M, Assignment]]:
+    def _undrain(self, segment_id: int | None) -> None:
         self.moves += 1
-        self._drained.difference_update(segment_ids)
-        self._segments = self._assignable()
-        return self._assign()
+        if segment_id is None:
+            self._drained.clear()
+        else:
+            self._drained.discard(segment_id)
 
     @property
     def undrained(self) -> Sequence[Segment]:
         """Sealed segments that are given out, and may have become drained."""
         if not self._is_ordered:
             return ()
-        return [each for each in self._segments if each.is_sealed and not self._held[each.id]]
+        return [each for each in self._segments if each.is_sealed and not self._is_held(each.id)]
 
     @property
     def attached(self) -> list[M]:
@@ -182,15 +191,35 @@ class SegmentAssignment(Generic[M]):
         """Divide the segments anew; returns what is new to those that are attached."""
         news: list[tuple[M, Assignment]] = []
         names = sorted(self._consumers)
+        sharers = self._shared(len(names) - len(self._segments))
         for at, name in enumerate(names):
             consumer = self._consumers[name]
             assignment = Assignment(self._epoch, self._segments[at :: len(names)])
+            if at in sharers:
+                assignment = Assignment(self._epoch, (sharers[at],), is_shared=True)
             if consumer.told == assignment:
                 continue
             consumer.told = assignment
             if consumer is not besides and consumer.until_s is None:
                 news.append((consumer.member, assignment))
         return news
+
+    def _shared(self, surplus: int) -> Mapping[int, Segment]:
+        """The segments that are shared while there are so many consumers more than segments, by the
+        places of those who share them: of their first consumers, and of those beyond."""
+        if surplus <= 0 or not self._is_ordered:
+            return {}
+        room = {at: each.buckets - 1 for at, each in enumerate(self._segments)}
+        shared: dict[int, Segment] = {}
+        beyond = len(self._segments)
+        while surplus > 0 and any(left > 0 for left in room.values()):
+            for at, segment in enumerate(self._segments):
+                if surplus > 0 and room[at] > 0:
+                    room[at] -= 1
+                    surplus -= 1
+                    shared[at] = shared[beyond] = segment
+                    beyond += 1
+        return shared
 
     def _assignable(self) -> tuple[Segment, ...]:
         """The segments that may be given out, in the order of their ranges."""

@@ -30,6 +30,7 @@ from magnetar.broker.features.scalable.scaling import (
     Decision,
     Merge,
     Rates,
+    Rebucket,
     ScalePolicy,
     Split,
     TopicScaling,
@@ -248,6 +249,16 @@ class AutoScaling:
                     "segments_cold", topic=str(topic), segments=[decision.one, decision.other]
                 )
                 await self._topics.merge(topic, decision.one, decision.other, epoch=record.epoch)
+            case Rebucket():
+                _log.info(
+                    "segment_gets_entry_buckets",
+                    topic=str(topic),
+                    segment=decision.segment_id,
+                    buckets=decision.buckets,
+                )
+                await self._topics.rebucket(
+                    topic, decision.segment_id, decision.buckets, epoch=record.epoch
+                )
             case Wait():
                 if decision.is_full:
                     self._full.add(topic)

@@ -15,9 +15,10 @@ class ChangeCounts:
     def __init__(self) -> None:
         self._under_way: dict[tuple[str, TopicName], int] = {}
         self.splits = 0
-        """That this broker has committed, as are merges and migrations."""
+        """That this broker has committed, as are merges, migrations and rebuckets."""
         self.merges = 0
         self.migrations = 0
+        self.rebuckets = 0
         self.pruned = 0
         """Segments that nobody needed any more, whose logs this broker had deleted."""
         self.failures = 0
@@ -29,8 +30,8 @@ class ChangeCounts:
 
     @property
     def finished(self) -> int:
-        """Splits, merges and migrations."""
-        return self.splits + self.merges + self.migrations
+        """Splits, merges, migrations and rebuckets."""
+        return self.splits + self.merges + self.migrations + self.rebuckets
 
     def note(self, part: str, topic: TopicName, begun_ms: int | None) -> None:
         """A part of the broker knows of a change that began then; None: of none any more."""
@@ -53,5 +54,7 @@ class ChangeCounts:
                 self.merges += 1
             case ChangeKind.MIGRATION:
                 self.migrations += 1
+            case ChangeKind.REBUCKET:
+                self.rebuckets += 1
         self.seconds += seconds
         self.stall_s_max = max(self.stall_s_max, stall_s)

@@ -12,7 +12,7 @@ is not valid; each function returns another valid one, or refuses. Source: sheet
 sections 2.3 and 8.3.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from magnetar.broker.base.errors import (
     ConflictError,
@@ -21,11 +21,12 @@ from magnetar.broker.base.errors import (
     TopicConflictError,
     TopicNotFoundError,
 )
-from magnetar.broker.features.scalable.layout import RING
+from magnetar.broker.features.scalable.layout import ENTRY_BUCKETS_MAX, RING
 from magnetar.broker.features.scalable.record import (
     FIRST_EPOCH,
     LEGACY_PLAIN,
     ChangeKind,
+    HoldRecord,
     LastChange,
     PendingChange,
     ScalableTopicRecord,
@@ -38,6 +39,13 @@ from magnetar.sdk.wire import TopicName
 RECORD_BYTES_MAX = 900_000
 """Of a record after a change. Below the limit of the metadata store, which must not refuse the
 commit when the parents are sealed already. Some thousands of segments."""
+HOLDS_MAX = 256
+"""Of a topic at one time."""
+HOLDS_BYTES_MAX = 64_000
+"""Of all holds of a topic; names of subscriptions may be long. A change that is under way must be
+committed all the same: this is less than what `RECORD_BYTES_MAX` leaves of a node."""
+HOLD_MS_MAX = 60_000
+"""After this time a hold makes room for another one when there are too many."""
 
 
 def new_topic(
@@ -104,7 +112,8 @@ def begin_split(
             "(scalable_segments_max of the broker)"
         )
     ranges = ((parent.hash_start, at - 1), (at, parent.hash_end))
-    return _begun(topic, record, ChangeKind.SPLIT, (segment_id,), ranges, now_ms)
+    buckets = max(1, parent.entry_buckets // 2)
+    return _begun(topic, record, ChangeKind.SPLIT, (segment_id,), ranges, now_ms, buckets=buckets)
 
 
 def begin_migration(
@@ -185,7 +194,43 @@ def begin_merge(
             f"segments {one} and {other} of {topic} do not lie side by side: they cannot be merged"
         )
     ranges = ((first.hash_start, second.hash_end),)
-    return _begun(topic, record, ChangeKind.MERGE, (first.id, second.id), ranges, now_ms)
+    buckets = min(first.entry_buckets + second.entry_buckets, ENTRY_BUCKETS_MAX)
+    if first.entry_buckets == second.entry_buckets == 1:
+        buckets = 1  # As long as nobody asks for buckets, there are none.
+    parents = first.id, second.id
+    return _begun(topic, record, ChangeKind.MERGE, parents, ranges, now_ms, buckets=buckets)
+
+
+def begin_rebucket(
+    topic: TopicName,
+    record: ScalableTopicRecord | None,
+    segment_id: int,
+    buckets: int,
+    *,
+    now_ms: int,
+) -> ScalableTopicRecord:
+    """Begin to replace a segment by one with the same hashes and so many entry buckets.
+
+    Raises:
+        TopicNotFoundError, NotThereError: there is no such topic, or no such segment.
+        ConflictError: another change is under way; a retry helps.
+        NotAllowedError: it is sealed, has so many, or cannot have so many.
+    """
+    record = _changeable(topic, record)
+    parent = _active(topic, record, segment_id)
+    if not 1 <= buckets <= ENTRY_BUCKETS_MAX:
+        raise NotAllowedError(
+            f"segment {segment_id} of {topic} cannot have {buckets} entry buckets: from 1 to "
+            f"{ENTRY_BUCKETS_MAX}"
+        )
+    if buckets == parent.entry_buckets:
+        raise NotAllowedError(
+            f"segment {segment_id} of {topic} has {buckets} entry buckets already"
+        )
+    ranges = ((parent.hash_start, parent.hash_end),)
+    return _begun(
+        topic, record, ChangeKind.REBUCKET, (segment_id,), ranges, now_ms, buckets=buckets
+    )
 
 
 def commit(
@@ -271,6 +316,53 @@ def forget_pruned(
     return record if left == record.pruned else _checked(record, {"pruned": left})
 
 
+def begin_hold(
+    topic: TopicName,
+    record: ScalableTopicRecord | None,
+    subscription: str,
+    segment_id: int | None,
+    *,
+    now_ms: int,
+) -> ScalableTopicRecord:
+    """Name a subscription that is about to go back. `segment_id`: on one segment; None: on all. The
+    hold is the last one of the record, and its id is the new number of seeks.
+
+    Raises:
+        TopicNotFoundError
+        ConflictError: too many subscriptions go back just now; a retry helps.
+    """
+    if record is None or record.is_deleted:
+        raise TopicNotFoundError(f"Scalable topic {topic} not found")
+    begun = HoldRecord(
+        id=record.seeks + 1, subscription=subscription, segment=segment_id, begun_ms=now_ms
+    )
+    holds = (*record.holds, begun)
+    if not _fit(holds):  # Of brokers that are gone, perhaps. Clocks may be wrong both ways.
+        holds = tuple(each for each in holds if abs(now_ms - each.begun_ms) < HOLD_MS_MAX)
+    if not _fit(holds):
+        raise ConflictError(
+            f"{len(holds) - 1} seeks of subscriptions of {topic} are under way, and there is room "
+            f"for {HOLDS_MAX} of {HOLDS_BYTES_MAX} bytes: try again"
+        )
+    return _checked(record, {"seeks": begun.id, "holds": holds})
+
+
+def _fit(holds: Sequence[HoldRecord]) -> bool:
+    size_bytes = sum(len(each.model_dump_json().encode()) for each in holds)
+    return len(holds) <= HOLDS_MAX and size_bytes <= HOLDS_BYTES_MAX
+
+
+def end_hold(
+    record: ScalableTopicRecord | None, hold_id: int, *, created_ms: int
+) -> ScalableTopicRecord | None:
+    """The subscription has gone back, or has not. `created_ms`: of the topic that the hold is of;
+    a later one of its name has other holds."""
+    if record is None or record.created_ms != created_ms:
+        return record
+    left = tuple(each for each in record.holds if each.id != hold_id)
+    return record if left == record.holds else _checked(record, {"holds": left})
+
+
 def mark_deleted(
     topic: TopicName, record: ScalableTopicRecord | None, *, is_deleted: bool = True
 ) -> ScalableTopicRecord:
@@ -317,6 +409,8 @@ def _begun(
     parents: tuple[int, ...],
     ranges: tuple[tuple[int, int], ...],
     now_ms: int,
+    *,
+    buckets: int = 1,
 ) -> ScalableTopicRecord:
     """
     Raises:
@@ -331,6 +425,7 @@ def _begun(
             parents=parents,
             created_epoch=record.epoch + 1,
             created_ms=now_ms,
+            entry_buckets=buckets,
         )
         for number, (start, end) in enumerate(ranges)
     )

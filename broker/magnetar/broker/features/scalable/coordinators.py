@@ -13,12 +13,17 @@ reaches it.
 
 While stream consumers have sealed segments, the owners of these are asked again and again whether
 they are drained: the children wait for that.
+
+A subscription that goes back is named in the topic's record, as a hold. A coordinator reads the
+record when this broker has become the owner, with all that was stored before, and again when it is
+asked to: so none gives out children of a segment that is moving. A hold that does not end, because
+the broker that seeks is gone, is given up after some time.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -31,7 +36,7 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.cluster.ownership.protocol import Destination, Ownership, TopicHolder
 from magnetar.broker.features.scalable.assignment import Assignment, SegmentAssignment
-from magnetar.broker.features.scalable.layout import Change, Layout, Segment, change
+from magnetar.broker.features.scalable.layout import Change, Hold, Layout, Segment, change
 from magnetar.broker.features.scalable.layouts import Layouts
 from magnetar.ledger.backoff import backoff
 from magnetar.ledger.ports import Clock
@@ -45,10 +50,18 @@ _DRAIN_LOOK_S = 0.1
 _DRAIN_LOOK_S_MAX = 2.0
 _DRAIN_LOOKS_AT_ONCE = 16
 _HOLD_S_MAX = 30.0
-"""For a seek of all segments: the broker that makes it may be gone."""
+"""For a seek, from when a coordinator hears of it: the broker that makes it may be gone."""
 
 IsDrained = Callable[[TopicName, str], Awaitable[bool]]
 """Whether a segment is drained on a subscription; raises RequestError."""
+
+
+EndHold = Callable[[TopicName, int, int], Awaitable[None]]
+"""Removes a hold of a topic that was created at a time; raises RequestError."""
+
+
+async def _nothing_to_end(_topic: TopicName, _hold_id: int, _created_ms: int) -> None:
+    return None
 
 
 async def _never_drained(_segment: TopicName, _subscription: str) -> bool:
@@ -93,18 +106,22 @@ class _Coordinator:
         *,
         grace_s: float,
         is_drained: IsDrained,
+        end_hold: EndHold,
     ) -> None:
         self._group = group
         self._layouts = layouts
         self._clock = clock
         self._grace_s = grace_s
         self._is_drained = is_drained
+        self._end_hold = end_hold
         self._layout: Layout | None = None
         self._assignment: SegmentAssignment[Member] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._draining: asyncio.Task[None] | None = None
-        self._releasing: dict[frozenset[int], deque[asyncio.TimerHandle]] = {}
-        """By the segments that are held back for a seek."""
+        self._holds: dict[int, asyncio.TimerHandle] = {}
+        """Holds of the subscription that count, by their ids; the timer gives one up."""
+        self._given_up: dict[int, asyncio.Task[None] | None] = {}
+        """Holds that count no more, though the record has them; the tasks remove them there."""
         self._preparing = asyncio.Lock()
         self._drain_looks = 0
         """In a row that have found nothing."""
@@ -125,7 +142,10 @@ class _Coordinator:
         return len(self._assignment) if self._assignment is not None else 0
 
     async def prepare(self) -> None:
-        """Know the layout, and which of its segments are drained.
+        """Know the layout, which of its segments are drained, and where the subscription goes back.
+
+        Called when this broker owns the topic: whoever moves a subscription has asked the owner of
+        before, and this one finds in the record what that one was asked.
 
         Raises:
             TopicNotFoundError: the topic is being deleted.
@@ -137,9 +157,14 @@ class _Coordinator:
         async with self._preparing:
             if self._assignment is not None or self.is_ended:
                 return
-            layout = self._followed.known or layout
+            layout = await self._followed.reread() or layout
+            if self.is_ended:
+                return
             assignment: SegmentAssignment[Member] = SegmentAssignment(
-                layout, grace_s=self._grace_s, is_ordered=self._group.kind == STREAM
+                layout,
+                grace_s=self._grace_s,
+                is_ordered=self._group.kind == STREAM,
+                held=self._held(layout),
             )
             # Before the first assignment: consumers that come back keep the children they had.
             while drained := await self._drained_of(assignment.undrained):
@@ -196,41 +221,66 @@ class _Coordinator:
         if self._draining is not None:
             self._draining.cancel()
             self._draining = None
-        for timers in self._releasing.values():
-            for timer in timers:
-                timer.cancel()
-        self._releasing.clear()
+        self._forget_holds()
 
-    def hold_back(self, segment_ids: Collection[int]) -> None:
-        """The subscription goes back on these segments: their descendants are taken back at once,
-        and given again when these are drained. After some time it counts as gone back.
+    def _forget_holds(self) -> None:
+        for timer in self._holds.values():
+            timer.cancel()
+        self._holds.clear()
+        for task in self._given_up.values():
+            if task is not None:
+                task.cancel()
+        self._given_up.clear()
+
+    async def hold_back(self) -> None:
+        """Know the holds that are in the topic's record by now: what came of the segments on which
+        the subscription goes back is taken back at once, and given again when these are drained.
 
         Raises:
-            ServiceNotReadyError: it is beginning, and may find them drained; a retry helps.
+            BrokerMetadataError
         """
-        if self._assignment is None:
-            raise ServiceNotReadyError(
-                f"the coordinator of {self._group.topic} is beginning: seek again in a moment"
-            )
-        _tell(self._assignment.hold_back(segment_ids))
-        loop, held = asyncio.get_running_loop(), frozenset(segment_ids)
-        timer = loop.call_later(_HOLD_S_MAX, self.release, held)
-        self._releasing.setdefault(held, deque()).append(timer)
+        async with self._preparing:  # One that begins may have read the record before.
+            if not self.is_ended:
+                await self._followed.reread()
+                self._look()
 
-    def release(self, segment_ids: Collection[int]) -> None:
-        """The subscription has gone back, or has not."""
-        held = frozenset(segment_ids)
-        if timers := self._releasing.get(held):
-            timers.popleft().cancel()  # The oldest: if a timer calls, it is that one.
-            if not timers:
-                del self._releasing[held]
-        if self._assignment is not None:
-            _tell(self._assignment.release(segment_ids))
-            self._drain_looks = 0
-            self._watch_draining()
+    def _held(self, layout: Layout) -> dict[int, int | None]:
+        """The holds of this subscription that count, each of which counts for some time only."""
+        there = {
+            each.id: each for each in layout.holds if each.subscription == self._group.subscription
+        }
+        for gone in self._holds.keys() - there.keys():
+            self._holds.pop(gone).cancel()
+        for gone in self._given_up.keys() - there.keys():
+            del self._given_up[gone]
+        loop = asyncio.get_running_loop()
+        for each in there.values():
+            if each.id not in self._holds and each.id not in self._given_up:
+                give_up = partial(self._give_up, each, layout.born_ms)
+                self._holds[each.id] = loop.call_later(_HOLD_S_MAX, give_up)
+        return {each: there[each].segment_id for each in self._holds}
+
+    def _give_up(self, hold: Hold, born_ms: int | None) -> None:
+        """The seek has not ended in time: it counts as ended, and leaves the record."""
+        del self._holds[hold.id]
+        self._given_up[hold.id] = None
+        _log.warning(
+            "hold_given_up", topic=str(self._group.topic), subscription=self._group.subscription
+        )
+        if born_ms is not None:
+            self._given_up[hold.id] = asyncio.get_running_loop().create_task(
+                self._remove(hold, born_ms), name=f"end-hold-{self._group.topic}"
+            )
+        self._look()
+
+    async def _remove(self, hold: Hold, born_ms: int) -> None:
+        try:
+            await self._end_hold(self._group.topic, hold.id, born_ms)
+        except RequestError as error:  # It makes room when there are too many.
+            _log.warning("hold_not_removed", topic=str(self._group.topic), error=str(error))
 
     def _look(self) -> None:
-        """The layout may have changed."""
+        """The layout may have changed, or what is held back."""
         now = self._followed.known
         if self._assignment is None or self._layout is None:
             return
@@ -239,11 +289,15 @@ class _Coordinator:
             news = self._assignment.empty()
             self.on_empty()
             _tell(news)
-        elif what is not Change.NONE and now is not None:
-            self._layout = now
-            _tell(self._assignment.change(now))
-            self._drain_looks = 0
-            self._watch_draining()
+        elif now is not None:
+            if what is Change.REPLACED:
+                self._forget_holds()  # Another topic has given their ids.
+            moves = self._assignment.moves
+            _tell(self._assignment.change(now, self._held(now)))
+            if what is not Change.NONE or moves != self._assignment.moves:
+                self._layout = now
+                self._drain_looks = 0
+                self._watch_draining()
 
     # Sealed segments
 
@@ -334,10 +388,11 @@ class SegmentCoordinators:
         consumers_max: int,
         wait_ms: int,
         is_drained: IsDrained = _never_drained,
+        end_hold: EndHold = _nothing_to_end,
     ) -> None:
         """`grace_ms`: how long a consumer whose connection is lost keeps its segments.
         `consumers_max`: of one group. `wait_ms`: for this broker to own the topic. `is_drained`:
-        asks the owner of a segment."""
+        asks the owner of a segment. `end_hold`: removes what a broker that died has held."""
         self._layouts = layouts
         self._ownership = ownership
         self._clock = clock
@@ -345,29 +400,25 @@ class SegmentCoordinators:
         self._consumers_max = consumers_max
         self._wait_s = wait_ms / 1000
         self._is_drained = is_drained
+        self._end_hold = end_hold
         self._coordinators: dict[GroupId, _Coordinator] = {}
 
     def __len__(self) -> int:
         """Groups that have a coordinator here."""
         return len(self._coordinators)
 
-    def hold_back(self, topic: TopicName, subscription: str, segment_ids: Collection[int]) -> None:
-        """A subscription goes back on sealed segments of a topic: hold their descendants back.
+    async def hold_back(self, topic: TopicName, subscription: str) -> None:
+        """Hold back what came of segments on which, by the topic's record, a subscription goes
+        back.
 
-        Without a coordinator there is nothing to do: the next one looks for itself.
+        Without a coordinator there is nothing to do: the next one reads the record itself.
 
         Raises:
-            ServiceNotReadyError: a retry helps.
+            BrokerMetadataError
         """
         coordinator = self._coordinators.get(GroupId(topic, subscription, STREAM))
         if coordinator is not None:
-            coordinator.hold_back(segment_ids)
-
-    def release(self, topic: TopicName, subscription: str, segment_ids: Collection[int]) -> None:
-        """The subscription has gone back: its segments are given out until they are drained."""
-        coordinator = self._coordinators.get(GroupId(topic, subscription, STREAM))
-        if coordinator is not None:
-            coordinator.release(segment_ids)
+            await coordinator.hold_back()
 
     def stream_consumers(self) -> dict[TopicName, int]:
         """Stream consumers that are registered here, those that may come back included, of each
@@ -394,8 +445,8 @@ class SegmentCoordinators:
         coordinator = self._coordinators.get(group) or self._open(group)
         coordinator.registering += 1
         try:
-            await coordinator.prepare()
             tenure = await self._ownership.acquire(group.topic, timeout_s=self._wait_s)
+            await coordinator.prepare()
             if coordinator.is_ended or not tenure.holds():
                 raise ServiceNotReadyError(
                     f"the coordinator of {group.topic} has ended meanwhile, or moves to another "
@@ -446,6 +497,7 @@ class SegmentCoordinators:
             self._clock,
             grace_s=self._grace_s,
             is_drained=self._is_drained,
+            end_hold=self._end_hold,
         )
         coordinator.on_empty = lambda: self._forget(group, coordinator)
         self._coordinators[group] = coordinator

@@ -14,16 +14,25 @@ with the only change there is, which is more partitions, and it needs no storage
 gives every synthetic layout epoch 0, and never announces a growth. Epochs of scalable topics begin
 with 1.
 
-Source: sheet of Pulsar 5, sections 1.3, 1.10 and 1.11.
+A segment may have *entry buckets*: parts of another ring of 65,536 hashes, that of the lower 16
+bits of a key's hash. Producers do not mix them in a batch, so several consumers can share a
+segment, each with some buckets, and every key stays with one of them. How many there are never
+changes in a segment: another number takes a new one (a *rebucket*).
+
+Source: sheet of Pulsar 5, sections 1.3, 1.10, 1.11 and 2.3.
 """
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 from magnetar.sdk.wire import TopicName
 
 RING = 1 << 16
 """Hashes on the ring: 0 to 65,535."""
+
+ENTRY_BUCKETS_MAX = 1024
+"""Of a segment."""
 
 PLAIN_EPOCH = 0
 """Epoch of a topic without partitions, whether it exists or not."""
@@ -50,10 +59,34 @@ class Segment:
     sealed_epoch: int | None = None
     """None: it is active."""
     sealed_ms: int | None = None
+    buckets: int = 1
+    """Entry buckets."""
 
     @property
     def is_sealed(self) -> bool:
         return self.sealed_epoch is not None
+
+    @property
+    def bucket_splits(self) -> list[int]:
+        """First hashes of the entry buckets but the first one, which begins with 0."""
+        return [number * RING // self.buckets for number in range(1, self.buckets)]
+
+    @property
+    def bucket_ranges(self) -> list[tuple[int, int]]:
+        """First and last hash of each entry bucket."""
+        starts = [0, *self.bucket_splits, RING]
+        return [(start, end - 1) for start, end in pairwise(starts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A subscription goes back: what came of the segments waits until it is released."""
+
+    id: int
+    """Used once in a topic."""
+    subscription: str
+    segment_id: int | None
+    """None: it goes back on all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +99,8 @@ class Layout:
     """The topic is being deleted. That may fail, and the topic stay."""
     born_ms: int | None = None
     """When a scalable topic was created; None: the layout is synthetic."""
+    holds: tuple[Hold, ...] = ()
+    """Subscriptions that go back: these change without an epoch, so clients are not told."""
 
     @property
     def is_synthetic(self) -> bool:

@@ -34,6 +34,14 @@ class FollowedSource(Protocol):
         """
         ...
 
+    async def reread(self) -> Layout | None:
+        """The layout, with the holds that were stored before this call.
+
+        Raises:
+            BrokerMetadataError: that cannot be told now.
+        """
+        ...
+
     @property
     def known(self) -> Layout | None:
         """As it was read last."""
@@ -69,6 +77,19 @@ class FollowedLayout:
         """
         for source in self._sources:
             found = await source.get()
+            if found is not None:
+                return found
+        return None
+
+    async def reread(self) -> Layout | None:
+        """The layout, with the holds that were stored before this call, whatever was heard of them;
+        None: there is no such topic.
+
+        Raises:
+            BrokerMetadataError
+        """
+        for source in self._sources:
+            found = await source.reread()
             if found is not None:
                 return found
         return None

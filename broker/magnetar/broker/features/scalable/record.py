@@ -9,6 +9,7 @@ The ring of 65,536 hashes is divided among segments. Those that are *active* tak
 - Parents and children name each other; a child covers a part of each of its parents, the children
   of a segment cover all of it.
 - An id is used once, and epochs grow: a segment is made at an epoch, and sealed at a later one.
+- Holds have ids of their own, which are used once.
 - A change that is under way names active parents, and children that cover the same hashes. The
   children have ids of their own already, and are no segments yet.
 - While a plain or partitioned topic is migrated, its logs are the parents, each with the whole
@@ -25,7 +26,14 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from magnetar.broker.features.scalable.layout import RING, Layout, Segment, synthetic_layout
+from magnetar.broker.features.scalable.layout import (
+    ENTRY_BUCKETS_MAX,
+    RING,
+    Hold,
+    Layout,
+    Segment,
+    synthetic_layout,
+)
 from magnetar.broker.policies.model import AutoScale, Record
 from magnetar.sdk.wire import TopicName
 
@@ -47,6 +55,8 @@ class ChangeKind(StrEnum):
     MERGE = "MERGE"
     MIGRATION = "MIGRATION"
     """A plain or partitioned topic becomes scalable: its logs become sealed segments."""
+    REBUCKET = "REBUCKET"
+    """A segment is replaced by one with the same hashes and another number of entry buckets."""
 
 
 LEGACY_PLAIN = -1
@@ -71,6 +81,7 @@ class SegmentRecord(BaseModel):
     sealed_ms: int | None = None
     legacy: int | None = Field(default=None, ge=LEGACY_PLAIN)
     """The partition that it was before a migration; None: it has always been a segment."""
+    entry_buckets: int = Field(default=1, ge=1, le=ENTRY_BUCKETS_MAX)
 
     @property
     def is_sealed(self) -> bool:
@@ -96,6 +107,19 @@ class PendingChange(BaseModel):
     parents: tuple[int, ...]
     children: tuple[SegmentRecord, ...]
     """The segments that it makes, in the order of their ranges."""
+    begun_ms: int = Field(ge=0)
+
+
+class HoldRecord(BaseModel):
+    """A subscription that goes back in the topic. What came of the segments on which it does is not
+    given to stream consumers meanwhile, whichever broker coordinates them."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    id: int = Field(ge=1)
+    subscription: str
+    segment: int | None = None
+    """None: all segments."""
     begun_ms: int = Field(ge=0)
 
 
@@ -133,6 +157,9 @@ class ScalableTopicRecord(Record):
     last_change: LastChange | None = None
     auto_scale: AutoScale | None = None
     """The topic's own policy of splits and merges by load."""
+    seeks: int = Field(default=0, ge=0)
+    """Holds that there were since the topic was created: the id of the last one."""
+    holds: tuple[HoldRecord, ...] = ()
 
     @model_validator(mode="after")
     def _holds(self) -> Self:
@@ -201,15 +228,22 @@ class ScalableTopicRecord(Record):
                 created_ms=each.created_ms,
                 sealed_epoch=each.sealed_epoch,
                 sealed_ms=each.sealed_ms,
+                buckets=each.entry_buckets,
             )
             for each in self.segments
         )
-        return Layout(self.epoch, segments, self.is_deleted, born_ms=self.created_ms)
+        holds = tuple(Hold(each.id, each.subscription, each.segment) for each in self.holds)
+        return Layout(self.epoch, segments, self.is_deleted, born_ms=self.created_ms, holds=holds)
 
 
 def fault_of(record: ScalableTopicRecord) -> str:
     """Return which rule a record breaks, in words; empty: none."""
-    return _fault_of_segments(record) or _fault_of_links(record) or _fault_of_change(record)
+    return (
+        _fault_of_segments(record)
+        or _fault_of_links(record)
+        or _fault_of_change(record)
+        or _fault_of_holds(record)
+    )
 
 
 def _fault_of_segments(record: ScalableTopicRecord) -> str:
@@ -274,6 +308,13 @@ def _fault_of_change(record: ScalableTopicRecord) -> str:
     both = range(start, end + 1)
     if not _tiles(active, both) or not _tiles(change.children, both):
         return "parents and children of the change under way do not cover the same hashes"
+    return ""
+
+
+def _fault_of_holds(record: ScalableTopicRecord) -> str:
+    ids = [each.id for each in record.holds]
+    if ids != sorted(set(ids)) or (ids and ids[-1] > record.seeks):
+        return f"holds {ids} are not in order, or above {record.seeks}"
     return ""
 
 

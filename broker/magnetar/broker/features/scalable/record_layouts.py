@@ -66,6 +66,11 @@ class _RecordLayout:
         self._watch_over(record)
         return self._layout(record)
 
+    async def reread(self) -> Layout | None:
+        record = await self._followed.reread()
+        self._watch_over(record)
+        return self._layout(record)
+
     @property
     def known(self) -> Layout | None:
         return self._layout(self._followed.value)
@@ -188,6 +193,10 @@ class _PartitionLayout:
 
     async def get(self) -> Layout:
         return self._layout(await self._followed.get())
+
+    async def reread(self) -> Layout:
+        """The layout by what has been heard: it has no holds, and a growth may come late."""
+        return await self.get()
 
     @property
     def known(self) -> Layout | None:

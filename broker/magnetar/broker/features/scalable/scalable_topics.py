@@ -25,9 +25,10 @@ ended. Source: sheet of Pulsar 5, sections 3.2, 3.8 and 8.3.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -104,11 +105,8 @@ class SegmentOwners(Protocol):
         """
         ...
 
-    async def hold_back(
-        self, topic: TopicName, subscription: str, segment_ids: Collection[int], *, ends: bool
-    ) -> None:
-        """Have the coordinator of a subscription give out nothing behind these sealed segments,
-        because it goes back on them. `ends`: it has gone back; what is drained is looked at anew.
+    async def hold_back(self, topic: TopicName, subscription: str) -> None:
+        """Have the coordinator of a subscription know the holds that the topic's record has now.
 
         Raises:
             RequestError: nobody knows whether it does.
@@ -175,6 +173,9 @@ class ScalableTopics:
         self.owners: SegmentOwners | None = None
         """Set once the broker can reach others."""
         self._finishing: dict[TopicName, asyncio.Task[None]] = {}
+        self._holding: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
+        """One writer of a topic's holds at a time: a client may seek in all segments at once, and
+        changes of one record by comparing versions get in each other's way."""
         self.counts = ChangeCounts()
 
     @property
@@ -386,6 +387,25 @@ class ScalableTopics:
 
         await self._begin(topic, begin)
 
+    async def rebucket(
+        self, topic: TopicName, segment_id: int, buckets: int, *, epoch: int | None = None
+    ) -> None:
+        """Replace a segment by one with so many entry buckets; returns when it takes messages.
+        `epoch`: of the layout that it was decided on; None: any.
+
+        Raises:
+            As `changes.begin_rebucket`.
+            ConflictError: the layout has another epoch by now.
+            RequestError: it has begun; brokers that follow the topic carry it on.
+        """
+        now_ms = self._clock.wall_ms()
+
+        def begin(record: ScalableTopicRecord | None) -> ScalableTopicRecord:
+            _check_epoch(topic, record, epoch)
+            return changes.begin_rebucket(topic, record, segment_id, buckets, now_ms=now_ms)
+
+        await self._begin(topic, begin)
+
     async def set_auto_scale(self, topic: TopicName, policy: AutoScale | None) -> None:
         """Have a topic split and merged by a policy of its own; None: by that of its namespace.
 
@@ -400,6 +420,40 @@ class ScalableTopics:
             return record.model_copy(update={"auto_scale": policy})
 
         await self._change(topic, change)
+
+    async def begin_hold(
+        self, topic: TopicName, subscription: str, segment_id: int | None
+    ) -> tuple[int, int]:
+        """Have stream consumers be given nothing of what came of a segment, None: of any, while a
+        subscription goes back on it. Returns the hold's id, and when the topic was created.
+
+        A coordinator that begins from here on knows of it; one that is there must be told.
+
+        Raises:
+            TopicNotFoundError, BrokerMetadataError
+            ConflictError: too many subscriptions go back just now; a retry helps.
+        """
+        now_ms = self._clock.wall_ms()
+        async with self._holding.setdefault(topic, asyncio.Lock()):
+            record = await self._change(
+                topic,
+                lambda before: changes.begin_hold(
+                    topic, before, subscription, segment_id, now_ms=now_ms
+                ),
+            )
+        assert record is not None
+        return record.seeks, record.created_ms
+
+    async def end_hold(self, topic: TopicName, hold_id: int, created_ms: int) -> None:
+        """Let go what a subscription that went back has held; again: nothing is done.
+
+        Raises:
+            BrokerMetadataError: it is held for some time still.
+        """
+        async with self._holding.setdefault(topic, asyncio.Lock()):
+            await self._change(
+                topic, lambda before: changes.end_hold(before, hold_id, created_ms=created_ms)
+            )
 
     async def migrate(self, topic: TopicName, partitions: int) -> None:
         """Make a scalable topic of one with so many partitions, 0: a plain one; returns when its

@@ -4,7 +4,9 @@ A segment is *hot* when one of its four rates is above the threshold of splits, 
 are below those of merges. Between the two lies a band in which nothing happens. The hottest segment
 is split in its middle. Of the pairs of neighbours that have both been cold for a while, the coldest
 is merged. With more stream consumers than segments, the busiest segment is split below the
-threshold, too, and nothing is merged that leaves a consumer without a segment.
+threshold, too, and nothing is merged that leaves a consumer without a segment. If it has too little
+load for that, or there may be no more segments, the busiest gets entry buckets instead, and the
+next one, until every consumer has a segment or a share of one.
 
 Why it does not swing: the threshold of merges is at most half of that of splits, so two cold
 segments make one that is not hot. Half of what was hot may be cold, but not both halves, unless the
@@ -24,6 +26,7 @@ from typing import Any
 
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.settings.scaling import MERGED_SHARE, RATES
+from magnetar.broker.features.scalable.layout import ENTRY_BUCKETS_MAX
 from magnetar.broker.features.scalable.record import ScalableTopicRecord, SegmentRecord
 from magnetar.broker.policies.model import AutoScale
 
@@ -66,6 +69,7 @@ class ScalePolicy:
     split_cooldown_s: float
     merge_cooldown_s: float
     merge_window_s: float
+    rebucket_cooldown_s: float
 
     @classmethod
     def of_broker(cls, settings: BrokerSettings) -> "ScalePolicy":
@@ -81,6 +85,7 @@ class ScalePolicy:
             split_cooldown_s=settings.scalable_split_cooldown_s,
             merge_cooldown_s=settings.scalable_merge_cooldown_s,
             merge_window_s=settings.scalable_merge_window_s,
+            rebucket_cooldown_s=settings.scalable_rebucket_cooldown_s,
         )
 
     def over(self, own: AutoScale | None) -> "ScalePolicy":
@@ -147,7 +152,15 @@ class Wait:
     """The topic should be split, and may have no more segments."""
 
 
-Decision = Split | Merge | Wait
+@dataclass(frozen=True, slots=True)
+class Rebucket:
+    """Give this segment so many entry buckets."""
+
+    segment_id: int
+    buckets: int
+
+
+Decision = Split | Merge | Rebucket | Wait
 
 
 class TopicScaling:
@@ -189,7 +202,12 @@ class TopicScaling:
         since_s = max(0.0, (wall_ms - last_change_ms(record)) / 1000)
         wanted = _wanted_split(active, loads, policy, consumers)
         if wanted is None:
-            return self._merge(record, active, loads, policy, consumers, since_s, now_s)
+            rebucket = _wanted_rebucket(active, loads, consumers)
+            if rebucket is None:
+                return self._merge(record, active, loads, policy, consumers, since_s, now_s)
+            if since_s < policy.rebucket_cooldown_s:
+                return Wait(f"the last change was {since_s:.0f} s ago: entry buckets wait")
+            return rebucket
         if len(active) >= policy.segments_max:
             merge = self._merge(record, active, loads, policy, consumers, since_s, now_s)
             full = f"segment {wanted.segment_id} is hot, and the topic has {len(active)} segments"
@@ -253,7 +271,7 @@ def _wanted_split(
     hottest = max(shares, key=lambda each: (shares[each], -each), default=None)
     if hottest is not None and shares[hottest] > 1:
         return Split(hottest, shares[hottest])
-    if consumers <= len(active):
+    if consumers <= len(active) or len(active) >= policy.segments_max:
         return None
     busiest = max(divisible, key=lambda each: (loads[each].msg_rate_in, -each), default=None)
     if busiest is None or loads[busiest].msg_rate_in < policy.consumers_split_msg_rate_in:
@@ -261,9 +279,27 @@ def _wanted_split(
     return Split(busiest, shares[busiest])
 
 
+def _wanted_rebucket(
+    active: Sequence[SegmentRecord], loads: Mapping[int, Rates], consumers: int
+) -> Rebucket | None:
+    """The busiest segment that has too few entry buckets, if there are consumers without a share:
+    it gets a power of two of them."""
+    if consumers <= sum(each.entry_buckets for each in active):
+        return None
+    each_has = -(-consumers // len(active))
+    buckets = min(1 << (each_has - 1).bit_length(), ENTRY_BUCKETS_MAX)
+    found = [each.id for each in active if each.entry_buckets < buckets]
+    if not found:
+        return None
+    none = Rates()
+    return Rebucket(
+        max(found, key=lambda each: (loads.get(each, none).msg_rate_in, -each)), buckets
+    )
+
+
 def last_change_ms(record: ScalableTopicRecord, *, parents: Sequence[int] = (1, 2)) -> int:
-    """When a topic was last split or merged, wall clock; 0: never. `parents`: of its children, 1
-    for splits, 2 for merges."""
+    """When a topic was last split, merged or rebucketed, wall clock; 0: never. `parents`: of its
+    children, 1 for splits and rebuckets, 2 for merges."""
     made = (each.created_ms for each in record.segments if len(each.parents) in parents)
     return max(made, default=0)
 

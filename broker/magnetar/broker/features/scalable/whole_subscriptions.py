@@ -6,6 +6,10 @@ is the same before and after. So a subscription that is deleted does not come ba
 
 A subscription that goes back on a sealed segment holds back what came of it: its coordinator takes
 the children from stream consumers before anything moves, and looks anew at what is drained after.
+The hold is in the topic's record first, so a coordinator that begins meanwhile, on any broker,
+finds it there. Then the one that is there is told. The end of the hold is in the record as well;
+if the broker that seeks dies, coordinators give the hold up after some time.
+
 Source: sheet of Pulsar 5, sections 4 and 8.4 (S15).
 """
 
@@ -88,7 +92,7 @@ class WholeSubscriptions:
         has_found = False
         for _ in range(_LAYOUTS_TRIED):
             record = await self._without_change(topic)
-            async with self._held_back(topic, subscription, record):
+            async with self._held_back(topic, subscription):
                 names = [each.name_in(topic) for each in record.segments]
                 seek = self._topics.reached_owners.seek
                 moved = await _all(seek(each, subscription, publish_ms) for each in names)
@@ -114,29 +118,23 @@ class WholeSubscriptions:
         if record is None or found is None or not found.is_sealed:
             yield
             return
-        async with self._held_back(topic, subscription, record, only=found.id):
+        async with self._held_back(topic, subscription, only=found.id):
             yield
 
     @asynccontextmanager
     async def _held_back(
-        self,
-        topic: TopicName,
-        subscription: str,
-        record: ScalableTopicRecord,
-        *,
-        only: int | None = None,
+        self, topic: TopicName, subscription: str, *, only: int | None = None
     ) -> AsyncIterator[None]:
-        ids = [each.id for each in record.sealed if only in (None, each.id)]
-        if not ids:
-            yield
-            return
+        """Hold back what came of a segment, None: of all, those included that a split which goes on
+        meanwhile seals."""
         owners = self._topics.reached_owners
-        await owners.hold_back(topic, subscription, ids, ends=False)
+        hold_id, created_ms = await self._topics.begin_hold(topic, subscription, only)
         try:
+            await owners.hold_back(topic, subscription)
             yield
         finally:
             try:
-                await owners.hold_back(topic, subscription, ids, ends=True)
+                await self._topics.end_hold(topic, hold_id, created_ms)
             except RequestError as error:  # It ends by itself in a while.
                 _log.warning("segments_held_back", topic=str(topic), error=str(error))
 

@@ -24,7 +24,7 @@ from magnetar.broker.topic.dispatch.keys import Key, KeyBook
 from magnetar.broker.topic.dispatch.left_behind import LeftBehind
 from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.broker.topic.dispatch.replay import ENTRIES_PER_LOAD_MAX
-from magnetar.broker.topic.dispatch.selectors import HashRanges, selector_of
+from magnetar.broker.topic.dispatch.selectors import selector_of
 from magnetar.broker.topic.run import Run
 from magnetar.ledger.position import Position
 
@@ -44,7 +44,7 @@ class KeySharedDispatcher(AccountedDispatcher):
             mode, splits_ranges=not context.settings.key_shared_consistent_hashing
         )
         self.book = KeyBook(self.selector.select, is_unordered=mode.is_unordered)
-        self.left = LeftBehind(context, self.book, hash_of=self._hash_of, wake=self.wake)
+        self.left = LeftBehind(context, self.book, hash_in=self.selector.hash_in, wake=self.wake)
 
     # Membership
 
@@ -69,12 +69,9 @@ class KeySharedDispatcher(AccountedDispatcher):
         else:
             self.wake()
 
-    def _hash_of(self, key_hash: int) -> int:
-        return self.selector.hash_of(key_hash)
-
     def conflict_of(self, ranges: Sequence[HashRange]) -> Consumer | None:
-        """A consumer that has some of these hashes already."""
-        return self.selector.conflict_of(ranges) if isinstance(self.selector, HashRanges) else None
+        """A consumer beside which nobody can be who names these hashes."""
+        return self.selector.conflict_of(ranges)
 
     # Sending
 
@@ -166,7 +163,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         has_holes = cursor.has_holes and not cursor.is_untouched(
             ledger_id, first_entry_id + start, first_entry_id + stop - 1
         )
-        hashes = self.selector.hashes_of(run.key_hashes[start:stop])
+        hashes = self.selector.hashes_in(run, start, stop)
         keys, select, is_unordered = book.keys, self.selector.select, self.mode.is_unordered
         shares: dict[Consumer, list[tuple[int, Key]]] = {}
         room = turn.room

@@ -15,7 +15,6 @@ from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.base import DispatchContext
 from magnetar.broker.topic.dispatch.keys import Key, KeyBook
 from magnetar.broker.topic.dispatch.replay import ENTRIES_PER_LOAD_MAX, LoadedEntry, ReplayReader
-from magnetar.broker.topic.sticky_key import key_hash_of
 from magnetar.ledger.position import Position
 
 
@@ -27,14 +26,14 @@ class LeftBehind:
         context: DispatchContext,
         book: KeyBook,
         *,
-        hash_of: Callable[[int], int],
+        hash_in: Callable[[bytes], int],
         wake: Callable[[], None],
     ) -> None:
-        """`hash_of`: from a key's hash to the selector's. `wake`: what waits may go now."""
+        """`hash_in`: what an entry is selected by. `wake`: what waits may go now."""
         self._context = context
         self._settings = context.settings
         self._book = book
-        self._hash_of = hash_of
+        self._hash_in = hash_in
         self._wake = wake
         self._kept: dict[Position, bytes] = {}
         self._kept_bytes = 0
@@ -173,7 +172,7 @@ class LeftBehind:
 
     def _wait_due(self, position: Position, entry: bytes) -> None:
         del self._due[position]
-        self.leave(position, self._hash_of(key_hash_of(entry)), entry)
+        self.leave(position, self._hash_in(entry), entry)
 
     # Bytes
 

@@ -7,7 +7,12 @@ before them. By setting, it gives a newcomer half of the widest range instead: s
 a number of consumers that is a power of two, and moves are those of one neighbour. STICKY gives a
 hash to the consumer that named a range with it, or to nobody.
 
-Source: protocol sheet section 11. Pure.
+STICKY by entry buckets is for the segments of scalable topics. All consumers name the same ranges,
+which are the buckets of the segment; the consumers divide them in the order of their names. What is
+selected by is the bucket of a whole entry, so its messages stay together, and a bucket that goes to
+another consumer drains as a key does.
+
+Source: protocol sheet section 11; sheet of Pulsar 5, section 3.5. Pure.
 """
 
 import heapq
@@ -20,10 +25,13 @@ from typing import NamedTuple
 
 from magnetar.broker.base.errors import ConsumerAssignError
 from magnetar.broker.topic.consumer import Consumer, HashRange, KeySharedMode
+from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.sticky_key import (
     AUTO_SPLIT_HASHES,
     STICKY_HASHES,
     auto_split_hash,
+    entry_hash_of,
+    key_hash_of,
     sticky_range_hash,
 )
 from magnetar.sdk.wire.key_hashes import murmur3_hash
@@ -36,10 +44,25 @@ class Selector(ABC):
 
     hash_of: Callable[[int], int]
     """From Murmur3 of a key to what is selected by."""
+    of_entries = False
+    """Whether it is the hash of a whole entry instead of its key's (`sticky_key.entry_hash_of`)."""
 
     def hashes_of(self, key_hashes: Sequence[int]) -> list[int]:
         """`hash_of` each."""
         return list(map(self.hash_of, key_hashes))
+
+    def hashes_in(self, run: Run, start: int, stop: int) -> list[int]:
+        """What some entries of a run are selected by."""
+        hashes = run.entry_hashes if self.of_entries else run.key_hashes
+        return self.hashes_of(hashes[start:stop])
+
+    def hash_in(self, entry: bytes) -> int:
+        """What an entry is selected by."""
+        return self.hash_of(entry_hash_of(entry) if self.of_entries else key_hash_of(entry))
+
+    def conflict_of(self, ranges: Sequence[HashRange]) -> Consumer | None:
+        """A consumer beside which nobody can be who names these ranges; None: there is none."""
+        return None
 
     @abstractmethod
     def add(self, consumer: Consumer) -> None: ...
@@ -268,8 +291,76 @@ class HashRanges(Selector):
         self._starts = [claim.start for claim in self._claims]
 
 
+class EntryBuckets(Selector):
+    """STICKY by entry buckets. A bucket stands for its hashes: it is known by its first hash and 1,
+    and 0 stands for the hashes in none, which nobody gets."""
+
+    of_entries = True
+
+    def __init__(self) -> None:
+        self.hash_of = self._bucket_of
+        self._buckets: list[HashRange] = []
+        self._starts: list[int] = []
+        self._consumers: list[Consumer] = []
+        self._owners: list[Consumer] = []
+        """Of each bucket."""
+
+    def add(self, consumer: Consumer) -> None:
+        """Let a consumer in whose ranges were checked, and are those of the others."""
+        assert self.conflict_of(consumer.hash_ranges) is None
+        if not self._consumers:
+            self._buckets = sorted(consumer.hash_ranges)
+            self._starts = [each.start for each in self._buckets]
+        self._consumers.append(consumer)
+        self._divide()
+
+    def remove(self, consumer: Consumer) -> None:
+        self._consumers = [each for each in self._consumers if each is not consumer]
+        self._divide()
+
+    def _divide(self) -> None:
+        """Number j of k consumers has the buckets from j·n/k on, below (j+1)·n/k."""
+        count, consumers = len(self._buckets), self._consumers
+        if not consumers:
+            self._owners = []
+            return
+        consumers.sort(key=lambda each: (each.name, each.consumer_id))
+        shares = [number * count // len(consumers) for number in range(len(consumers) + 1)]
+        self._owners = [
+            consumer
+            for consumer, (first, end) in zip(consumers, pairwise(shares), strict=True)
+            for _ in range(first, end)
+        ]
+
+    def _bucket_of(self, entry_hash: int) -> int:
+        at = bisect_right(self._starts, entry_hash) - 1
+        if at < 0 or entry_hash > self._buckets[at].end:
+            return 0
+        return self._starts[at] + 1
+
+    def select(self, key_hash: int) -> Consumer | None:
+        if not key_hash or not self._owners:
+            return None
+        return self._owners[bisect_right(self._starts, key_hash - 1) - 1]
+
+    def ranges_of(self, consumer: Consumer) -> list[HashRange]:
+        ranges: list[HashRange] = []
+        for bucket, owner in zip(self._buckets, self._owners, strict=False):
+            if owner is consumer:
+                _append_range(ranges, bucket)
+        return ranges
+
+    def conflict_of(self, ranges: Sequence[HashRange]) -> Consumer | None:
+        """A consumer that names other buckets."""
+        if not self._consumers or sorted(ranges) == self._buckets:
+            return None
+        return self._consumers[0]
+
+
 def selector_of(mode: KeySharedMode, *, splits_ranges: bool) -> Selector:
     """The selector of a new dispatcher. `splits_ranges`: instead of a ring; see `SplitRanges`."""
+    if mode.by_buckets:
+        return EntryBuckets()
     if mode.is_sticky:
         return HashRanges()
     return SplitRanges() if splits_ranges else HashRing()

@@ -41,6 +41,15 @@ SCALABLE = (
     ),
     Row(
         "POST",
+        f"{S}/bucketed/rebucket/0?bucketCount=4",
+        None,
+        204,
+        (f"{S}/bucketed/rebucket/0?bucketCount=1", None, 412),
+        (f"{S}/bucketed/rebucket/77?bucketCount=4", 404),
+        before=(("PUT", f"{S}/bucketed", None),),
+    ),
+    Row(
+        "POST",
         f"{S}/made/autoScalePolicy",
         {"enabled": True, "maxSegments": 4},
         204,
@@ -128,17 +137,10 @@ SCALABLE = (
     ),
     Row(
         "PUT",
-        f"{SEGMENTS}/held?subscription=s&segments=0",
+        f"{SEGMENTS}/held?subscription=s",
         None,
         204,
-        (f"{SEGMENTS}/held?subscription=s&segments=x", None, 412),
-    ),
-    Row(
-        "DELETE",
-        f"{SEGMENTS}/held?subscription=s&segments=0",
-        None,
-        204,
-        (f"{SEGMENTS}/held?subscription=s&segments=x", None, 412),
+        (f"{SEGMENTS}/held", None, 400),
     ),
     Row(
         "GET",

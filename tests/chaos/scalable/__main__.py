@@ -1,0 +1,42 @@
+"""`make chaos SCALABLE=1 KILLS=n RATE=n SEED=n`: the drill, with one JSON line as its result.
+
+usage: python -m tests.chaos.scalable [--kills N] [--rate N] [--seed N] [--dir DIR]
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.scalable.drill import RATE, Plan, run
+from tests.command_server import fork_servers_of_this_process
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200, help="kill -9 in all")
+    parser.add_argument("--rate", type=float, default=RATE, help="messages/s of all producers")
+    parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
+    parser.add_argument("--dir", type=Path, help="keep all files here (default: temporary)")
+    arguments = parser.parse_args()
+    fork_servers_of_this_process()
+    seed = random.SystemRandom().getrandbits(31) if arguments.seed is None else arguments.seed
+    plan = Plan(seed=seed, kills=arguments.kills, rate=arguments.rate)
+    again = f"make chaos SCALABLE=1 KILLS={plan.kills} RATE={plan.rate:g} SEED={seed}"
+    sys.stderr.write(f"seed {seed}; once more: {again}\n")
+    directory = arguments.dir or Path(tempfile.mkdtemp(prefix="magnetar-scalable-"))
+    result = run(plan, directory)
+    sys.stdout.write(json.dumps(result) + "\n")
+    if not result["ok"]:
+        sys.stderr.write(f"promises were broken; all files are in {directory}\n")
+        return 1
+    if arguments.dir is None:
+        shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,10 +19,10 @@ from magnetar.arrow.ordered_batches import OrderedBatches
 from magnetar.arrow.request import ReadArguments, Request, checked
 from magnetar.arrow.shared import ReadsInTurn
 from magnetar.arrow.slice_jobs import SliceJob, all_columns, batches_of
+from magnetar.arrow.topic_schemas import read_schema_of
 from magnetar.arrow.worker_process import WorkerProcess
 from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.slices import Slice, ValueSchema
-from magnetar.sdk.spark.topic_schema import value_schema_of
 from magnetar.sdk.spark.topic_states import TopicState
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -132,7 +132,7 @@ def _planned_columns(
     value_schema = ValueSchema()
     if request.decodes:
         try:
-            value_schema = value_schema_of(driver.schemas, states)
+            value_schema = read_schema_of(driver.schemas, states)
         except SchemaMismatchError as error:
             raise SchemaMismatchError(
                 "the topics do not have one schema: read each by itself, or all of them with "

@@ -46,6 +46,12 @@ METADATA_FIELDS = (
 ERROR_FIELD = pa.field(ERROR, pa.string())
 """Why a message has no value, or not all of it; else null. Only with mode PERMISSIVE."""
 
+CHANGE = "__change"
+UPSERT, DELETE = "upsert", "delete"
+CHANGE_FIELD = pa.field(CHANGE, pa.string())
+"""What a message does to the table of newest values: it sets the value of its key, or removes it.
+Only in a change feed."""
+
 METADATA_NAMES = frozenset(each.name for each in (*METADATA_FIELDS, ERROR_FIELD))
 _RESERVED = frozenset(name.lower() for name in METADATA_NAMES)
 

@@ -1,5 +1,7 @@
 """A change feed goes on where it ended, or says that changes are gone."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,11 @@ from magnetar.arrow.errors import DataLossError, OptionError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.offsets import BEFORE_FIRST
 from magnetar.sdk.spark.topic_states import LedgerState, TopicState
+from tests.processes import ROOT
 
 TOPIC = "persistent://public/default/t"
+
+PAGE: Path = ROOT / "docs" / "formats" / "change-token.md"
 
 numbers = st.integers(0, 1 << 62)
 places = st.builds(Reached, numbers, numbers, st.booleans())
@@ -56,6 +61,14 @@ def test_any_text_is_a_token_or_is_refused(text: str) -> None:
         parse_token(text)
     except OptionError:
         pass
+
+
+def test_the_sample_of_the_format_is_read() -> None:
+    sample = PAGE.read_text().partition("```json\n")[2].partition("```")[0]
+    assert parse_token(sample) == {
+        "persistent://public/default/prices-partition-0": Reached(17, 4711),
+        "persistent://public/default/prices-partition-1": Reached(21, 99, is_end=True),
+    }
 
 
 @pytest.mark.parametrize(

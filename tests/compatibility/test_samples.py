@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.arrow.change_token import Reached, parse_token
 from magnetar.arrow.iceberg.watermark import Mark, parse_watermark
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.gc.compaction_record import decode_record
@@ -93,6 +94,7 @@ CHECKPOINTS = Path(__file__).parent / "samples" / "fc4f06b1"
 ICEBERG = Path(__file__).parent / "samples" / "577cd69d"
 HELD = Path(__file__).parent / "samples" / "50b6f4da"
 BUCKETED = Path(__file__).parent / "samples" / "d8ba3c0e"
+TOKENS = Path(__file__).parent / "samples" / "f11544d8"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 BEGUN_MS = 1_767_225_600_000
 LOG = "/managed-ledgers/public/default/persistent/flights"
@@ -103,6 +105,7 @@ SAMPLED = {
     "backup.md": "backup-log.json backup-cluster.json",
     "bookie-frame.md": ON_THE_WIRE,
     "brokers.md": IN_SET,
+    "change-token.md": "change-token.json",
     "checkpoint.md": "checkpoint.bin",
     "compacted-ledger.md": "compacted-entry.bin compacted-record.json",
     "compaction.md": "compaction-record.bin",
@@ -163,6 +166,7 @@ def test_every_stored_format_has_a_sample_that_an_earlier_commit_wrote() -> None
             ICEBERG,
             HELD,
             BUCKETED,
+            TOKENS,
         )
         for path in folder.iterdir()
     }
@@ -201,6 +205,13 @@ def test_the_watermark_of_an_iceberg_table_says_how_far_its_topics_are_archived(
     assert parse_watermark((ICEBERG / "iceberg-watermark.json").read_text()) == {
         "persistent://public/default/flights": Mark(17, 4711),
         "persistent://public/default/orders-partition-0": Mark(21, 3, entries_left=120),
+    }
+
+
+def test_the_token_of_a_change_feed_says_where_it_goes_on() -> None:
+    assert parse_token((TOKENS / "change-token.json").read_text()) == {
+        "persistent://public/default/prices-partition-0": Reached(17, 4711),
+        "persistent://public/default/prices-partition-1": Reached(21, 99, is_end=True),
     }
 
 

@@ -14,6 +14,7 @@ from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
 from tests.docs_site.commands_page import commands_page
+from tests.docs_site.notebook_page import notebook_page
 from tests.docs_site.paths import (
     RENAMED,
     ROOT,
@@ -53,7 +54,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/, and rename those that would hide each other."""
-    pages = {page: (ROOT / path).read_text() for path, page in RENAMED.items()}
+    pages = {page: _content(path) for path, page in RENAMED.items()}
     for path in _outside():
         page = site_path(path, _outside())
         assert page is not None
@@ -88,6 +89,12 @@ def decisions_page() -> str:
 @cache
 def _outside() -> list[str]:
     return outside_pages()
+
+
+def _content(path: str) -> str:
+    """The page that a file of the repository is."""
+    text = (ROOT / path).read_text()
+    return notebook_page(text) if path.endswith(".ipynb") else text
 
 
 def _below(folder: str, glob: str) -> list[Path]:

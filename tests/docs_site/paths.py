@@ -35,6 +35,9 @@ RENAMED = {
     "docs/README.md": "documents.md",
     # On the site, "index" is the page of a folder.
     "docs/formats/index.md": "formats/index-records.md",
+    # Notebooks are pages with what their cells have shown.
+    "docs/examples/first_steps.ipynb": "examples/first_steps.md",
+    "docs/examples/flights.ipynb": "examples/flights.md",
 }
 UNPUBLISHED = ("docs/changes/",)
 MADE = ("docs/decisions/README.md",)

@@ -21,9 +21,11 @@ from magnetar.arrow.errors import (
     WorkerLostError,
 )
 from magnetar.arrow.reading import Scan, read, scan
+from magnetar.arrow.tables import Changes, changes, table
 
 __all__ = [
     "AccessDeniedError",
+    "Changes",
     "CorruptDataError",
     "DataLossError",
     "MagnetarArrowError",
@@ -35,6 +37,8 @@ __all__ = [
     "TopicNotFoundError",
     "UnreachableError",
     "WorkerLostError",
+    "changes",
     "read",
     "scan",
+    "table",
 ]

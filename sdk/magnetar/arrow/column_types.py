@@ -4,7 +4,8 @@ Types are those that the Spark source gives (`magnetar.sdk.spark.columns`), to t
 archive may be written by either. JSON and AVRO values are described by Avro definitions: a union
 with null may be null, int with long is long, float with double is double, and any other union is a
 struct of its members, of which one is set; in JSON it is its text. What Arrow has no type for is
-left out: null, a record within itself, and what is made of these.
+left out: null, a record within itself, and what is made of these. PROTOBUF_NATIVE, which Spark gets
+as bytes: `protobuf_columns.py`.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from magnetar.arrow import protobuf_columns
 from magnetar.arrow.errors import SchemaMismatchError
 from magnetar.sdk.spark.slices import ValueSchema
 
@@ -43,6 +45,12 @@ METADATA_FIELDS = (
 
 ERROR_FIELD = pa.field(ERROR, pa.string())
 """Why a message has no value, or not all of it; else null. Only with mode PERMISSIVE."""
+
+CHANGE = "__change"
+UPSERT, DELETE = "upsert", "delete"
+CHANGE_FIELD = pa.field(CHANGE, pa.string())
+"""What a message does to the table of newest values: it sets the value of its key, or removes it.
+Only in a change feed."""
 
 METADATA_NAMES = frozenset(each.name for each in (*METADATA_FIELDS, ERROR_FIELD))
 _RESERVED = frozenset(name.lower() for name in METADATA_NAMES)
@@ -108,6 +116,8 @@ def value_type(schema: ValueSchema) -> pa.DataType:
     Raises:
         SchemaMismatchError: a definition that cannot be read.
     """
+    if schema.kind == protobuf_columns.KIND:
+        return protobuf_columns.protobuf_type(schema.definition) or pa.binary()
     if schema.kind in ("JSON", "AVRO"):
         return type_of(schema.definition, is_json=schema.kind == "JSON") or pa.binary()
     return SCHEMA_TYPES.get(schema.kind, pa.binary())

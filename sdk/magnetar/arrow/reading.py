@@ -19,16 +19,16 @@ from magnetar.arrow.ordered_batches import OrderedBatches
 from magnetar.arrow.request import ReadArguments, Request, checked
 from magnetar.arrow.shared import ReadsInTurn
 from magnetar.arrow.slice_jobs import SliceJob, all_columns, batches_of
+from magnetar.arrow.topic_schemas import read_schema_of
 from magnetar.arrow.worker_process import WorkerProcess
 from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.slices import Slice, ValueSchema
-from magnetar.sdk.spark.topic_schema import value_schema_of
 from magnetar.sdk.spark.topic_states import TopicState
 from magnetar.sdk.wire.topic_name import TopicName
 
 _log = logging.getLogger(__name__)
 
-_HOLD_S = 3_600
+HOLD_S = 3_600
 """How long brokers take the topics for used, from when a read is planned: who reads from bookies is
 connected to no broker."""
 
@@ -87,19 +87,20 @@ class Scan:
         Raises:
             TopicNotFoundError, AccessDeniedError, SchemaMismatchError, UnreachableError
         """
-        with _driver(self._request) as driver:
-            return _planned_columns(self._request, driver, driver.topics())[1]
+        with open_driver(self._request) as driver:
+            return planned_columns(self._request, driver, driver.topics())[1]
 
     def reader(self) -> pa.RecordBatchReader:
         """Begin the read: see `read`, also for what it raises."""
-        with _driver(self._request) as driver:
-            states = driver.topics(hold_s=_HOLD_S)
-            _warn_of_missing(states)
-            value_schema, schema = _planned_columns(self._request, driver, states)
+        with open_driver(self._request) as driver:
+            states = driver.topics(hold_s=HOLD_S)
+            warn_of_missing(states)
+            value_schema, schema = planned_columns(self._request, driver, states)
             slices = driver.slices(states, driver.starts(states), driver.ends(states), value_schema)
         names = tuple(schema.names)
-        jobs = [SliceJob(each, names, self._request.rows) for each in sorted(slices, key=_order)]
-        return pa.RecordBatchReader.from_batches(schema, _batches(self._request, jobs))
+        ordered = sorted(slices, key=slice_order)
+        jobs = [SliceJob(each, names, self._request.rows) for each in ordered]
+        return pa.RecordBatchReader.from_batches(schema, batches_in_order(self._request, jobs))
 
     def table(self) -> pa.Table:
         """All of it at once: see `read`, also for what it raises."""
@@ -111,7 +112,8 @@ class Scan:
 
 
 @contextmanager
-def _driver(request: Request) -> Iterator[SourceDriver]:
+def open_driver(request: Request) -> Iterator[SourceDriver]:
+    """What plans a read."""
     driver = SourceDriver(request.source)
     try:
         with refusals_typed():
@@ -120,7 +122,7 @@ def _driver(request: Request) -> Iterator[SourceDriver]:
         driver.close()
 
 
-def _planned_columns(
+def planned_columns(
     request: Request, driver: SourceDriver, states: Mapping[str, TopicState]
 ) -> tuple[ValueSchema, pa.Schema]:
     """The schema of the values, and the columns that are wanted.
@@ -132,7 +134,7 @@ def _planned_columns(
     value_schema = ValueSchema()
     if request.decodes:
         try:
-            value_schema = value_schema_of(driver.schemas, states)
+            value_schema = read_schema_of(driver.schemas, states)
         except SchemaMismatchError as error:
             raise SchemaMismatchError(
                 "the topics do not have one schema: read each by itself, or all of them with "
@@ -149,12 +151,12 @@ def _planned_columns(
     return value_schema, pa.schema([known.field(name) for name in dict.fromkeys(request.columns)])
 
 
-def _order(wanted: Slice) -> tuple[str, int]:
+def slice_order(wanted: Slice) -> tuple[str, int]:
     """Partitions by their numbers. Slices of one topic are in order already."""
     return str(TopicName.parse(wanted.topic).partitioned), wanted.partition
 
 
-def _warn_of_missing(states: Mapping[str, TopicState]) -> None:
+def warn_of_missing(states: Mapping[str, TopicState]) -> None:
     """Tell of partitions that nobody has, and of what a read of objects alone cannot see."""
     told = [
         f"{name} does not exist: it was deleted, or was not made yet; the read goes on without it"
@@ -189,7 +191,9 @@ class _ThreadWorker:
         self._reads.close()
 
 
-def _batches(request: Request, jobs: Sequence[SliceJob]) -> Iterator[pa.RecordBatch]:
+def batches_in_order(
+    request: Request, jobs: Sequence[SliceJob]
+) -> Generator[pa.RecordBatch, None, None]:
     """Read all slices, and give their batches in order. Workers begin with the first batch."""
     order = OrderedBatches(len(jobs), bytes_max=request.queue_bytes_max)
     kind = WorkerProcess if request.uses_processes else _ThreadWorker

@@ -5,14 +5,15 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypedDict
+from typing import TypedDict, cast
 
+from magnetar.arrow.change_token import Reached, parse_token
 from magnetar.arrow.errors import OptionError
 from magnetar.arrow.slice_jobs import RowFilter
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.spark.offsets import shown_id
 from magnetar.sdk.spark.options import shown
-from magnetar.sdk.spark.slices import FAILFAST
+from magnetar.sdk.spark.slices import DROPMALFORMED, FAILFAST, PERMISSIVE
 from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.topic_name import TopicName
@@ -23,6 +24,9 @@ as `MessageId`, one for each topic, or a publish time as datetime or in millisec
 
 MEMORY_BYTES = 256 << 20
 """Of a read that does not say otherwise."""
+
+TABLE_BYTES = 1 << 30
+"""How large a table becomes at most, if the caller does not say otherwise."""
 
 MEMORY_BYTES_PER_WORKER_MIN = 32 << 20
 """Enough for what a worker has under way, and for messages of the largest size that brokers take
@@ -76,9 +80,9 @@ class Request:
         return self.memory_bytes // _QUEUE_SHARE
 
 
-class ReadArguments(TypedDict, total=False):
-    """Arguments of `read` and `scan`, beside the topic. All may be left out, but that a read needs
-    either `service_url` and `admin_url`, or `objects`."""
+class CommonArguments(TypedDict, total=False):
+    """Arguments of everything that reads topics, beside the topic. All may be left out, but that
+    servers are read by `service_url` and `admin_url`."""
 
     service_url: str
     """Brokers: `pulsar://host:port,…` or `pulsar+ssl://…`."""
@@ -87,17 +91,8 @@ class ReadArguments(TypedDict, total=False):
     metadata_url: str
     """The metadata store, as brokers have it. With it entries are read straight from the bookies;
     without it, or where no bookie answers, through brokers."""
-    objects: str
-    """Instead of these three: URL of an object store. No server is asked."""
     authentication: str
     """`token:TOKEN`, `token:file:PATH`, `basic:USER:PASSWORD` or `tls`; default: none."""
-    start: Place
-    """The first message; default `earliest`. A time means the first message that was published then
-    or later, and leaves out earlier ones behind it; without a zone it is UTC. Of a partitioned
-    topic, ids are given for each partition, by its name."""
-    end: Place
-    """The last message; default `latest`: the last one that is confirmed when the read begins. A
-    time is inclusive."""
     columns: Sequence[str] | None
     """Names of the columns that are wanted; default: all."""
     keys: Collection[str | bytes] | None
@@ -108,7 +103,7 @@ class ReadArguments(TypedDict, total=False):
     mode: str
     """What becomes of messages that cannot be read, or whose value is not of its schema:
     `FAILFAST`, the default, raises; `PERMISSIVE` gives null and a column `__error`; `DROPMALFORMED`
-    leaves them out."""
+    leaves them out, which a table of newest values does not allow."""
     workers: int
     """How many slices are read at once; default 1."""
     processes: bool
@@ -122,16 +117,41 @@ class ReadArguments(TypedDict, total=False):
     `{"failOnDataLoss": "false"}`."""
 
 
+class ReadArguments(CommonArguments, total=False):
+    """Arguments of `read` and `scan`, beside the topic."""
+
+    objects: str
+    """Instead of servers: URL of an object store. No server is asked."""
+    start: Place
+    """The first message; default `earliest`. A time means the first message that was published then
+    or later, and leaves out earlier ones behind it; without a zone it is UTC. Of a partitioned
+    topic, ids are given for each partition, by its name."""
+    end: Place
+    """The last message; default `latest`: the last one that is confirmed when the read begins. A
+    time is inclusive."""
+
+
+class TableArguments(CommonArguments, total=False):
+    """Arguments of `table`, beside the topic."""
+
+    table_bytes: int
+    """How large the table may become, in bytes; default `TABLE_BYTES`. Up to three times as much is
+    held while rows are merged, beside `memory_bytes`."""
+
+
+class ChangeArguments(CommonArguments, total=False):
+    """Arguments of `changes`, beside the topic."""
+
+    after: str | None
+    """The token of an earlier feed: only what has changed since. Default: all that is there."""
+
+
 def checked(topic: str | Sequence[str], arguments: ReadArguments) -> Request:
     """
     Raises:
         OptionError: with one line that names the argument and what is allowed.
     """
-    unknown = sorted(set(arguments) - set(ReadArguments.__annotations__))
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], ReadArguments.__annotations__, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise OptionError(unknown[0], f"there is no argument of this name{hint}")
+    _check_names(arguments, ReadArguments.__annotations__)
     _check_bounds(arguments)
     try:
         source = SourceOptions.read(_source_options(topic, arguments), is_stream=False)
@@ -152,6 +172,53 @@ def checked(topic: str | Sequence[str], arguments: ReadArguments) -> Request:
         arguments.get("processes", False),
         arguments.get("memory_bytes", MEMORY_BYTES),
     )
+
+
+def checked_table(topic: str | Sequence[str], arguments: TableArguments) -> tuple[Request, int]:
+    """The read that a table is made of, and how large the table may become.
+
+    Raises:
+        OptionError: with one line that names the argument and what is allowed.
+    """
+    _check_names(arguments, TableArguments.__annotations__)
+    table_bytes = arguments.get("table_bytes", TABLE_BYTES)
+    if table_bytes < 1:
+        raise OptionError("table_bytes", f"{table_bytes} is not above 0")
+    return _of_newest(topic, arguments), table_bytes
+
+
+def checked_changes(
+    topic: str | Sequence[str], arguments: ChangeArguments
+) -> tuple[Request, dict[str, Reached]]:
+    """The read that a change feed is made of, and how far an earlier one has come.
+
+    Raises:
+        OptionError: with one line that names the argument and what is allowed.
+    """
+    _check_names(arguments, ChangeArguments.__annotations__)
+    token = arguments.get("after")
+    return _of_newest(topic, arguments), {} if token is None else parse_token(token)
+
+
+def _of_newest(topic: str | Sequence[str], arguments: Mapping[str, object]) -> Request:
+    if arguments.get("mode") == DROPMALFORMED:
+        raise OptionError(
+            "mode",
+            f"{DROPMALFORMED} would make the value before a message that cannot be read the newest "
+            f"one: it is {FAILFAST} or {PERMISSIVE}",
+        )
+    common = {
+        name: value for name, value in arguments.items() if name in CommonArguments.__annotations__
+    }
+    return checked(topic, cast(ReadArguments, common))
+
+
+def _check_names(given: Collection[str], known: Collection[str]) -> None:
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise OptionError(unknown[0], f"there is no argument of this name{hint}")
 
 
 def _check_bounds(arguments: ReadArguments) -> None:

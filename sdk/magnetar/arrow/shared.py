@@ -2,9 +2,14 @@
 messages and rows. Decision 38 says how the two become one.
 """
 
-import pyarrow as pa
+from collections.abc import Mapping
 
-from magnetar.arrow.column_types import is_record, value_type
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from magnetar.arrow.column_types import CHANGE, DELETE, UPSERT, is_record, value_type
 from magnetar.arrow.errors import CorruptDataError, MemoryLimitError
 from magnetar.sdk.spark.arrow_rows import ArrowRows
 from magnetar.sdk.spark.entries import EntryRows
@@ -15,12 +20,20 @@ from magnetar.sdk.spark.structured_values import StructuredValues
 from magnetar.sdk.wire.errors import SdkError
 from magnetar.sdk.wire.frames import split_payload
 
-__all__ = ["ReadsInTurn", "rows_of", "slice_rows", "stored_column", "structured_values"]
+__all__ = [
+    "BoundedEntryRows",
+    "ReadsInTurn",
+    "rows_of",
+    "slice_rows",
+    "stored_column",
+    "structured_values",
+]
 
 
 def rows_of(schema: pa.Schema, wanted: Slice, values: ValueColumns) -> ArrowRows:
     """What collects rows of these columns; `values` makes those that are no metadata."""
-    return ArrowRows(
+    kind = _ChangeRows if CHANGE in schema.names else ArrowRows
+    return kind(
         schema,
         topic=wanted.topic,
         partition=wanted.partition,
@@ -45,10 +58,32 @@ def structured_values(wanted: pa.Schema, schema: ValueSchema) -> StructuredValue
 
 def slice_rows(wanted: Slice, rows: ArrowRows, reads: Reads) -> SliceReader:
     """The rows of one slice."""
-    return SliceReader(wanted, rows, reads, entries=_BoundedEntryRows)
+    return SliceReader(wanted, rows, reads, entries=BoundedEntryRows)
 
 
-class _BoundedEntryRows(EntryRows):
+class _ChangeRows(ArrowRows):
+    """Rows that say which messages are tombstones: those with the mark of a null value, and those
+    without a payload, as compaction has it. Neither is decoded."""
+
+    _is_tombstone: npt.NDArray[np.bool_]
+    """By row, of the batch that is being made."""
+
+    def take(self) -> pa.RecordBatch:
+        """Everything so far as one batch: see `ArrowRows.take`."""
+        found = np.array(self._lengths, dtype=np.int64) == 0
+        found[self._nulls] = True
+        found[list(self._unfit)] = False  # what cannot be read is no tombstone
+        self._is_tombstone = found
+        self._nulls = sorted({*self._nulls, *np.flatnonzero(found).tolist()})
+        return super().take()
+
+    def _metadata_column(self, name: str, unfit: Mapping[int, str]) -> pa.Array:
+        if name == CHANGE:
+            return pc.if_else(pa.array(self._is_tombstone), DELETE, UPSERT)
+        return super()._metadata_column(name, unfit)
+
+
+class BoundedEntryRows(EntryRows):
     """Tells messages that are too large from those that are damaged."""
 
     def add(

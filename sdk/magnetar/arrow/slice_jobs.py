@@ -1,21 +1,26 @@
 """A slice of a topic into Arrow batches: what one worker does with one share of the work."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from magnetar.arrow.column_types import (
+    CHANGE,
+    CHANGE_FIELD,
     ERROR_FIELD,
     KEY,
     METADATA_FIELDS,
     PUBLISH_TIME,
     value_fields,
 )
+from magnetar.arrow.compacted_ledger import CompactedRows
 from magnetar.arrow.errors import refusals_typed
+from magnetar.arrow.newest_rows import newest_of
 from magnetar.arrow.shared import ReadsInTurn, rows_of, slice_rows
 from magnetar.arrow.values import value_columns
+from magnetar.sdk.spark.arrow_rows import ArrowRows
 from magnetar.sdk.spark.slices import PERMISSIVE, Slice, ValueSchema
 
 
@@ -59,6 +64,13 @@ class SliceJob:
     names: tuple[str, ...]
     """Of the columns."""
     rows: RowFilter = RowFilter()
+    is_compacted: bool = False
+    """The slice is of the compacted ledger of its topic."""
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether it is for a table of newest values: of each key, a batch has its newest row."""
+        return CHANGE in self.names
 
 
 def all_columns(schema: ValueSchema, mode: str) -> pa.Schema:
@@ -80,11 +92,21 @@ def batches_of(job: SliceJob, reads: ReadsInTurn) -> Generator[pa.RecordBatch, N
     """
     wanted = job.wanted
     known = all_columns(wanted.value_schema, wanted.settings.mode)
+    if job.tells_changes:
+        known = known.append(CHANGE_FIELD)
     names = tuple(dict.fromkeys((*job.names, *job.rows.names)))
     schema = pa.schema([known.field(name) for name in names])
     rows = rows_of(schema, wanted, value_columns(names, wanted.value_schema))
     with refusals_typed():
-        for batch in slice_rows(wanted, rows, reads.of(wanted)).batches():
+        for batch in _batches(job, rows, reads):
             found = job.rows.rows(batch)
+            if job.tells_changes:
+                found = newest_of(found)
             if found.num_rows:
                 yield found.select(list(job.names))
+
+
+def _batches(job: SliceJob, rows: ArrowRows, reads: ReadsInTurn) -> Iterator[pa.RecordBatch]:
+    if job.is_compacted:
+        return CompactedRows(job.wanted, rows).batches()
+    return slice_rows(job.wanted, rows, reads.of(job.wanted)).batches()

@@ -3,7 +3,8 @@
 Primitive schemas (layouts: `magnetar.sdk.schemas.primitives`) are read as one array of numbers.
 Values of KEY_VALUE are two columns, `key` and `value`: INLINE, the payload is both, each behind its
 size (int32, big-endian; -1: none); SEPARATED, it is the value, and the key is the message's own.
-AVRO: `avro_columns.py`; JSON is parsed by Arrow (`magnetar.sdk.spark.structured_values`). Pure.
+AVRO: `avro_columns.py`; PROTOBUF_NATIVE: `protobuf_columns.py`; JSON is parsed by Arrow
+(`magnetar.sdk.spark.structured_values`). Pure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from magnetar.arrow import protobuf_columns
 from magnetar.arrow.avro_columns import AvroColumns
 from magnetar.arrow.column_types import (
     KEY_PART,
@@ -51,9 +53,11 @@ def value_columns(names: Sequence[str], schema: ValueSchema) -> ValueColumns:
 def _columns_of(wanted: pa.Schema, schema: ValueSchema) -> ValueColumns:
     """Of any schema but KEY_VALUE."""
     kind = value_type(schema)
-    if schema.kind in ("JSON", "AVRO"):
+    if schema.kind in ("JSON", "AVRO", protobuf_columns.KIND):
         if wanted.names == [VALUE] and _is_stored(wanted.field(0).type, schema, kind):
             return stored_column(pa.binary())
+        if schema.kind == protobuf_columns.KIND:
+            return protobuf_columns.ProtobufColumns(wanted, schema.definition)
         slowly = structured_values(wanted, schema)
         if schema.kind == "AVRO" and is_record(schema, kind):
             return AvroColumns(wanted, schema, slowly)

@@ -15,8 +15,9 @@ import pytest
 from pulsar.schema import AvroSchema, Double, Float, Integer, JsonSchema, Long, Record, String
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table import Table
 
-from magnetar.arrow.errors import CatalogError
+from magnetar.arrow.errors import CatalogError, DataLossError
 from magnetar.arrow.iceberg.archive_rows import archive_fields
 from magnetar.arrow.iceberg.archiving import undecoded_name
 from magnetar.sdk.spark.slices import ValueSchema
@@ -30,7 +31,7 @@ from tests.integration.arrow.archives import (
     by_pyiceberg,
     marks_of,
 )
-from tests.integration.arrow.support import keep_topics
+from tests.integration.arrow.support import Server, keep_topics
 from tests.integration.pulsar_client.support import publish_to
 from tests.processes import ROOT, magnetar_command, magnetar_environment
 from tests.standalone import Standalone
@@ -226,6 +227,80 @@ def test_an_archiver_that_was_overtaken_reads_again_what_is_left(
     done = lake.archive_here(topic, kind=OvertakenCatalog)
     assert done.rows == 0
     assert values_of(lake) == padded(10_000)
+
+
+class SlowCatalog(SqlCatalog):
+    """Behind the archiver's first look at the table, before it looks at the topics, something
+    happens."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def load_table(self, *arguments: Any) -> Table:
+        found = super().load_table(*arguments)
+        meanwhile, type(self).meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return found
+
+
+def _trim_all_but_the_last(server: Server, topic: str) -> None:
+    path = topic_path(topic).removeprefix("/admin/v2/")
+
+    def ledgers() -> list[int]:
+        stats = admin(server, "GET", f"{path}/internalStats")
+        return [each["ledgerId"] for each in stats["ledgers"]]
+
+    before = ledgers()
+    admin(server, "POST", f"{path}/trim")
+    wait_until(lambda: not set(before[:-1]) & set(ledgers()), "trimmed ledgers")
+
+
+@pytest.mark.parametrize("more", [0, 100], ids=["nothing more", "more in the ledger of the mark"])
+def test_another_archiver_that_has_gone_on_since_the_look_at_the_table_is_no_loss(
+    lake: Lake, client: pulsar.Client, topic: str, more: int
+) -> None:
+    """The watermark is older then, and its ledger was trimmed; the subscription is newer."""
+    path = topic_path(topic).removeprefix("/admin/v2/")
+    publish_to(client, topic, numbered(100))
+    lake.archive_here(topic)
+    if more:
+        publish_to(client, topic, numbered(more, 100))
+    admin(lake.server, "PUT", f"{path}/unload")
+    publish_to(client, topic, numbered(100, 100 + more))
+
+    def archive_and_trim() -> None:
+        lake.archive_here(topic)
+        admin(lake.server, "PUT", f"{path}/unload")
+        publish_to(client, topic, numbered(100, 200 + more))
+        lake.archive_here(topic)
+        _trim_all_but_the_last(lake.server, topic)
+
+    SlowCatalog.meanwhile = staticmethod(archive_and_trim)
+    lake.archive_here(topic, kind=SlowCatalog)
+    assert SlowCatalog.meanwhile is None
+    assert values_of(lake) == numbered(300 + more)
+
+
+@pytest.mark.parametrize("allows_loss", [False, True])
+def test_what_was_trimmed_before_it_was_archived_is_a_loss(
+    lake: Lake, client: pulsar.Client, topic: str, allows_loss: bool
+) -> None:
+    path = topic_path(topic).removeprefix("/admin/v2/")
+    publish_to(client, topic, numbered(100))
+    lake.archive_here(topic)
+    publish_to(client, topic, numbered(100, 100))
+    admin(lake.server, "PUT", f"{path}/unload")
+    publish_to(client, topic, numbered(100, 200))
+    subscription = f"archive-{lake.table().metadata.table_uuid}"
+    admin(lake.server, "DELETE", f"{path}/subscription/{subscription}?force=true")
+    client.subscribe(topic, "another").close()
+    _trim_all_but_the_last(lake.server, topic)
+    if not allows_loss:
+        with pytest.raises(DataLossError, match="--allow-loss"):
+            lake.archive_here(topic)
+        return
+    lake.archive_here(topic, allows_loss=True)
+    assert values_of(lake) == numbered(100) + numbered(100, 200)
 
 
 def test_partitions_are_archived_each_up_to_its_own_mark(

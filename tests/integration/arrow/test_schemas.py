@@ -6,6 +6,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from google.protobuf.type_pb2 import Field, Option, Syntax, Type
 from pulsar.schema import (
     Array,
     AvroSchema,
@@ -16,6 +17,7 @@ from pulsar.schema import (
     JsonSchema,
     Long,
     Map,
+    ProtobufNativeSchema,
     Record,
     String,
 )
@@ -143,6 +145,44 @@ def test_what_is_not_decoded_by_columns_is_what_the_official_client_decodes(
         {name: row[name] for name in ("number", "tags", "seats")}
         for row in _decoded(client, topic, AvroSchema(Stops))
     ]
+
+
+def test_protobuf_messages_are_columns_as_the_official_client_decodes_them(
+    server: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    schema = ProtobufNativeSchema(Type)
+    producer = client.create_producer(topic, schema=schema)
+    for number in range(5):
+        fields = [Field(name=f"f{at}", kind=Field.TYPE_BOOL, number=at) for at in range(number)]
+        message = Type(name=f"t{number}", fields=fields, oneofs=["a"] * number)
+        message.syntax = Syntax.SYNTAX_PROTO3 if number % 2 else Syntax.SYNTAX_EDITIONS
+        if number:
+            message.source_context.file_name = "f.proto"
+            message.options.append(Option(name="o"))
+            message.options[0].value.Pack(Field(name="packed"))
+        producer.send(message)
+    producer.close()
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=schema)
+    expected = [read_next(reader).value() for _ in range(5)]
+    reader.close()
+    names = ["name", "fields", "oneofs", "options", "source_context", "syntax"]
+    for processes in (False, True):
+        stream = read(topic, columns=names, processes=processes, **at_bookies(server))
+        found = stream.read_all().to_pylist()
+        assert [(row["name"], row["oneofs"]) for row in found] == [
+            (each.name, list(each.oneofs)) for each in expected
+        ]
+        for row, each in zip(found, expected, strict=True):
+            assert row["syntax"] == Syntax.Name(each.syntax)
+            of_fields = [(one["name"], one["kind"], one["number"]) for one in row["fields"]]
+            assert of_fields == [
+                (one.name, Field.Kind.Name(one.kind), one.number) for one in each.fields
+            ]
+            assert [(one["name"], one["value"]["value"]) for one in row["options"]] == [
+                (one.name, one.value.value) for one in each.options
+            ]
+            context = {"file_name": "f.proto"} if each.HasField("source_context") else None
+            assert row["source_context"] == context
 
 
 @pytest.mark.parametrize("encoding", KeyValueEncoding)

@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 
+from magnetar.arrow.change_token import Reached, encode_token
 from magnetar.arrow.errors import OptionError
 from magnetar.arrow.request import (
     MEMORY_BYTES,
     MEMORY_BYTES_PER_WORKER_MIN,
+    TABLE_BYTES,
     WORKERS_MAX,
     Request,
     checked,
+    checked_changes,
+    checked_table,
 )
 from magnetar.sdk.message_id import MessageId
 
@@ -138,3 +142,45 @@ def test_a_topic_that_cannot_be_read_is_named(topic: Any) -> None:
 def test_one_id_is_not_for_several_topics() -> None:
     with pytest.raises(OptionError, match="option start: with several topics"):
         _request(["a", "b"], start="1:2")
+
+
+WHERE: Any = {"service_url": "pulsar://h:1", "admin_url": "http://h:2"}
+
+
+def test_a_table_is_of_the_whole_topic() -> None:
+    request, table_bytes = checked_table("t", WHERE)
+    assert (request.source.starting.word, request.source.ending.word) == ("earliest", "latest")
+    assert table_bytes == TABLE_BYTES
+    smaller: Any = {**WHERE, "table_bytes": 1, "keys": ["a"]}
+    assert checked_table("t", smaller)[1] == 1
+
+
+def test_changes_go_on_from_a_token() -> None:
+    reached = {TOPIC: Reached(3, 4)}
+    for token, expected in ((encode_token(reached), reached), (None, {})):
+        arguments: Any = {**WHERE, "after": token}
+        assert checked_changes("t", arguments)[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"start": "1:2"}, "option start: there is no argument"),
+        ({"after": "x"}, "option after: there is no argument"),
+        ({"objects": "file:///x"}, "option objects: there is no argument"),
+        ({"table_byte": 1}, "did you mean table_bytes"),
+        ({"table_bytes": 0}, "option table_bytes: 0 is not above 0"),
+        ({"mode": "DROPMALFORMED"}, "option mode: DROPMALFORMED would make the value before"),
+        ({"workers": 0}, "option workers"),
+    ],
+)
+def test_what_a_table_does_not_take_is_said(arguments: Any, said: str) -> None:
+    given: Any = {**WHERE, **arguments}
+    with pytest.raises(OptionError, match=said):
+        checked_table("t", given)
+
+
+def test_a_feed_says_what_it_does_not_take() -> None:
+    arguments: Any = {**WHERE, "table_bytes": 1}
+    with pytest.raises(OptionError, match="option table_bytes: there is no argument"):
+        checked_changes("t", arguments)

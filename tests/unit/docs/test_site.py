@@ -1,9 +1,12 @@
 """The docs site: links between files lead to pages, and its lists are complete."""
 
+from pathlib import Path
+
 import pytest
 
 from magnetar import sdk
 from tests.docs_site.commands_page import commands, commands_page
+from tests.docs_site.notebook_page import kept_kinds, notebook_page
 from tests.docs_site.paths import (
     OUTSIDE,
     ROOT,
@@ -107,3 +110,15 @@ def test_the_navigation_names_no_page_that_is_gone() -> None:
     named = [line.strip().removeprefix("- ") for line in lines if line.strip().endswith(".md")]
     for page in set(named) - {"decisions/README.md"}:
         assert (ROOT / repository_path(page)).is_file(), page
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "examples").glob("*.ipynb")), ids=str)
+def test_a_notebook_is_a_page_with_what_its_cells_show(path: Path) -> None:
+    notebook = path.read_text()
+    assert site_path(path.relative_to(ROOT).as_posix(), OUTSIDE_HERE) == f"examples/{path.stem}.md"
+    page = notebook_page(notebook)
+    assert title_of(page)
+    assert page.count("```python\n") >= 5
+    assert page.count("data:image/png;base64,") == list(kept_kinds(notebook)).count("image/png")
+    assert "data:image/png;base64," in page
+    assert "<style" not in page

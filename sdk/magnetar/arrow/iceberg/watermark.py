@@ -133,6 +133,9 @@ def check_kept(
 ) -> None:
     """Check that nothing behind the mark is gone.
 
+    The topic was looked at later than the table. Another archiver may have gone on in between: then
+    what looks like a loss is behind a mark that the table does not have any more.
+
     Args:
         state: None: the topic is not there any more.
         stands_at: where the archive's subscription is; None: it is gone.

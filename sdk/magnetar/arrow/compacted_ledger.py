@@ -1,0 +1,145 @@
+"""The compacted ledger of a topic as rows: the newest message of each key, up to a horizon.
+
+An entry of it is an entry of the topic with its place in front (docs/formats/compacted-ledger.md).
+Brokers read it for consumers alone, under the places of the topic, so it is read from the bookies.
+The next compaction of the topic deletes it: whoever reads it then has to plan anew.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from magnetar.arrow.errors import CorruptDataError, DataLossError
+from magnetar.arrow.shared import BoundedEntryRows
+from magnetar.sdk.spark.arrow_rows import ArrowRows
+from magnetar.sdk.spark.ledger_reads import LedgerReads
+from magnetar.sdk.spark.slice_reader import CHUNK_LOOK_BACK_ENTRIES_MAX
+from magnetar.sdk.spark.slices import LedgerPart, Slice
+
+NO_LEDGER = -1
+"""Stands for the compacted ledger of a topic that has none."""
+
+_FORMAT = 1
+_HEAD = struct.Struct(">Bqq")
+_LOOK_BACK_ENTRIES = 64
+"""Entries that are fetched together on the way back to the beginning of a message in chunks."""
+
+
+def unpack(stored: bytes) -> tuple[int, int, bytes]:
+    """Ledger and entry of the topic, and what is left of that entry.
+
+    Raises:
+        CorruptDataError: it is none of a compacted ledger, or of a format that is not known here.
+    """
+    if len(stored) < _HEAD.size or stored[0] != _FORMAT:
+        raise CorruptDataError(
+            f"an entry of a compacted ledger begins with {bytes(stored[:1]).hex() or 'nothing'}, "
+            f"and this release reads format {_FORMAT}"
+        )
+    _, ledger_id, entry_id = _HEAD.unpack_from(stored)
+    return ledger_id, entry_id, stored[_HEAD.size :]
+
+
+def place_of_last(wanted: Slice) -> tuple[int, int]:
+    """The place in the topic of the last entry of a slice of its compacted ledger.
+
+    Raises:
+        DataLossError: the ledger is gone.
+        CorruptDataError, UnreachableError
+    """
+    part = wanted.parts[-1]
+    reads = _reads_of(wanted)
+    try:
+        ledger_id, entry_id, _ = unpack(reads.one(part, part.last))
+    except DataLossError as error:
+        raise _gone(wanted, part) from error
+    finally:
+        reads.close()
+    return ledger_id, entry_id
+
+
+class CompactedRows:
+    """The rows of a slice of a compacted ledger. For one thread."""
+
+    def __init__(self, wanted: Slice, rows: ArrowRows) -> None:
+        """`rows`: of this slice alone."""
+        settings = wanted.settings
+        self._slice = wanted
+        self._rows = rows
+        self._at: tuple[LedgerPart, int] | None = None
+        """The entry of the compacted ledger that is being taken apart."""
+        self._entries = BoundedEntryRows(
+            rows,
+            topic=wanted.topic,
+            fetch_before=self._before,
+            decompressed_bytes_max=settings.decompressed_bytes_max,
+            chunked_bytes_max=settings.chunked_bytes_max,
+        )
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """In order; under the places that the messages have in the topic.
+
+        Raises:
+            DataLossError: the ledger is gone.
+            CorruptDataError, MemoryLimitError, SchemaMismatchError, UnreachableError
+        """
+        reads = _reads_of(self._slice)
+        part = self._slice.parts[0]
+        try:
+            for part in self._slice.parts:
+                for first, found in reads.entries(part):
+                    for number, stored in enumerate(found, first):
+                        self._at = (part, number)
+                        self._entries.add(*unpack(stored))
+                        if self._rows.is_full:
+                            yield from self._taken()
+        except DataLossError as error:
+            raise _gone(self._slice, part) from error
+        finally:
+            reads.close()
+        if self._rows.rows:
+            yield from self._taken()
+
+    def _taken(self) -> Iterator[pa.RecordBatch]:
+        batch = self._rows.take()
+        if batch.num_rows:
+            yield batch
+
+    def _before(self, _ledger_id: int, _entry_id: int) -> Iterator[bytes]:
+        """Entries before the one that is being taken apart, nearest first: all chunks of a message
+        are in the compacted ledger, or none."""
+        assert self._at is not None
+        part, number = self._at
+        lowest = max(0, number - CHUNK_LOOK_BACK_ENTRIES_MAX)
+        reads = _reads_of(self._slice)  # the others are in the middle of an answer
+        try:
+            for behind in range(number, lowest, -_LOOK_BACK_ENTRIES):
+                first = max(lowest, behind - _LOOK_BACK_ENTRIES)
+                some = replace(part, first=first, last=behind - 1, length=-1)
+                found = [unpack(each)[2] for _, run in reads.entries(some) for each in run]
+                yield from reversed(found)
+        finally:
+            reads.close()
+
+
+def _gone(wanted: Slice, part: LedgerPart) -> DataLossError:
+    return DataLossError(
+        f"{wanted.topic}: its compacted ledger {part.ledger_id} is gone: the topic was compacted "
+        f"again, or deleted, while it was read; begin anew"
+    )
+
+
+def _reads_of(wanted: Slice) -> LedgerReads:
+    """
+    Raises:
+        OptionError: a file of the bookies' security cannot be used.
+    """
+    settings = wanted.settings
+    return LedgerReads(
+        wanted.addresses,
+        request_bytes=settings.request_bytes,
+        bookie_timeout_ms=settings.bookie_timeout_ms,
+        security=settings.bookie_security,
+    )

@@ -1,0 +1,1 @@
+"""The notebooks of docs/examples: running them, and keeping what they show."""

@@ -1,0 +1,56 @@
+"""The topics of a read have one schema, of whatever kind it is."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from magnetar.arrow.errors import SchemaMismatchError
+from magnetar.arrow.protobuf_columns import KIND
+from magnetar.arrow.topic_schemas import read_schema_of
+from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.sdk.wire.topic_name import TopicName
+
+RECORD = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "long"}]}'
+
+
+class Source:
+    """Tells the schemas of topics by their local names; counts the questions."""
+
+    def __init__(self, **told: dict[str, Any]) -> None:
+        self._told = told
+        self.questions = 0
+
+    def schemas(
+        self, topics: Iterable[TopicName], *, every: bool
+    ) -> Mapping[TopicName, Sequence[Any]]:
+        assert not every
+        self.questions += 1
+        found = {topic: self._told.get(topic.local_name) for topic in topics}
+        return {topic: [each] if each else [] for topic, each in found.items()}
+
+
+def protobuf(data: str) -> dict[str, Any]:
+    return {"type": KIND, "data": data}
+
+
+def test_protobuf_is_its_definition() -> None:
+    source = Source(a=protobuf("{}"), b=protobuf("{}"))
+    partitions = ["a-partition-0", "a-partition-1", "b"]
+    assert read_schema_of(source, partitions) == ValueSchema(KIND, "{}")
+    assert source.questions == 1
+
+
+def test_different_definitions_are_refused() -> None:
+    source = Source(a=protobuf("{}"), b=protobuf('{"other": 1}'))
+    with pytest.raises(SchemaMismatchError, match=f"different definitions of schema {KIND}"):
+        read_schema_of(source, ["a", "b"])
+
+
+def test_every_other_schema_is_as_spark_reads_it() -> None:
+    source = Source(a={"type": "JSON", "data": RECORD}, b=protobuf("{}"))
+    assert read_schema_of(source, ["a"]) == ValueSchema("JSON", RECORD)
+    assert read_schema_of(source, ["none"]) == ValueSchema()
+    assert source.questions == 2
+    with pytest.raises(SchemaMismatchError, match="must have one schema"):
+        read_schema_of(source, ["a", "b"])

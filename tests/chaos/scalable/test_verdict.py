@@ -75,6 +75,20 @@ def test_what_was_said_to_be_unacknowledged_may_come_again_and_counts_when_it_ha
     assert _judged(*records, sent=2).problems_found == 1
 
 
+def test_what_is_acknowledged_in_a_child_says_nothing_of_the_parent() -> None:
+    """The parent's broker is killed right after; the child's is not."""
+    child = _record(Kind.CONFIRMED, 5 * _S, 1, 0, segment=1)
+    records = [
+        _got(1, 0, 0),
+        _record(Kind.CONFIRMED, 1, 0, 0),
+        _got(5 * _S, 1, 0, segment=1),
+        child,
+        _got(9 * _S, 0, 0),
+    ]
+    assert judge(records, {_STREAM: 2}, [2 * _S]).problems == []
+    assert judge([*records, _got(9 * _S, 1, 0, segment=1)], {_STREAM: 2}).problems_found == 2
+
+
 def test_a_copy_in_a_child_is_counted() -> None:
     verdict = _judged(_got(1, 0, 0), _got(2, 1, 1), _got(3, 1, 0, segment=1), sent=2)
     assert (verdict.stored_again, verdict.problems) == (1, [])

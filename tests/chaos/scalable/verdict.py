@@ -55,6 +55,13 @@ class _Received:
     """First number, and segment: where they came first."""
     highest: dict[int, Place] = field(default_factory=dict)
     """The last place that was given out, by segment."""
+
+
+@dataclass(slots=True)
+class _Acknowledged:
+    """What is known of the acknowledgements of one producer and key in one segment: those in its
+    children may be stored when these are lost."""
+
     done: int = -1
     """Up to this number acknowledgements are stored."""
     confirmed: deque[tuple[int, int]] = field(default_factory=deque)
@@ -71,19 +78,22 @@ class Judge:
         self._losses_ns = losses_ns
         self._verdict = Verdict()
         self._streams: defaultdict[Stream, _Received] = defaultdict(_Received)
+        self._acks: defaultdict[tuple[Stream, int], _Acknowledged] = defaultdict(_Acknowledged)
+        """By segments, too."""
 
     def take(self, record: Record) -> None:
-        stream = self._streams[record.producer, record.key]
+        stream = record.producer, record.key
+        acks = self._acks[stream, record.segment]
         match record.kind:
             case Kind.RECEIVED:
                 self._verdict.received += 1
-                self._received(record, stream)
+                self._received(record, self._streams[stream], acks)
             case Kind.CONFIRMED:
-                if stream.open_from is None or record.number < stream.open_from:
-                    stream.confirmed.append((record.time_ns, record.number))
+                if acks.open_from is None or record.number < acks.open_from:
+                    acks.confirmed.append((record.time_ns, record.number))
             case Kind.UNCONFIRMED:
-                before = record.number if stream.open_from is None else stream.open_from
-                stream.open_from = min(before, record.number)
+                before = record.number if acks.open_from is None else acks.open_from
+                acks.open_from = min(before, record.number)
 
     def end(self, sent: Mapping[Stream, int]) -> Verdict:
         """`sent`: how many messages of each stream the broker has confirmed."""
@@ -95,11 +105,11 @@ class Judge:
                 self._verdict.problem(f"unknown: {each} has {found}, {expected} were sent")
         return self._verdict
 
-    def _received(self, record: Record, stream: _Received) -> None:
+    def _received(self, record: Record, stream: _Received, acks: _Acknowledged) -> None:
         highest = stream.highest.get(record.segment, _NOWHERE)
         stream.highest[record.segment] = max(highest, record.place)
-        if stream.open_from is not None and record.number <= stream.open_from:
-            stream.open_from = None  # It has come again.
+        if acks.open_from is not None and record.number <= acks.open_from:
+            acks.open_from = None  # It has come again.
         if record.number >= stream.next:
             if record.number > stream.next:
                 self._verdict.problem(f"order: {record}; {stream.next} is next")
@@ -112,7 +122,7 @@ class Judge:
             self._stored_again(record, stream.runs)
             return
         self._verdict.redelivered += 1
-        done = self._acknowledged(stream, record.time_ns)
+        done = self._acknowledged(acks, record.time_ns)
         if record.number <= done:
             self._verdict.problem(f"twice: {record}; acknowledged up to {done}")
 
@@ -124,15 +134,15 @@ class Judge:
         else:
             self._verdict.stored_again += 1
 
-    def _acknowledged(self, stream: _Received, now_ns: int) -> int:
+    def _acknowledged(self, acks: _Acknowledged, now_ns: int) -> int:
         """Up to which number nothing may come again."""
         until_ns = now_ns - round(ACKNOWLEDGEMENT_S_MAX * 1e9)
-        while stream.confirmed and stream.confirmed[0][0] <= until_ns:
-            at_ns, number = stream.confirmed.popleft()
+        while acks.confirmed and acks.confirmed[0][0] <= until_ns:
+            at_ns, number = acks.confirmed.popleft()
             if not self._was_lost(at_ns, now_ns):
-                stream.done = max(stream.done, number)
-        fresh = (n for at_ns, n in stream.confirmed if not self._was_lost(at_ns, now_ns))
-        return max(stream.done, *fresh, -1)
+                acks.done = max(acks.done, number)
+        fresh = (n for at_ns, n in acks.confirmed if not self._was_lost(at_ns, now_ns))
+        return max(acks.done, *fresh, -1)
 
     def _was_lost(self, at_ns: int, now_ns: int) -> bool:
         """Whether a broker was lost before an acknowledgement was stored for sure."""

@@ -280,13 +280,21 @@ def _losses(run: RunHistory) -> list[tuple[int, str]]:
     """Where what a producer has under way may be stored without its receipt: the line, and whose.
 
     A producer that is closed because its segment ends is no loss: all that is stored was answered.
+    One that goes on over another connection has lost the one before, though its broker may never
+    hear of it: it was paused, and then killed.
     """
     senders: dict[int, str] = {}
+    ways: dict[tuple[str, str], int] = {}
+    """The connection of a producer to a segment."""
     losses: list[tuple[int, str]] = [(line, _ANYBODY) for line, _, _ in run.history.of(Dropped)]
     losses += [(line, _ANYBODY) for line, _, _ in run.history.of(Closing)]
     for line, _, spoke in run.history.of(Spoke):
         if spoke.command == "SEND":
             senders[spoke.connection] = spoke.source
+            way = spoke.source, spoke.topic
+            if ways.setdefault(way, spoke.connection) != spoke.connection:
+                losses.append((line, spoke.source))
+            ways[way] = spoke.connection
         elif spoke.command == "SEND_ERROR":
             losses.append((line, spoke.target))
     for line, _, detached in run.history.of(Detached):

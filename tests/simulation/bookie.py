@@ -206,7 +206,7 @@ class SimBookie:
             return
         self.say("stops")
         self._bookie = None  # it does not run any more, and is not stopped twice
-        await process.spawn(bookie.stop(), f"stop-{self.bookie_id}")
+        await process.finish(bookie.stop(), f"stop-{self.bookie_id}")
         if self.process is process:  # else it ended otherwise, and another one may run by now
             self._end_process()
 

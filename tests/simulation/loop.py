@@ -59,6 +59,20 @@ class SimProcess:
         """Run a coroutine as a task of this process."""
         return self.loop.create_task(coroutine, name=name, context=self.context.copy())
 
+    async def finish(self, coroutine: Coroutine[object, object, None], name: str) -> None:
+        """Run a coroutine to its end, or to that of the process, whichever comes first."""
+        is_over = self.loop.create_future()
+
+        def end() -> None:
+            if not is_over.done():
+                is_over.set_result(None)
+
+        self.on_kill.append(end)
+        running = self.spawn(coroutine, name)
+        await asyncio.wait([running, is_over], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+
     def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
         self.loop.call_soon(callback, *args, context=self.context)
 

@@ -203,13 +203,13 @@ class SimBroker:
         return process
 
     async def stop(self) -> None:
-        """SIGTERM: hand everything over, then end."""
+        """SIGTERM: hand everything over, then end. It may be killed, or end otherwise, before."""
         broker, process = self.broker, self.process
         if broker is None or process is None:
             return
         self.say("stops")
         began_s = self.loop.time()
-        await process.spawn(self._stop(broker), f"stop-{self.name}")
+        await process.finish(self._stop(broker), f"stop-{self.name}")
         if self.process is process:
             self._end()
             self.record(Stopped(self.loop.time() - began_s))

@@ -175,7 +175,7 @@ class SimRecovery:
         if running is None or process is None:
             return
         began_s = self.loop.time()
-        await process.spawn(running.stop(), f"stop-{self.name}")
+        await process.finish(running.stop(), f"stop-{self.name}")
         if self.process is process:
             self._end()
             self.record(Stopped(self.loop.time() - began_s))

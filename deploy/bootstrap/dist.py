@@ -75,7 +75,10 @@ def copy_commit(target: Path) -> None:
         ["git", "archive", "--format=tar", "HEAD"], cwd=ROOT, capture_output=True, check=True
     ).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(target, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            files.extractall(target, filter="data")
+        else:  # before Python 3.11.4; the archive is git's own
+            files.extractall(target)
 
 
 def copy_working_tree(target: Path) -> None:

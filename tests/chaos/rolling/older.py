@@ -12,6 +12,7 @@ import tarfile
 from io import BytesIO
 from pathlib import Path
 
+from tests.archives import unpack
 from tests.processes import COMPONENTS, ROOT
 
 COMMIT = "0c0662fe5b7d49c16cdc82db9784153e8ab55dc8"
@@ -42,7 +43,7 @@ class Older:
                 "repository with its history: no source archive, and no shallow clone"
             ) from error
         with tarfile.open(fileobj=BytesIO(ran.stdout)) as archive:
-            archive.extractall(directory, filter="data")
+            unpack(archive, directory)
         roots = [str(directory / component) for component in COMPONENTS]
         self.prefix = ["env", f"PYTHONPATH={os.pathsep.join(roots)}"]
         self._directory = directory

@@ -5,14 +5,12 @@ usage: python -m tests.chaos [--kills N] [--seed N] [--metadata embedded|zookeep
 """
 
 import argparse
-import json
-import random
-import shutil
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.chaos.drill import Plan, run
+from tests.chaos.report import run_and_report, seed_of
 from tests.command_server import fork_servers_of_this_process
 
 
@@ -31,7 +29,7 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, help="keep all files here (default: temporary)")
     arguments = parser.parse_args()
     fork_servers_of_this_process()
-    seed = random.SystemRandom().getrandbits(31) if arguments.seed is None else arguments.seed
+    seed = seed_of(arguments.seed)
     plan = Plan(
         seed=seed,
         strikes=arguments.kills,
@@ -44,15 +42,7 @@ def main() -> int:
         f"seed {seed}; once more: make chaos KILLS={plan.strikes} SEED={seed} "
         f"ARGS='--metadata {plan.metadata}{' --disk-full' if plan.disk_full else ''}'\n"
     )
-    directory = arguments.dir or Path(tempfile.mkdtemp(prefix="magnetar-chaos-"))
-    result = run(plan, directory)
-    sys.stdout.write(json.dumps(result) + "\n")
-    if not result["ok"]:
-        sys.stderr.write(f"promises were broken; all files are in {directory}\n")
-        return 1
-    if arguments.dir is None:
-        shutil.rmtree(directory)
-    return 0
+    return run_and_report(partial(run, plan), arguments.dir, name="chaos")
 
 
 if __name__ == "__main__":

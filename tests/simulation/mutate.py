@@ -25,6 +25,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.drawing import draw
+from tests.simulation.mutations.catching import caught_by
 from tests.simulation.mutations.elsewhere import failing_elsewhere
 from tests.simulation.mutations.mutation import Mutation
 from tests.simulation.mutations.registry import MUTATIONS, mutation
@@ -39,8 +40,6 @@ _BEGIN, _END = "<!-- mutations: begin -->", "<!-- mutations: end -->"
 _HOPELESS_RUNS = 100
 """For mutations that name no invariant, since only a scripted test does what they need, and for
 those that scripted tests notice, and that no search has found a plan for."""
-_BROKEN = ("NameError", "TypeError", "AttributeError", "ImportError", "SyntaxError")
-"""Errors of a mutation that does not fit the code any more. They prove nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +69,12 @@ def search(name: str, runs_max: int, known: Catch | None = None) -> Catch:
         runs_max = min(runs_max, _HOPELESS_RUNS)
     by_error: Catch | None = None
     if known is not None and known.plan is not None:
-        again = _caught_by(found, known.plan)
+        again = caught_by(found, known.plan, execute)
         if again is not None:
             return replace(known, reasons=_reasons(again), tests=tests)
     plans = (draw(seed) for seed in range(runs_max))
     for runs, plan in enumerate(plans, start=1):
-        outcome = _caught_by(found, plan)
+        outcome = caught_by(found, plan, execute)
         if outcome is None:
             continue
         catch = Catch(name, _reasons(outcome), runs, plan, tests)
@@ -83,21 +82,6 @@ def search(name: str, runs_max: int, known: Catch | None = None) -> Catch:
             return catch
         by_error = by_error or catch  # an assertion of the program: an invariant says more
     return by_error or Catch(name, (), runs_max, None, tests)
-
-
-def _caught_by(found: Mutation, plan: Plan) -> Outcome | None:
-    """How a plan fails with the rule off; None: it does not, or with the rule on as well.
-
-    Raises:
-        AssertionError: the mutation does not fit the code any more.
-    """
-    with found.apply():
-        outcome = execute(plan)
-    if not outcome.has_failed:
-        return None
-    if not outcome.violations and outcome.error.startswith(_BROKEN):
-        raise AssertionError(f"{found.name} does not fit the code: {outcome.error}")
-    return None if execute(plan).has_failed else outcome
 
 
 def _reasons(outcome: Outcome) -> tuple[str, ...]:

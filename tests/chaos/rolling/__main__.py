@@ -5,12 +5,11 @@ usage: python -m tests.chaos.rolling [--dir DIR]
 
 import argparse
 import json
-import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
+from tests.chaos.report import run_and_report
 from tests.chaos.rolling.drill import run
 from tests.chaos.rolling.older import NoHistoryError
 
@@ -26,20 +25,17 @@ def main() -> int:
     arguments = parser.parse_args()
     # Whoever ends the drill ends all its processes.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
-    directory = arguments.dir or Path(tempfile.mkdtemp(prefix="magnetar-rolling-"))
     try:
-        result = run(directory)
+        return run_and_report(_run, arguments.dir, name="rolling")
     except NoHistoryError as error:
         sys.stderr.write(f"not run: {error}\n")
         return _NOT_RUN
+
+
+def _run(directory: Path) -> dict[str, object]:
+    result = run(directory)
     (directory / "result.json").write_text(json.dumps(result, indent=1))
-    sys.stdout.write(json.dumps(result) + "\n")
-    if not result["ok"]:
-        sys.stderr.write(f"promises were broken; all files are in {directory}\n")
-        return 1
-    if arguments.dir is None:
-        shutil.rmtree(directory)
-    return 0
+    return result
 
 
 if __name__ == "__main__":

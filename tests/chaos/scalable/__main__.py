@@ -4,13 +4,11 @@ usage: python -m tests.chaos.scalable [--kills N] [--rate N] [--seed N] [--dir D
 """
 
 import argparse
-import json
-import random
-import shutil
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
+from tests.chaos.report import run_and_report, seed_of
 from tests.chaos.scalable.drill import RATE, Plan, run
 from tests.command_server import fork_servers_of_this_process
 
@@ -23,19 +21,11 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, help="keep all files here (default: temporary)")
     arguments = parser.parse_args()
     fork_servers_of_this_process()
-    seed = random.SystemRandom().getrandbits(31) if arguments.seed is None else arguments.seed
+    seed = seed_of(arguments.seed)
     plan = Plan(seed=seed, kills=arguments.kills, rate=arguments.rate)
     again = f"make chaos SCALABLE=1 KILLS={plan.kills} RATE={plan.rate:g} SEED={seed}"
     sys.stderr.write(f"seed {seed}; once more: {again}\n")
-    directory = arguments.dir or Path(tempfile.mkdtemp(prefix="magnetar-scalable-"))
-    result = run(plan, directory)
-    sys.stdout.write(json.dumps(result) + "\n")
-    if not result["ok"]:
-        sys.stderr.write(f"promises were broken; all files are in {directory}\n")
-        return 1
-    if arguments.dir is None:
-        shutil.rmtree(directory)
-    return 0
+    return run_and_report(partial(run, plan), arguments.dir, name="scalable")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,7 @@ async def test_nothing_goes_before_startup(server: Broker) -> None:
 
 
 _WORKER = """
-import os, time
+import os
 from magnetar.sdk.taskiq import TopicBroker
 broker = TopicBroker(os.environ["SERVER"], "killed")
 
@@ -163,8 +164,7 @@ broker = TopicBroker(os.environ["SERVER"], "killed")
 def work(name: str) -> None:
     with open(os.environ["STARTED"], "a") as started:
         started.write(f"{name}\\n")
-    while os.path.exists(os.environ["HOLD"]):
-        time.sleep(0.05)
+    open(os.environ["HOLD"]).close()  # a pipe: until its other end is opened
     with open(os.environ["ENDED"], "a") as ended:
         ended.write(f"{name}\\n")
 """
@@ -175,7 +175,7 @@ async def test_a_task_of_a_worker_that_is_killed_is_carried_out_by_another(
 ) -> None:
     (tmp_path / "killed_jobs.py").write_text(_WORKER)
     paths = {name: tmp_path / name.lower() for name in ("STARTED", "ENDED", "HOLD")}
-    paths["HOLD"].touch()
+    os.mkfifo(paths["HOLD"])
     environment = {
         **magnetar_environment(),
         **{name: str(path) for name, path in paths.items()},
@@ -200,12 +200,17 @@ async def test_a_task_of_a_worker_that_is_killed_is_carried_out_by_another(
                 os.kill(pid, signal.SIGKILL)
             # Taskiq starts another worker.
             await _has(paths["STARTED"], ["job", "job"])
-            paths["HOLD"].unlink()
-            await _has(paths["ENDED"], ["job"])
+            with _opened(paths["HOLD"]):
+                await _has(paths["ENDED"], ["job"])
         finally:
-            paths["HOLD"].unlink(missing_ok=True)
-            manager.terminate()
+            with _opened(paths["HOLD"]):
+                manager.terminate()
     assert await unacknowledged(server, "killed") == 0
+
+
+def _opened(pipe: Path) -> FileIO:
+    """Both ends, so that nobody waits."""
+    return pipe.open("r+b", buffering=0)
 
 
 async def _has(path: Path, lines: list[str]) -> None:

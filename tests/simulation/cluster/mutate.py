@@ -25,6 +25,7 @@ from tests.simulation.cluster.drawing import draw, searched
 from tests.simulation.cluster.mutations.registry import MUTATIONS, mutation
 from tests.simulation.cluster.plan import ClusterPlan
 from tests.simulation.cluster.run import ClusterOutcome, execute
+from tests.simulation.mutations.catching import caught_by
 from tests.simulation.mutations.elsewhere import failing_elsewhere
 from tests.simulation.mutations.mutation import Mutation
 
@@ -34,7 +35,6 @@ _HOPELESS_RUNS = 20
 CAUGHT = Path(__file__).with_name("mutations") / "caught.json"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "simulation.md"
 _BEGIN, _END = "<!-- cluster mutations: begin -->", "<!-- cluster mutations: end -->"
-_BROKEN = ("NameError", "TypeError", "AttributeError", "ImportError", "SyntaxError")
 _BUGS = (NameError, TypeError, AttributeError)
 
 
@@ -65,12 +65,12 @@ def search(name: str, runs_max: int, known: Catch | None = None) -> Catch:
         runs_max = min(runs_max, _HOPELESS_RUNS)
     by_error: Catch | None = None
     if known is not None and known.plan is not None:
-        again = _caught_by(found, known.plan)
+        again = caught_by(found, known.plan, execute)
         if again is not None:
             return replace(known, reasons=_reasons(again), tests=tests)
     plans = (draw(searched(number)) for number in range(runs_max))
     for runs, plan in enumerate(plans, start=1):
-        outcome = _caught_by(found, plan)
+        outcome = caught_by(found, plan, execute)
         if outcome is None:
             continue
         catch = Catch(name, _reasons(outcome), runs, plan, tests)
@@ -78,21 +78,6 @@ def search(name: str, runs_max: int, known: Catch | None = None) -> Catch:
             return catch
         by_error = by_error or catch  # an assertion of the program: an invariant says more
     return by_error or Catch(name, (), runs_max, None, tests)
-
-
-def _caught_by(found: Mutation, plan: ClusterPlan) -> ClusterOutcome | None:
-    """How a plan fails with the rule off; None: it does not, or with the rule on as well.
-
-    Raises:
-        AssertionError: the mutation does not fit the code any more.
-    """
-    with found.apply():
-        outcome = execute(plan)
-    if not outcome.has_failed:
-        return None
-    if not outcome.violations and outcome.error.startswith(_BROKEN):
-        raise AssertionError(f"{found.name} does not fit the code: {outcome.error}")
-    return None if execute(plan).has_failed else outcome
 
 
 def _reasons(outcome: ClusterOutcome) -> tuple[str, ...]:

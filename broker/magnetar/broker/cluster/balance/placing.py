@@ -75,8 +75,8 @@ class Placing:
         self._loads: dict[str, BundleLoad] = {}
 
     def assigned(self, *, now_s: float) -> Mapping[BundleId, Assignment]:
-        """What was given away and is not in a report yet. What has not come to a report for as long
-        as it is remembered has not moved: it is left out."""
+        """Return the bundles that were given away within `remembered_s`, and are in no report yet.
+        One that is in none after that time has not moved."""
         self._expire(now_s)
         return self._assigned
 

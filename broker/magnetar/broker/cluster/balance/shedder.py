@@ -175,7 +175,8 @@ class Shedder:
         return loads
 
     def _least_of(self, bundle: BundleId, name: str) -> float:
-        """What a bundle counts for at least that has just been moved to broker `name`."""
+        """Return the least cost of a bundle at broker `name`: what it cost before, if it was moved
+        there just now."""
         moved = self._moved.get(bundle)
         if moved is None or moved.destination != name:
             return 0.0

@@ -16,9 +16,10 @@ A detached consumer keeps its segments, so that nobody else moves when it comes 
 still be connected to the brokers that have its segments.
 
 Order over splits and merges: a segment is given out once all its ancestors are *drained*, that is,
-sealed and wholly acknowledged on the subscription. A drained one is given to nobody. One on which
-the subscription goes back is *held*: it is drained no more, whoever says so, and its descendants
-are taken back. When all that held it have ended, it is looked at anew. Where order is the clients'
+sealed and wholly acknowledged on the subscription. A drained one is given to nobody. While a seek
+moves the subscription back on a segment, the segment is *held*: it counts as not drained, even if a
+look finds it drained, and its descendants are taken back. When its last hold ends, the segment is
+looked at anew. Where order is the clients'
 own matter (checkpoint consumers), all segments are given out at once.
 
 The epoch that consumers are told never falls: they drop an assignment whose epoch is below the last
@@ -145,7 +146,7 @@ class SegmentAssignment(Generic[M]):
             self._drained.clear()  # Segments of another topic, though ids be the same.
             self._held = {}
         for hold in held.keys() ^ self._held.keys():
-            # An end as well: whoever looked before the seek, or in it, may have seen it drained.
+            # Also when a hold ends: a look that began before may have found the segment drained.
             self._undrain(held[hold] if hold in held else self._held[hold])
         self._held = dict(held)
         self._layout = layout

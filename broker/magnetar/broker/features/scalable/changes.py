@@ -329,7 +329,7 @@ def begin_hold(
 
     Raises:
         TopicNotFoundError
-        ConflictError: too many subscriptions go back just now; a retry helps.
+        ConflictError: too many seeks are under way; a retry helps.
     """
     if record is None or record.is_deleted:
         raise TopicNotFoundError(f"Scalable topic {topic} not found")

@@ -144,8 +144,8 @@ class _Coordinator:
     async def prepare(self) -> None:
         """Know the layout, which of its segments are drained, and where the subscription goes back.
 
-        Called when this broker owns the topic: whoever moves a subscription has asked the owner of
-        before, and this one finds in the record what that one was asked.
+        Called when this broker owns the topic. A seek puts its hold into the record before it tells
+        the owner of that moment, so a later owner finds the hold there.
 
         Raises:
             TopicNotFoundError: the topic is being deleted.

@@ -431,7 +431,7 @@ class ScalableTopics:
 
         Raises:
             TopicNotFoundError, BrokerMetadataError
-            ConflictError: too many subscriptions go back just now; a retry helps.
+            ConflictError: too many seeks are under way; a retry helps.
         """
         now_ms = self._clock.wall_ms()
         async with self._holding.setdefault(topic, asyncio.Lock()):

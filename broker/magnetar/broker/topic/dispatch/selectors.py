@@ -52,12 +52,12 @@ class Selector(ABC):
         return list(map(self.hash_of, key_hashes))
 
     def hashes_in(self, run: Run, start: int, stop: int) -> list[int]:
-        """What some entries of a run are selected by."""
+        """Return the hash of each of some entries of a run."""
         hashes = run.entry_hashes if self.of_entries else run.key_hashes
         return self.hashes_of(hashes[start:stop])
 
     def hash_in(self, entry: bytes) -> int:
-        """What an entry is selected by."""
+        """Return the hash of an entry."""
         return self.hash_of(entry_hash_of(entry) if self.of_entries else key_hash_of(entry))
 
     def conflict_of(self, ranges: Sequence[HashRange]) -> Consumer | None:

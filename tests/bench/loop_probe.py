@@ -100,7 +100,8 @@ class Probe:
         loop.call_later(_INTERVAL_S, self._strike, loop)
 
     def take(self) -> Lateness:
-        """What was seen since the last call."""
+        """What was seen since the last call, the turn before this one included."""
+        self._see()
         strokes = list(zip(self._struck_s, self._late_s, strict=True))
         every = _moments(self._late_s)
         own = _moments(self._own_late_s)
@@ -108,9 +109,6 @@ class Probe:
         outside = _moments(
             late_s for struck_s, late_s in strokes if not self._is_near_pass(struck_s, late_s)
         )
-        if not every:
-            self._begin()
-            return Lateness({}, [], [])
         seen: dict[str, float] = {
             "p50": _at(every, 0.5),
             "p99": _at(every, 0.99),
@@ -151,6 +149,10 @@ class Probe:
         self._cpu_s, self._queued_s = time.thread_time(), self._queued()
 
     def _strike(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._see()
+        loop.call_later(_INTERVAL_S, self._strike, loop)
+
+    def _see(self) -> None:
         now_s = time.monotonic()
         late_s = max(0.0, now_s - self._due_s)
         cpu_s = time.thread_time()
@@ -169,7 +171,6 @@ class Probe:
             self._passes = passes
             self._pass_s.append(now_s)
         self._due_s = now_s + _INTERVAL_S
-        loop.call_later(_INTERVAL_S, self._strike, loop)
 
     def _queued(self) -> float:
         """Seconds for which the thread has waited for a processor."""

@@ -9,6 +9,7 @@ versions: of two at the same time the later one is made on top of the earlier on
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -50,6 +51,13 @@ _NAME = re.compile(r"[-=:.\w]+", re.ASCII)
 Changed = Callable[[str, TopicName | None], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    levels: tuple[Policies, NamespaceRecord, Policies | None]
+    """What was merged: of the broker, of the namespace, of the topic."""
+    policies: Policies
+
+
 class PolicyRegistry:
     """What is in force, and how it is changed."""
 
@@ -65,8 +73,8 @@ class PolicyRegistry:
         self._listed: dict[tuple[str, str], Followed[frozenset[str]]] = {}
         """By namespace and domain: the topics with policies of their own, quoted."""
         self._topics: dict[TopicName, Followed[Policies]] = {}
-        self._effective: dict[str, Policies] = {}
-        """By namespace, for the topics that have nothing of their own."""
+        self._merged: dict[str | TopicName, _Merged] = {}
+        """By topic with policies of its own; by namespace for the topics without."""
         self._removing_permissions = asyncio.Lock()
         self._callbacks: list[Changed] = []
         self._at_once = asyncio.Semaphore(_READS_AT_ONCE)
@@ -184,15 +192,13 @@ class PolicyRegistry:
         followed = self._namespaces.pop(namespace, None)
         if followed is not None:
             followed.close()
-        self._effective.pop(namespace, None)
+        self._merged.pop(namespace, None)
 
     def _namespace_changed(self, namespace: str) -> None:
-        self._effective.pop(namespace, None)
         self._tell(namespace, None)
 
     def _defaults_changed(self) -> None:
         self.defaults = policies_of_broker(self.dynamic.current)
-        self._effective.clear()
         for namespace in list(self._namespaces):
             self._tell(namespace, None)
 
@@ -223,13 +229,8 @@ class PolicyRegistry:
         record = followed.value if followed is not None else None
         own = self._topics.get(topic.partitioned)
         if own is not None and own.value:
-            return effective(self.defaults, record, own.value)
-        found = self._effective.get(namespace)
-        if found is None:
-            found = effective(self.defaults, record)
-            if record is not None:
-                self._effective[namespace] = found
-        return found
+            return self._merge(topic.partitioned, record, own.value)
+        return self._merge(namespace, record)
 
     async def of_namespace(self, namespace: str) -> Policies:
         """What counts for topics of a namespace that have nothing of their own.
@@ -237,7 +238,19 @@ class PolicyRegistry:
         Raises:
             NamespaceNotFoundError, BrokerMetadataError
         """
-        return effective(self.defaults, await self.check_namespace(namespace))
+        return self._merge(namespace, await self.check_namespace(namespace))
+
+    def _merge(
+        self, key: str | TopicName, record: NamespaceRecord | None, own: Policies | None = None
+    ) -> Policies:
+        """Merge once for as long as no level changes: it takes 0.1 ms, and crowds ask at once."""
+        if record is None:
+            return effective(self.defaults, None, own)
+        levels = (self.defaults, record, own)
+        found = self._merged.get(key)
+        if found is None or any(a is not b for a, b in zip(found.levels, levels, strict=True)):
+            found = self._merged[key] = _Merged(levels, effective(*levels))
+        return found.policies
 
     async def own(self, topic: TopicName) -> Policies:
         """What a topic has of its own, as it is in the store.
@@ -375,6 +388,7 @@ class PolicyRegistry:
         path = topic_policies_path(base)
         await change_record(self._store, TopicPolicyRecord, path, lambda _: None)
         own = self._topics.pop(base, None)
+        self._merged.pop(base, None)
         if own is not None:
             own.close()
 

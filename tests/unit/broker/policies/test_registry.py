@@ -151,6 +151,23 @@ async def test_what_is_known_is_not_read_again(
     await registry.of(PARTITION)
 
 
+async def test_levels_that_do_not_change_are_merged_once(registry: PolicyRegistry) -> None:
+    other = parse_topic_name("persistent://public/default/other")
+    await registry.update_topic(TOPIC, producers(4))
+    before = await registry.of(TOPIC), await registry.of_namespace("public/default")
+    assert await registry.of(PARTITION) is before[0]
+    assert await registry.of(other) is before[1]
+    assert await registry.of_namespace("public/default") is before[1]
+    await registry.update_namespace("public/default", namespace_producers(3))
+    after = await registry.of(TOPIC), await registry.of_namespace("public/default")
+    assert [each.max_producers for each in after] == [4, 3]
+    await registry.update_topic(TOPIC, producers(5))
+    assert (await registry.of(TOPIC)).max_producers == 5
+    await registry.dynamic.set("maxConsumersPerTopic", "7")
+    assert (await registry.of(TOPIC)).max_consumers == 7
+    assert (await registry.of_namespace("public/default")).max_consumers == 7
+
+
 async def test_a_change_counts_here_at_once_and_elsewhere_by_a_watch(
     registry: PolicyRegistry, other: PolicyRegistry
 ) -> None:

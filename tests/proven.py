@@ -116,11 +116,11 @@ def _replay_keys(family: str) -> dict[str, str]:
     from tests.simulation.storing import mutate as storage
 
     caught, found = {
-        LEDGERS: (ledgers.CAUGHT, mutation),
-        CLUSTERS: (clusters.CAUGHT, cluster_mutation),
+        LEDGERS: (ledgers.SEARCH.caught, mutation),
+        CLUSTERS: (clusters.SEARCH.caught, cluster_mutation),
         STORAGE: (storage.CAUGHT, storage_mutation),
-        GEO: (geo.CAUGHT, geo_mutation),
-        SCALABLE: (scalable.CAUGHT, scalable_mutation),
+        GEO: (geo.SEARCH.caught, geo_mutation),
+        SCALABLE: (scalable.SEARCH.caught, scalable_mutation),
     }[family]
     catches: dict[str, object] = json.loads(caught.read_text())
     return {

@@ -8,19 +8,17 @@ real disk are switched off inside of their own test.
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.simulation import mutate as ledgers
 from tests.simulation.cluster import mutate as clusters
 from tests.simulation.cluster.mutations.registry import MUTATIONS as OF_CLUSTERS
 from tests.simulation.mutations.mutation import Mutation
 from tests.simulation.mutations.registry import MUTATIONS as OF_LEDGERS
+from tests.simulation.mutations.searching import put_into_document
 from tests.simulation.mutations.storage_registry import STORAGE_MUTATIONS as OF_STORAGE
 from tests.simulation.storing import mutate as storage
 
 RUNS_MAX = 100
-DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
-_BEGIN, _END = "<!-- broken rules: begin -->", "<!-- broken rules: end -->"
 _SYNCS = "test_syncs.py"
 
 REVIEWED = (
@@ -123,11 +121,11 @@ def noticed(name: str) -> Noticed:
         KeyError: it is in no family, or was not searched for.
     """
     if name in (each.name for each in OF_LEDGERS):
-        found = ledgers.load()[name]
+        found = ledgers.SEARCH.load()[name]
         by = f"ledgers: {', '.join(found.reasons)}" if found.plan is not None else ""
         return Noticed(_described(OF_LEDGERS, name), by, found.runs, found.tests)
     if name in (each.name for each in OF_CLUSTERS):
-        caught = clusters.load()[name]
+        caught = clusters.SEARCH.load()[name]
         by = f"clusters: {', '.join(caught.reasons)}" if caught.plan is not None else ""
         return Noticed(_described(OF_CLUSTERS, name), by, caught.runs, caught.tests)
     stored = storage.load()[name]
@@ -162,9 +160,7 @@ def _shown(found: Noticed) -> Iterator[str]:
 
 
 def main() -> int:
-    before, _, rest = DOCUMENT.read_text().partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    DOCUMENT.write_text(f"{before}{_BEGIN}\n{table()}{_END}{after}")
+    put_into_document("broken rules", table())
     return 0
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.simulation.broken_rules import (
-    DOCUMENT,
     MORE,
     OF_THE_DISK,
     REVIEWED,
@@ -11,6 +10,7 @@ from tests.simulation.broken_rules import (
     noticed,
     table,
 )
+from tests.simulation.mutations.searching import DOCUMENT
 
 
 def test_there_are_43_of_the_review_and_20_more() -> None:

@@ -3,12 +3,12 @@
 import pytest
 
 from tests import proven
-from tests.simulation.mutate import load, stories
+from tests.simulation.mutate import SEARCH
 from tests.simulation.mutations.elsewhere import failing_elsewhere
 from tests.simulation.mutations.registry import MUTATIONS, mutation
 from tests.simulation.run import execute
 
-_CAUGHT = load()
+_CAUGHT = SEARCH.load()
 _BY_PLAN = [
     pytest.param(name, marks=pytest.mark.replay(f"{proven.LEDGERS}/{name}"))
     for name, catch in _CAUGHT.items()
@@ -46,7 +46,7 @@ def test_an_invariant_fails_with_the_rule_off_and_holds_with_it(name: str) -> No
 def test_a_scripted_test_fails_with_the_rule_off(name: str) -> None:
     wanted = _CAUGHT[name].tests
     with mutation(name).apply():
-        for story in stories(mutation(name)):
+        for story in SEARCH.stories(mutation(name)):
             if story.__name__ in wanted:
                 with pytest.raises((Exception, pytest.fail.Exception)):
                     story()

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.simulation.cluster.mutate import DOCUMENT
+from tests.simulation.mutations.searching import DOCUMENT
 
 TESTS = Path(__file__).resolve().parents[2]
 

@@ -3,12 +3,12 @@
 import pytest
 
 from tests import proven
-from tests.simulation.cluster.mutate import load, stories
+from tests.simulation.cluster.mutate import SEARCH
 from tests.simulation.cluster.mutations.registry import MUTATIONS, mutation
 from tests.simulation.cluster.run import execute
 from tests.simulation.mutations.elsewhere import failing_elsewhere
 
-_CAUGHT = load()
+_CAUGHT = SEARCH.load()
 _BY_PLAN = [
     pytest.param(name, marks=pytest.mark.replay(f"{proven.CLUSTERS}/{name}"))
     for name, catch in _CAUGHT.items()
@@ -46,7 +46,7 @@ def test_an_invariant_fails_with_the_rule_off_and_holds_with_it(name: str) -> No
 def test_a_story_fails_with_the_rule_off(name: str) -> None:
     wanted = _CAUGHT[name].tests
     with mutation(name).apply():
-        for told in stories(mutation(name)):
+        for told in SEARCH.stories(mutation(name)):
             if told.__name__ in wanted:
                 with pytest.raises((Exception, pytest.fail.Exception)):
                     told()

@@ -3,11 +3,11 @@
 import pytest
 
 from tests import proven
-from tests.simulation.geo.mutate import load
+from tests.simulation.geo.mutate import SEARCH
 from tests.simulation.geo.mutations import MUTATIONS, mutation
 from tests.simulation.geo.run import execute
 
-_CAUGHT = load()
+_CAUGHT = SEARCH.load()
 _REPLAYS = [
     pytest.param(name, marks=pytest.mark.replay(f"{proven.GEO}/{name}")) for name in _CAUGHT
 ]

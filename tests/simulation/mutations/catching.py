@@ -34,6 +34,14 @@ def caught_by(found: Mutation, plan: Plan, execute: Callable[[Plan], Ended]) -> 
         outcome = execute(plan)
     if not outcome.has_failed:
         return None
+    check_fits(found, outcome)
+    return None if execute(plan).has_failed else outcome
+
+
+def check_fits(found: Mutation, outcome: Outcome) -> None:
+    """
+    Raises:
+        AssertionError: a run with the rule off ended by an error of the mutation's own.
+    """
     if not outcome.violations and outcome.error.startswith(_BROKEN):
         raise AssertionError(f"{found.name} does not fit the code: {outcome.error}")
-    return None if execute(plan).has_failed else outcome

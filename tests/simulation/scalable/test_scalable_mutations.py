@@ -3,11 +3,11 @@
 import pytest
 
 from tests import proven
-from tests.simulation.scalable.mutate import load
+from tests.simulation.scalable.mutate import SEARCH
 from tests.simulation.scalable.mutations import MUTATIONS, mutation
 from tests.simulation.scalable.run import execute
 
-_CAUGHT = load()
+_CAUGHT = SEARCH.load()
 _REPLAYS = [
     pytest.param(name, marks=pytest.mark.replay(f"{proven.SCALABLE}/{name}")) for name in _CAUGHT
 ]

@@ -10,11 +10,9 @@ anywhere under tests/).
 beside this file, which `test_storage_mutations.py` replays.
 """
 
-import argparse
 import contextlib
 import io
 import json
-import multiprocessing
 import re
 import sys
 import time
@@ -29,6 +27,12 @@ from tests.simulation.inode import Survival
 from tests.simulation.mutations import storage_integrity
 from tests.simulation.mutations.elsewhere import failing_elsewhere
 from tests.simulation.mutations.mutation import Mutation
+from tests.simulation.mutations.searching import (
+    attempt_all,
+    parser_of,
+    put_into_document,
+    store,
+)
 from tests.simulation.mutations.storage_registry import (
     STORAGE_MUTATIONS,
     TESTS_ONLY,
@@ -52,7 +56,6 @@ from tests.simulation.storing.troubles import troubled
 LIVES_MAX = 250
 CAUGHT = Path(__file__).with_name("caught.json")
 REGRESSIONS = Path(__file__).with_name("regressions")
-DOCUMENT = Path(__file__).parents[3] / "docs" / "simulation.md"
 TESTS = Path(__file__).parents[2]
 _SHAPES = (Shape(), Shape(engine="interleaved"), Shape(journals=2, shards=3))
 _FLIPS_PER_FILE = 25
@@ -283,33 +286,21 @@ def _search(task: tuple[str, Catch | None]) -> tuple[Catch, str]:
 
 def main(arguments: list[str]) -> int:
     """Search for all mutations; the exit status says whether each was caught."""
-    parser = argparse.ArgumentParser(prog="make mutations STORAGE=1", description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, help="accepted; the number of lives is fixed")
-    parser.add_argument("--only", default="", help="mutations whose name contains this")
     parser.add_argument("--missing", action="store_true", help="only those without a stored catch")
-    parser.add_argument(
-        "--anew", action="store_true", help="search also where it is known what notices"
-    )
-    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
-    parser.add_argument("--write", action="store_true", help="write the tables and the catches")
     options = parser.parse_args(arguments)
     names = [each.name for each in STORAGE_MUTATIONS if options.only in each.name]
-    catches: dict[str, Catch] = {}
     stored = load()
     if options.missing:
         names = [name for name in names if name not in stored or not stored[name].is_caught]
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        tasks = [(name, None if options.anew else stored.get(name)) for name in names]
-        for catch, text in pool.imap_unordered(_search, tasks):
-            catches[catch.name] = catch
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
-            if options.write:
-                write({catch.name: catch})
-    missed = [name for name in names if not catches[name].is_caught]
-    sys.stdout.write(f"{len(names) - len(missed)} of {len(names)} mutations are caught\n")
-    sys.stdout.writelines(f"NOT CAUGHT: {name}\n" for name in missed)
-    return 1 if missed else 0
+    tasks = [(name, None if options.anew else stored.get(name)) for name in names]
+
+    def keep(catch: Catch) -> None:
+        if options.write:
+            write({catch.name: catch})
+
+    return attempt_all(tasks, _search, options.jobs, keep)[1]
 
 
 # What is written
@@ -334,17 +325,9 @@ def write(catches: dict[str, Catch]) -> None:
     """Store the catches beside those that are stored, and write both tables."""
     stored = {**load(), **catches}
     stored = {each.name: stored[each.name] for each in STORAGE_MUTATIONS if each.name in stored}
-    lines = [f"{json.dumps(name)}: {json.dumps(asdict(each))}" for name, each in stored.items()]
-    CAUGHT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    _replace("storage mutations", mutation_table(stored))
-    _replace("storage defects", defect_table(stored))
-
-
-def _replace(name: str, table: str) -> None:
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    before, _, rest = DOCUMENT.read_text().partition(begin)
-    _, _, after = rest.partition(end)
-    DOCUMENT.write_text(f"{before}{begin}\n{table}{end}{after}")
+    store(CAUGHT, {name: asdict(each) for name, each in stored.items()})
+    put_into_document("storage mutations", mutation_table(stored))
+    put_into_document("storage defects", defect_table(stored))
 
 
 def how(catch: Catch | None) -> str:

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -247,6 +248,15 @@ class SystemDisk:
         return _FileLock(descriptor)
 
 
+def _settle(future: "asyncio.Future[T]", result: T | None, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)  # type: ignore[arg-type]  # T may itself be None
+
+
 class ThreadWorker:
     """A worker on a thread of its own; results travel back in batches, one loop wake-up each."""
 
@@ -267,31 +277,39 @@ class ThreadWorker:
 
     async def run(self, call: Callable[[], T]) -> T:
         future: asyncio.Future[T] = self._loop.create_future()
-
-        def done(result: T | None, error: BaseException | None) -> None:
-            if future.cancelled():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)  # type: ignore[arg-type]  # T may itself be None
-
-        self.submit(call, done)
-        return await future
+        self.submit(call, partial(_settle, future))
+        try:
+            return await future
+        finally:
+            # Else an error, which knows this frame, and the future, which knows the error, would
+            # keep each other until a full collection.
+            del future
 
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
-            call, done = item
-            result: object | None = None
-            failure: BaseException | None = None
-            try:
-                result = call()
-            except BaseException as error:  # noqa: BLE001  # it is handed to the caller
-                failure = error
-            try:
-                self._loop.call_soon_threadsafe(done, result, failure)
-            except RuntimeError:
-                return  # the loop is closed: nobody is left to tell
+            if not self._do(*item):
+                return
+            del item  # An idle worker holds nothing of its last call.
+
+    def _do(
+        self,
+        call: Callable[[], object],
+        done: Callable[[object | None, BaseException | None], None],
+    ) -> bool:
+        """Whether the loop still takes what became of the call."""
+        result: object | None = None
+        failure: BaseException | None = None
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001  # it is handed to the caller
+            failure = error
+        try:
+            self._loop.call_soon_threadsafe(done, result, failure)
+        except RuntimeError:
+            return False  # the loop is closed: nobody is left to tell
+        finally:
+            del call, done, result, failure  # The error knows this frame.
+        return True
 
     def close(self) -> None:
         self._calls.put(None)

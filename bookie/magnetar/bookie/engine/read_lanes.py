@@ -90,7 +90,10 @@ class CallBatches:
         if not self._waiting:
             loop.call_soon(self._send)
         self._waiting.setdefault(worker, []).append((call, future))
-        return await future  # type: ignore[return-value]  # the call's own result
+        try:
+            return await future  # type: ignore[return-value]  # the call's own result
+        finally:
+            del future  # Its error knows this frame: they would keep each other.
 
     def _send(self) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -104,13 +107,15 @@ class CallBatches:
 
 
 def _run_all(calls: list[_Call]) -> list[_Outcome]:
-    outcomes: list[_Outcome] = []
-    for call in calls:
-        try:
-            outcomes.append((call(), None))
-        except BaseException as error:  # noqa: BLE001  # it is handed to the caller
-            outcomes.append((None, error))
-    return outcomes
+    return [_outcome(call) for call in calls]
+
+
+def _outcome(call: _Call) -> _Outcome:
+    # By itself: an error knows the frame that caught it, which must not know all outcomes.
+    try:
+        return call(), None
+    except BaseException as error:  # noqa: BLE001  # it is handed to the caller
+        return None, error
 
 
 def _tell_all(

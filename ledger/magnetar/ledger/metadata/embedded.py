@@ -18,9 +18,12 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from magnetar.ledger.errors import (
+    BadVersionError,
     InvalidPathError,
     MetadataError,
     MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
     SessionExpiredError,
     UnknownOutcomeError,
 )
@@ -47,6 +50,8 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_ANSWERS = (NoNodeError, NodeExistsError, BadVersionError)
+"""Errors that are answers to what was asked, and common."""
 _ROUNDS_PER_SESSION_TIMEOUT = 3
 """Heartbeats that may be lost before a session expires, and one more."""
 
@@ -224,16 +229,22 @@ class EmbeddedStore:
     async def _write(self, call: Callable[[], Written]) -> Written:
         """Write with whatever else waits when it is its turn: one sync for all of them."""
         self._check_open()
+        return await self._outcome(self._start_write(call))
+
+    def _start_write(self, call: Callable[[], Written]) -> "asyncio.Future[Written]":
         write = _Write(call, self._loop.create_future())
         self._writes.append(write)
         self._worker.submit(self._write_waiting, self._on_written)
-        return await self._outcome(write.future)
+        return write.future
 
     async def _write_alone(self, call: Callable[[], Written]) -> Written:
         self._check_open()
-        write = _Write(call, self._loop.create_future())
-        self._worker.submit(call, partial(self._on_outcome, write))
-        return await self._outcome(write.future)
+        future: asyncio.Future[Written] = self._loop.create_future()
+        self._worker.submit(call, partial(self._on_outcome, _Write(call, future)))
+        try:
+            return await self._outcome(future)
+        finally:
+            del future  # Its error knows this frame.
 
     async def _outcome(self, future: "asyncio.Future[Written]") -> Written:
         try:
@@ -241,6 +252,8 @@ class EmbeddedStore:
                 return await future
         except TimeoutError as exc:
             raise UnknownOutcomeError("the metadata file did not answer in time") from exc
+        finally:
+            del future  # Its error knows this frame.
 
     def _write_waiting(self) -> list[tuple["_Write", Written | BaseException]]:
         """On the worker: each write has asked for this, and the first one takes those behind it."""
@@ -412,6 +425,8 @@ def _resolve(
     if future.done():
         return  # The caller has given up.
     if error is not None:
+        if isinstance(error, _ANSWERS):
+            error.__traceback__ = None  # The worker's frames know all who wait, and say nothing.
         future.set_exception(error)
     else:
         assert result is not None

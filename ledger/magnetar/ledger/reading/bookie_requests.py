@@ -4,6 +4,7 @@ For reads and control requests; adds go through `add_pipeline.py`.
 """
 
 import asyncio
+from functools import partial
 
 from magnetar.ledger.channel import ChannelPool
 from magnetar.ledger.errors import (
@@ -33,19 +34,23 @@ async def ask(
         BookieUnavailableError: no reply.
     """
     future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-
-    def on_reply(reply: Frame | BookieUnavailableError) -> None:
-        if future.done():
-            return
-        if isinstance(reply, BookieUnavailableError):
-            future.set_exception(reply)
-        else:
-            future.set_result(reply)
-
+    on_reply = partial(_settle, future)
     channels.get(bookie_id).send(
         op, (body,), on_reply, ledger_id=ledger_id, entry_id=entry_id, flags=flags
     )
-    return await future
+    try:
+        return await future
+    finally:
+        del future, on_reply  # Its error knows this frame: they would keep each other.
+
+
+def _settle(future: "asyncio.Future[Frame]", reply: Frame | BookieUnavailableError) -> None:
+    if future.done():
+        return
+    if isinstance(reply, BookieUnavailableError):
+        future.set_exception(reply)
+    else:
+        future.set_result(reply)
 
 
 def read_reply_block(frame: Frame, bookie_id: str) -> EntryBlock:

@@ -39,6 +39,9 @@ SEND_START = b"\x08\x06\x32"
 ACK_START = b"\x08\x0a\x52"
 """How an ACK begins: its type, and the tag of the command's field."""
 
+_PARTS_MAX = 2048
+"""Beginnings of frames that are remembered: one per producer or consumer and ledger, and width of
+its numbers. Each takes 0.4 KB, and stays until so many newer ones have come."""
 _VARINT_BITS_MAX = 63
 """Nine bytes. A varint of ten is a negative number, or an error: protobuf knows."""
 
@@ -113,7 +116,7 @@ def encode_send_receipts(
     return b"".join(parts)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_PARTS_MAX)
 def _receipt_parts(
     producer_id: int, ledger_id: int, sequence_width: int, entry_width: int, highest_width: int
 ) -> tuple[bytes, bytes]:
@@ -190,7 +193,7 @@ def append_messages(
         parts += (sizes + head + entry + tail, payload)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_PARTS_MAX)
 def _message_parts(
     consumer_id: int, ledger_id: int, entry_width: int, partition: int, consumer_epoch: int
 ) -> tuple[int, bytes, bytes]:

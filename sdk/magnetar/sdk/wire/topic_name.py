@@ -24,6 +24,8 @@ SEGMENT = "segment"
 NAME_CHARACTERS_MAX = 1024
 """Bound on the whole name; longer ones would not fit the metadata store's paths."""
 
+_NAMES_MAX = 1024
+"""Parsed names that are remembered, 0.5 KB each: those of topics that are gone stay, too."""
 _DOTS = (".", "..")
 """What paths take for something else than a name."""
 _PART = re.compile(r"(?!\.\.?\Z)[-=:.\w]+", re.ASCII)
@@ -155,7 +157,7 @@ def _check_descriptor(name: str, descriptor: str) -> None:
         )
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=_NAMES_MAX)
 def parse_topic_name(name: str) -> TopicName:
     """`TopicName.parse`, remembered: every lookup, producer and consumer parses the same names."""
     return TopicName.parse(name)

@@ -8,6 +8,7 @@ between slashes is bounded by that here.
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,8 @@ _DISK = SystemDisk()
 _ASIDE = ".writing-"
 """Begins the names of files that are being written; a listing passes over them."""
 
+_WRITE_BYTES = 4 << 20
+"""What a thread is given to write: one copy has twice this in memory."""
 _LISTED_AT_ONCE = 1_000
 _ATTEMPTS = 10
 
@@ -53,19 +56,35 @@ class DirectoryStore:
         path = self._path(key)
         self._writes += 1
         aside = path.with_name(f"{_ASIDE}{os.getpid()}-{self._writes}")
-        file = await self._run(key, partial(_open_aside, aside))
-        size = 0
+        file = _AsideFile(await self._run(key, partial(_open_aside, aside)))
+        size = written = 0
+        waiting: list[bytes] = []
+        writing: asyncio.Future[None] | None = None
         try:
+            # Some pieces are written while the next ones are made.
             async for piece in pieces:
-                await self._run(key, partial(_write_all, file, piece))
+                waiting.append(piece)
                 size += len(piece)
-            await self._run(key, partial(os.fsync, file))
+                if size - written < _WRITE_BYTES:
+                    continue
+                if writing is not None:
+                    await writing
+                writing = asyncio.ensure_future(self._run(key, partial(file.write, waiting)))
+                waiting, written = [], size
+            if writing is not None:
+                await writing
+            await self._run(key, partial(file.write, waiting))
+            await self._run(key, file.sync)
             await self._run(key, partial(_rename, aside, path))
         except BaseException:
+            if writing is not None:
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
             await asyncio.shield(self._run(key, partial(aside.unlink, missing_ok=True)))
             raise
         finally:
-            os.close(file)
+            # Behind the write that a thread may be in, whoever was cancelled meanwhile.
+            asyncio.get_running_loop().run_in_executor(None, file.close)
         return size
 
     async def create(self, key: str, body: bytes) -> bool:
@@ -117,6 +136,31 @@ class DirectoryStore:
             is_refused = error.errno in _REFUSED
             kind = ObjectStoreRefusedError if is_refused else ObjectStoreUnavailableError
             raise kind(f"{self._root}, object {key}: {error.strerror or error}") from error
+
+
+class _AsideFile:
+    """A file that is written in threads. Whoever waited for a write may be cancelled while it goes
+    on: its descriptor is closed, and may become another file's, only behind it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def write(self, pieces: Sequence[bytes]) -> None:
+        with self._lock:
+            if not self._is_closed:  # else nobody wants it any more
+                _write_all(self._descriptor, b"".join(pieces))
+
+    def sync(self) -> None:
+        with self._lock:
+            if not self._is_closed:
+                os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            os.close(self._descriptor)
 
 
 def _open_aside(path: Path) -> int:

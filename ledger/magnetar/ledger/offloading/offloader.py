@@ -27,6 +27,7 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -57,6 +58,7 @@ from magnetar.ledger.offloading.object_format import (
     ranges_of,
 )
 from magnetar.ledger.offloading.object_store import ObjectStore, ObjectStores
+from magnetar.ledger.offloading.reads_ahead import packets_ahead
 from magnetar.ledger.pace import Pace
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.reader import LedgerReader
@@ -67,6 +69,8 @@ log = structlog.get_logger()
 
 COPY_READ_BYTES = 1 << 20
 """Bytes of one request to a bookie for a copy."""
+_READS_AT_ONCE = 4
+"""Requests to bookies for one copy: each is an interval of the loop late, and a bookie's."""
 READ_BACK_BYTES = 8 << 20
 """Bytes of one request to an object store when an object is read back."""
 
@@ -335,25 +339,21 @@ class Offloader:
     async def _pieces(
         self, reader: LedgerReader, builder: ObjectBuilder
     ) -> AsyncGenerator[bytes, None]:
-        """The object, piece by piece. The next request to the bookies is under way while the store
-        takes what the last one brought."""
-        last = reader.metadata.last_entry_id
-        read = asyncio.ensure_future(self._read(reader, 0, last))
-        try:
-            while builder.next_entry_id <= last:
-                packets = await read
-                if builder.next_entry_id + len(packets.payloads) <= last:
-                    next_id = builder.next_entry_id + len(packets.payloads)
-                    read = asyncio.ensure_future(self._read(reader, next_id, last))
+        """The object, piece by piece. Requests to the bookies are under way while the store takes
+        what former ones brought."""
+        packets_of_ledger = packets_ahead(
+            partial(self._read, reader),
+            reader.metadata,
+            read_bytes=self._copy_read_bytes,
+            reads_at_once=_READS_AT_ONCE,
+        )
+        async with aclosing(packets_of_ledger):
+            async for packets in packets_of_ledger:
                 facts = self._describe(packets.payloads)
                 for piece in builder.add(packets.block, **facts._asdict()):
                     yield piece
-            for piece in builder.finish():
-                yield piece
-        finally:
-            read.cancel()
-            # Nobody wants what it brings, nor why it failed.
-            await asyncio.gather(read, return_exceptions=True)
+        for piece in builder.finish():
+            yield piece
 
     async def _read(self, reader: LedgerReader, first: int, last: int) -> Packets:
         packets = await reader.read_packets(first, last, bytes_max=self._copy_read_bytes)

@@ -1,5 +1,8 @@
 """Objects as files: whole or not there, and never anywhere else than below the directory."""
 
+import asyncio
+import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,8 +14,10 @@ from magnetar.ledger.errors import (
     ObjectStoreRefusedError,
     ObjectStoreUnavailableError,
 )
+from magnetar.ledger.offloading import directory_store
 from magnetar.ledger.offloading.directory_store import DirectoryStore
 from magnetar.ledger.offloading.object_store import KEY_BYTES_MAX, ObjectTail
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -49,6 +54,36 @@ async def test_what_fails_on_the_way_leaves_nothing(store: DirectoryStore, tmp_p
     with pytest.raises(RuntimeError):
         await store.put("a/1", failing())
     assert await keys(store) == []
+    assert files_in(tmp_path) == []
+
+
+async def test_a_write_that_was_given_up_ends_before_its_descriptor_is_another_files(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, goes_on, found = threading.Event(), threading.Event(), list[bool]()
+
+    def slow(descriptor: int, data: bytes) -> None:
+        before = os.fstat(descriptor).st_ino
+        began.set()
+        goes_on.wait()
+        found.append(os.fstat(descriptor).st_ino == before)
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(directory_store._WRITE_BYTES)
+
+    monkeypatch.setattr(directory_store, "_write_all", slow)
+    putting = asyncio.ensure_future(store.put("a/1", endless()))
+    await asyncio.to_thread(began.wait)
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    others = [os.open(tmp_path, os.O_RDONLY) for _ in range(20)]
+    goes_on.set()
+    await until(lambda: bool(found))
+    for other in others:
+        os.close(other)
+    assert found == [True]
     assert files_in(tmp_path) == []
 
 

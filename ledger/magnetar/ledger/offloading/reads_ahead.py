@@ -1,0 +1,66 @@
+"""The packets of a closed ledger in order, while the requests for the next ones are under way."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+
+from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.reading.entry_fetcher import Packets
+
+Read = Callable[[int, int], Awaitable[Packets]]
+"""Packets of entries from the first one on: at least one, at most up to the second one, as many as
+fit into one request."""
+
+_ENTRIES_MAX = 4_096
+"""Of one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    first: int
+    last: int
+    packets: "asyncio.Future[Packets]"
+    """Of the first entries of the part: usually all of them."""
+
+
+async def packets_ahead(
+    read: Read, metadata: LedgerMetadata, *, read_bytes: int, reads_at_once: int
+) -> AsyncGenerator[Packets]:
+    """All packets of a ledger, entry 0 first.
+
+    The ledger is cut into parts of as many entries as fit into a request by their mean size. Where
+    entries are larger than that, the rest of a part is read when its turn comes: so no more than
+    `reads_at_once` requests, of `read_bytes` each, are in memory.
+
+    Raises:
+        as `read`. Close the generator: it leaves no request behind.
+    """
+    last = metadata.last_entry_id
+    step = _entries_per_read(metadata, read_bytes)
+    under_way: deque[_Part] = deque()
+    begun = 0
+    try:
+        while begun <= last or under_way:
+            while begun <= last and len(under_way) < reads_at_once:
+                until = min(begun + step - 1, last)
+                under_way.append(_Part(begun, until, asyncio.ensure_future(read(begun, until))))
+                begun = until + 1
+            packets = await under_way[0].packets
+            part = under_way.popleft()
+            yield packets
+            next_id = part.first + len(packets.payloads)
+            while next_id <= part.last:
+                packets = await read(next_id, part.last)
+                yield packets
+                next_id += len(packets.payloads)
+    finally:
+        for each in under_way:
+            each.packets.cancel()
+        # Nobody wants what they bring, nor why they failed.
+        await asyncio.gather(*(each.packets for each in under_way), return_exceptions=True)
+
+
+def _entries_per_read(metadata: LedgerMetadata, read_bytes: int) -> int:
+    mean_bytes = max(1, metadata.length // max(1, metadata.last_entry_id + 1))
+    return max(1, min(_ENTRIES_MAX, read_bytes // mean_bytes))

@@ -5,7 +5,7 @@ row, and gives the column and the place of the next field. All of it are operati
 columns, a tenth of what it costs to make an object of each value first.
 
 What this way does not take, it leaves to the one that reads value by value
-(`magnetar.sdk.spark.avro_reading`), which also says what is wrong with a value: arrays, maps,
+(`magnetar.arrow.stored.avro_reading`), which also says what is wrong with a value: arrays, maps,
 unions of several types, decimals, versions that differ in more than new, renamed or wider fields,
 and every batch with a value that is not of its schema. Both give the same.
 
@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from magnetar.arrow.column_types import INSTANT
 from magnetar.arrow.ragged import Places, pieces, spread
-from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
-from magnetar.sdk.spark.stored_values import StoredValues, ValueColumns
+from magnetar.arrow.stored.slices import NO_VERSION, ValueSchema
+from magnetar.arrow.stored.stored_values import StoredValues, ValueColumns
 
 _PADDING = bytes(16)
 """Behind the last value: eight bytes are looked at wherever one begins."""

@@ -16,19 +16,20 @@ import pyarrow as pa
 
 from magnetar.arrow import protobuf_columns
 from magnetar.arrow.errors import SchemaMismatchError
-from magnetar.sdk.spark.slices import ValueSchema
-
-VALUE = "value"
-KEY_PART = "key"
-"""Column of the key of a KEY_VALUE schema; `value` is the one of its value."""
-
-KEY = "__key"
-TOPIC = "__topic"
-MESSAGE_ID = "__messageId"
-PUBLISH_TIME = "__publishTime"
-EVENT_TIME = "__eventTime"
-PROPERTIES = "__messageProperties"
-ERROR = "__error"
+from magnetar.arrow.stored.column_names import (
+    ERROR,
+    EVENT_TIME,
+    KEY,
+    KEY_PART,
+    MESSAGE_ID,
+    PROPERTIES,
+    PUBLISH_TIME,
+    TOPIC,
+    VALUE,
+    is_decimal,
+    widest_of,
+)
+from magnetar.arrow.stored.slices import ValueSchema
 
 INSTANT = pa.timestamp("us", tz="UTC")
 """Times are moments, as precise as Spark has them."""
@@ -86,7 +87,6 @@ SCHEMA_TYPES: Mapping[str, pa.DataType] = {
 LOCAL_TIME nanoseconds."""
 
 _DEPTH_MAX = 64
-_DIGITS_MAX = 38
 
 
 def value_fields(schema: ValueSchema) -> list[pa.Field]:
@@ -182,11 +182,8 @@ class _Types:
             return types[0] if types else None
         if self._is_json:
             return pa.string()
-        names = {each for each in others if isinstance(each, str)}
-        if len(others) == 2 and names == {"int", "long"}:
-            return pa.int64()
-        if len(others) == 2 and names == {"float", "double"}:
-            return pa.float64()
+        if widest := widest_of(others):
+            return _PRIMITIVES[widest]
         fields = [
             pa.field(f"member{index}", each) for index, each in enumerate(types) if each is not None
         ]
@@ -212,6 +209,6 @@ class _Types:
             return pa.date32()
         if logical in ("timestamp-millis", "timestamp-micros"):
             return INSTANT
-        if logical == "decimal" and 0 < schema.get("precision", 0) <= _DIGITS_MAX:
+        if is_decimal(schema):
             return pa.decimal128(int(schema["precision"]), int(schema.get("scale", 0)))
         return None

@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError, Message
 
 from magnetar.arrow.errors import SchemaMismatchError
 from magnetar.arrow.ragged import spread
-from magnetar.sdk.spark.stored_values import StoredValues
+from magnetar.arrow.stored.stored_values import StoredValues
 
 KIND = "PROTOBUF_NATIVE"
 """As Pulsar names it."""

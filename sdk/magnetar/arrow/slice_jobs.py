@@ -10,18 +10,18 @@ from magnetar.arrow.column_types import (
     CHANGE,
     CHANGE_FIELD,
     ERROR_FIELD,
-    KEY,
     METADATA_FIELDS,
-    PUBLISH_TIME,
     value_fields,
 )
 from magnetar.arrow.compacted_ledger import CompactedRows
 from magnetar.arrow.errors import refusals_typed
 from magnetar.arrow.newest_rows import newest_of
-from magnetar.arrow.shared import ReadsInTurn, rows_of, slice_rows
+from magnetar.arrow.slice_rows import rows_of, slice_rows
+from magnetar.arrow.stored.arrow_rows import ArrowRows
+from magnetar.arrow.stored.column_names import KEY, PUBLISH_TIME
+from magnetar.arrow.stored.slice_reader import ReadsInTurn
+from magnetar.arrow.stored.slices import PERMISSIVE, Slice, ValueSchema
 from magnetar.arrow.values import value_columns
-from magnetar.sdk.spark.arrow_rows import ArrowRows
-from magnetar.sdk.spark.slices import PERMISSIVE, Slice, ValueSchema
 
 
 @dataclass(frozen=True, slots=True)

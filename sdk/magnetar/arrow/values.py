@@ -4,7 +4,7 @@ Primitive schemas (layouts: `magnetar.sdk.schemas.primitives`) are read as one a
 Values of KEY_VALUE are two columns, `key` and `value`: INLINE, the payload is both, each behind its
 size (int32, big-endian; -1: none); SEPARATED, it is the value, and the key is the message's own.
 AVRO: `avro_columns.py`; PROTOBUF_NATIVE: `protobuf_columns.py`; JSON is parsed by Arrow
-(`magnetar.sdk.spark.structured_values`). Pure.
+(`magnetar.arrow.stored.structured_values`). Pure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,18 +17,17 @@ import pyarrow.compute as pc
 from magnetar.arrow import protobuf_columns
 from magnetar.arrow.avro_columns import AvroColumns
 from magnetar.arrow.column_types import (
-    KEY_PART,
     METADATA_NAMES,
     SCHEMA_TYPES,
-    VALUE,
     is_record,
     value_fields,
     value_type,
 )
 from magnetar.arrow.ragged import pieces
-from magnetar.arrow.shared import stored_column, structured_values
-from magnetar.sdk.spark.slices import ValueSchema
-from magnetar.sdk.spark.stored_values import StoredValues, ValueColumns
+from magnetar.arrow.stored.column_names import KEY_PART, VALUE
+from magnetar.arrow.stored.slices import ValueSchema
+from magnetar.arrow.stored.stored_values import StoredColumn, StoredValues, ValueColumns
+from magnetar.arrow.stored.structured_values import StructuredValues
 
 _SHOWN_BYTES_MAX = 100
 _SIZE_BYTES = 4
@@ -55,7 +54,7 @@ def _columns_of(wanted: pa.Schema, schema: ValueSchema) -> ValueColumns:
     kind = value_type(schema)
     if schema.kind in ("JSON", "AVRO", protobuf_columns.KIND):
         if wanted.names == [VALUE] and _is_stored(wanted.field(0).type, schema, kind):
-            return stored_column(pa.binary())
+            return StoredColumn(pa.binary())
         if schema.kind == protobuf_columns.KIND:
             return protobuf_columns.ProtobufColumns(wanted, schema.definition)
         slowly = structured_values(wanted, schema)
@@ -63,8 +62,17 @@ def _columns_of(wanted: pa.Schema, schema: ValueSchema) -> ValueColumns:
             return AvroColumns(wanted, schema, slowly)
         return slowly
     if schema.kind == "STRING" or schema.kind not in SCHEMA_TYPES:
-        return stored_column(kind)
+        return StoredColumn(kind)
     return PrimitiveColumn(schema.kind)
+
+
+def structured_values(wanted: pa.Schema, schema: ValueSchema) -> StructuredValues:
+    """Columns of JSON and AVRO values, one value after the other where Arrow does not parse them.
+
+    Raises:
+        SchemaMismatchError: a definition that cannot be read.
+    """
+    return StructuredValues(wanted, schema, is_record=is_record(schema, value_type(schema)))
 
 
 def _is_stored(column: pa.DataType, schema: ValueSchema, kind: pa.DataType) -> bool:

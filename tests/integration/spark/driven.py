@@ -14,9 +14,10 @@ from typing import Any, cast
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from magnetar.sdk.spark.columns import METADATA_FIELDS, VALUE
+from magnetar.arrow.stored.column_names import VALUE
+from magnetar.sdk.spark.columns import METADATA_FIELDS
+from magnetar.sdk.spark.partitions import slices_of
 from magnetar.sdk.spark.readers import StreamReader, stream_reader
-from magnetar.sdk.spark.slices import slices_of
 
 SCHEMA = StructType([StructField(VALUE, BinaryType()), METADATA_FIELDS[1]])
 

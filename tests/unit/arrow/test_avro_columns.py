@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from magnetar.arrow.avro_columns import AvroColumns
 from magnetar.arrow.column_types import value_fields
-from magnetar.arrow.shared import structured_values
-from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
-from magnetar.sdk.spark.stored_values import StoredValues
+from magnetar.arrow.stored.slices import NO_VERSION, ValueSchema
+from magnetar.arrow.stored.stored_values import StoredValues
+from magnetar.arrow.values import structured_values
 
 PLACE = {
     "type": "record",

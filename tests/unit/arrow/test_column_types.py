@@ -9,9 +9,9 @@ from pyspark.sql.types import StructType
 
 from magnetar.arrow.column_types import METADATA_FIELDS, type_of, value_fields, value_type
 from magnetar.arrow.errors import SchemaMismatchError
+from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.sdk.spark import columns as of_spark
-from magnetar.sdk.spark.slices import ValueSchema
-from magnetar.sdk.spark.stored_values import arrow_schema
+from magnetar.sdk.spark.columns import arrow_schema
 
 PLACE = {
     "type": "record",

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 from magnetar.arrow.column_types import value_fields
+from magnetar.arrow.stored.slices import NO_VERSION, ValueSchema
+from magnetar.arrow.stored.stored_values import StoredValues
 from magnetar.arrow.values import value_columns
 from magnetar.sdk.spark import columns as of_spark
 from magnetar.sdk.spark import values as by_spark
-from magnetar.sdk.spark.slices import NO_VERSION, ValueSchema
-from magnetar.sdk.spark.stored_values import StoredValues
 
 PLACE = json.dumps(
     {"type": "record", "name": "Place", "fields": [{"name": "name", "type": "string"}]}

@@ -9,7 +9,7 @@ record within itself, and what is made of these.
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pyspark.sql.types import (
     ArrayType,
@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from magnetar.sdk.spark.column_names import (
+from magnetar.arrow.stored.column_names import (
     ERROR,
     EVENT_TIME,
     KEY,
@@ -45,33 +45,11 @@ from magnetar.sdk.spark.column_names import (
     is_decimal,
     widest_of,
 )
+from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.sdk.spark.errors import SchemaMismatchError
-from magnetar.sdk.spark.slices import ValueSchema
 
-__all__ = [
-    "ERROR",
-    "ERROR_FIELD",
-    "EVENT_TIME",
-    "KEY",
-    "KEY_PART",
-    "MESSAGE_ID",
-    "METADATA_FIELDS",
-    "METADATA_NAMES",
-    "PRIMITIVE_TYPES",
-    "PROPERTIES",
-    "PUBLISH_TIME",
-    "RESERVED_NAMES",
-    "TEXT_KINDS",
-    "TOPIC",
-    "VALUE",
-    "check_field",
-    "has_field",
-    "is_union",
-    "type_of",
-    "value_fields",
-    "value_type",
-    "wants_bytes_only",
-]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 METADATA_FIELDS = (
     StructField(KEY, BinaryType()),
@@ -244,7 +222,7 @@ def value_fields(schema: ValueSchema) -> list[StructField]:
             StructField(VALUE, value_type(schema.value), True),
         ]
     made = value_type(schema)
-    if isinstance(made, StructType) and not is_union(schema):
+    if is_record(made, schema):
         fields = [each for each in made.fields if each.name.lower() not in RESERVED_NAMES]
         if fields:
             return fields
@@ -264,14 +242,22 @@ def wants_bytes_only(wanted: StructType) -> bool:
 def has_field(schema: ValueSchema, field: StructField) -> bool:
     """Whether it is a record with a field of this name and type."""
     made = value_type(schema)
-    if not isinstance(made, StructType) or is_union(schema):
-        return False
-    return any(each == field for each in made.fields)
+    return is_record(made, schema) and field in made.fields
 
 
-def is_union(schema: ValueSchema) -> bool:
-    """Whether it is an AVRO union, not a record: the struct of its members is one column."""
-    return schema.definition.lstrip().startswith("[")
+def arrow_schema(schema: StructType) -> "pa.Schema":
+    """Columns as Spark wants batches to be, to the letter."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except TypeError:
+        return to_arrow_schema(schema)  # Spark 4.1 takes UTC without being told
+
+
+def is_record(made: DataType, schema: ValueSchema) -> TypeGuard[StructType]:
+    """Whether its fields are columns; the members of a union are not."""
+    return isinstance(made, StructType) and not schema.definition.lstrip().startswith("[")
 
 
 def check_field(each: StructField, known: Mapping[str, DataType], schema: ValueSchema) -> None:

@@ -12,24 +12,23 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
+from magnetar.arrow.stored.column_names import KEY, KEY_PART, VALUE
+from magnetar.arrow.stored.slices import ValueSchema
+from magnetar.arrow.stored.stored_values import StoredColumn, StoredValues, ValueColumns
 from magnetar.sdk.spark.columns import (
     ERROR_FIELD,
-    KEY,
-    KEY_PART,
     METADATA_FIELDS,
     METADATA_NAMES,
     TEXT_KINDS,
-    VALUE,
+    arrow_schema,
     check_field,
     has_field,
-    is_union,
+    is_record,
     value_fields,
     value_type,
     wants_bytes_only,
 )
 from magnetar.sdk.spark.errors import SchemaMismatchError
-from magnetar.sdk.spark.slices import ValueSchema
-from magnetar.sdk.spark.stored_values import StoredColumn, StoredValues, ValueColumns, arrow_schema
 
 
 def value_columns(schema: StructType, value_schema: ValueSchema) -> ValueColumns:
@@ -53,7 +52,7 @@ def value_columns(schema: StructType, value_schema: ValueSchema) -> ValueColumns
     fields: list[StructField] = []
     for each in wanted:
         if is_stored(each, value_schema, known):
-            made.append(StoredColumn(each.dataType))
+            made.append(_stored_column(each.dataType))
         elif is_whole_record(each, value_schema, known):
             made.append(_whole_record(each, value_schema, known))
         else:
@@ -98,9 +97,13 @@ def _check_metadata(schema: StructType) -> None:
 def _decoded(wanted: StructType, value_schema: ValueSchema) -> ValueColumns:
     # Here, not above: what reads bytes does not load it.
     if value_schema.kind in ("JSON", "AVRO"):
-        from magnetar.sdk.spark.structured_values import StructuredValues
+        from magnetar.arrow.stored.structured_values import StructuredValues
 
-        return StructuredValues(wanted, value_schema)
+        return StructuredValues(
+            arrow_schema(wanted),
+            value_schema,
+            is_record=is_record(value_type(value_schema), value_schema),
+        )
     if value_schema.key is not None:
         return KeyValueColumns(wanted, value_schema)
     return PrimitiveValues(value_schema.kind, wanted.fields[0].dataType)
@@ -109,12 +112,12 @@ def _decoded(wanted: StructType, value_schema: ValueSchema) -> ValueColumns:
 def _whole_record(
     column: StructField, schema: ValueSchema, known: Mapping[str, DataType]
 ) -> ValueColumns:
-    from magnetar.sdk.spark.structured_values import WholeRecord
+    from magnetar.arrow.stored.structured_values import WholeRecord
 
     assert isinstance(column.dataType, StructType)
     for each in column.dataType.fields:
         check_field(each, known, schema)
-    return WholeRecord(column.dataType, schema)
+    return WholeRecord(arrow_schema(column.dataType), schema)
 
 
 class _Joined:
@@ -219,8 +222,12 @@ def _cut(payload: bytes, at: int) -> tuple[bytes | None, int]:
     return payload[at : at + size], at + size
 
 
+def _stored_column(kind: DataType) -> StoredColumn:
+    return StoredColumn(pa.string() if isinstance(kind, StringType) else pa.binary())
+
+
 def _stored(stored: StoredValues) -> pa.Array:
-    return StoredColumn(BinaryType()).columns(stored)[VALUE]
+    return StoredColumn(pa.binary()).columns(stored)[VALUE]
 
 
 def _column(schema: ValueSchema) -> MakeColumn:
@@ -229,17 +236,18 @@ def _column(schema: ValueSchema) -> MakeColumn:
     if isinstance(kind, BinaryType):
         return _stored
     if schema.kind == "STRING":
-        text = StoredColumn(kind)
+        text = StoredColumn(pa.string())
         return lambda stored: text.columns(stored)[VALUE]
     if schema.kind not in ("JSON", "AVRO"):
         number = PrimitiveValues(schema.kind, kind)
         return lambda stored: number.columns(stored)[VALUE]
-    from magnetar.sdk.spark.structured_values import StructuredValues
+    from magnetar.arrow.stored.structured_values import StructuredValues
 
-    if not isinstance(kind, StructType) or is_union(schema):
-        single = StructuredValues(StructType([StructField(VALUE, kind)]), schema)
-        return lambda stored: single.columns(stored)[VALUE]
-    return StructuredValues(kind, schema).struct
+    if is_record(kind, schema):
+        return StructuredValues(arrow_schema(kind), schema).struct
+    wanted = arrow_schema(StructType([StructField(VALUE, kind)]))
+    single = StructuredValues(wanted, schema, is_record=False)
+    return lambda stored: single.columns(stored)[VALUE]
 
 
 _INT64 = range(-(1 << 63), 1 << 63)

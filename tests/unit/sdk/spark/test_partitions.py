@@ -4,10 +4,10 @@ import pickle
 
 from pyspark.sql.datasource import InputPartition
 
-from magnetar.sdk.spark.column_names import PRIMITIVE_KINDS
+from magnetar.arrow.stored.column_names import PRIMITIVE_KINDS
+from magnetar.arrow.stored.slices import Address, LedgerPart, ReadSettings, Slice
 from magnetar.sdk.spark.columns import PRIMITIVE_TYPES
-from magnetar.sdk.spark.partitions import partition_of
-from magnetar.sdk.spark.slices import Address, LedgerPart, ReadSettings, Slice, slices_of
+from magnetar.sdk.spark.partitions import partition_of, slices_of
 
 SLICES = [
     Slice(

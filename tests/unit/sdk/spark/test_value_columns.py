@@ -21,12 +21,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from magnetar.arrow.stored.slices import ValueSchema
+from magnetar.arrow.stored.stored_values import StoredValues
 from magnetar.sdk.schemas import INT32, STRING, KeyValue, KeyValueEncoding, KeyValueSchema
 from magnetar.sdk.schemas.primitives import PRIMITIVES
-from magnetar.sdk.spark.columns import value_fields
+from magnetar.sdk.spark.columns import arrow_schema, value_fields
 from magnetar.sdk.spark.errors import SchemaMismatchError
-from magnetar.sdk.spark.slices import ValueSchema
-from magnetar.sdk.spark.stored_values import StoredValues, arrow_schema
 from magnetar.sdk.spark.values import value_columns
 
 RAW = StructType([StructField("value", BinaryType())])

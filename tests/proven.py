@@ -29,7 +29,7 @@ _SPARK_SOURCES = (
     "sdk/magnetar/arrow/stored",
     "tests/integration/spark",
 )
-_SPARK_PACKAGES = ("pyspark", "pyarrow", "fastavro")
+_SPARK_PACKAGES = ("pyspark", "pyarrow", "fastavro", "numpy")
 
 LEDGERS, CLUSTERS, STORAGE, GEO = "ledgers", "clusters", "storage", "geo"
 SCALABLE = "scalable"

@@ -17,7 +17,8 @@ import pyarrow as pa
 from magnetar.arrow.errors import OptionError, SchemaMismatchError, refusals_typed
 from magnetar.arrow.ordered_batches import OrderedBatches
 from magnetar.arrow.request import ReadArguments, Request, checked
-from magnetar.arrow.slice_jobs import SliceJob, all_columns, batches_of
+from magnetar.arrow.slice_jobs import SliceJob, batches_of
+from magnetar.arrow.stored.column_types import all_columns
 from magnetar.arrow.stored.driver import SourceDriver
 from magnetar.arrow.stored.slice_reader import ReadsInTurn
 from magnetar.arrow.stored.slices import Slice, ValueSchema

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magnetar.arrow.column_types import CHANGE, DELETE, UPSERT
 from magnetar.arrow.errors import CorruptDataError, MemoryLimitError
 from magnetar.arrow.stored.arrow_rows import ArrowRows
+from magnetar.arrow.stored.column_types import CHANGE, DELETE, UPSERT
 from magnetar.arrow.stored.entries import EntryRows
 from magnetar.arrow.stored.slice_reader import Reads, SliceReader
 from magnetar.arrow.stored.slices import Slice

@@ -18,7 +18,6 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from magnetar.arrow.change_token import Reached, check_unbroken, encode_token
-from magnetar.arrow.column_types import CHANGE, CHANGE_FIELD
 from magnetar.arrow.compacted_ledger import NO_LEDGER, place_of_last
 from magnetar.arrow.errors import (
     DataLossError,
@@ -42,8 +41,9 @@ from magnetar.arrow.request import (
     checked_changes,
     checked_table,
 )
-from magnetar.arrow.slice_jobs import SliceJob, all_columns
+from magnetar.arrow.slice_jobs import SliceJob
 from magnetar.arrow.stored.column_names import ERROR, KEY, MESSAGE_ID, TOPIC
+from magnetar.arrow.stored.column_types import CHANGE, CHANGE_FIELD, all_columns
 from magnetar.arrow.stored.driver import SourceDriver
 from magnetar.arrow.stored.offsets import BEFORE_FIRST
 from magnetar.arrow.stored.slices import Slice, ValueSchema

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from magnetar.arrow import protobuf_columns
 from magnetar.arrow.errors import SchemaMismatchError
+from magnetar.arrow.stored import protobuf_columns
 from magnetar.arrow.stored.admin_client import Json
 from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.arrow.stored.topic_schema import SchemaSource, value_schema_of

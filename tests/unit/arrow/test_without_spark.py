@@ -11,10 +11,10 @@ import pkgutil
 
 import magnetar.arrow
 import pyarrow as pa
-from magnetar.arrow.column_types import value_fields
+from magnetar.arrow.stored.column_types import value_fields
 from magnetar.arrow.slice_rows import rows_of
 from magnetar.arrow.stored.slices import Slice, ValueSchema
-from magnetar.arrow.values import value_columns
+from magnetar.arrow.stored.values import value_columns
 
 for each in pkgutil.walk_packages(magnetar.arrow.__path__, "magnetar.arrow."):
     if each.name != "magnetar.arrow.worker":  # a program

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magnetar.arrow.column_types import ERROR_FIELD, METADATA_FIELDS, value_fields
 from magnetar.arrow.errors import EvolutionError
 from magnetar.arrow.slice_jobs import SliceJob, batches_of
 from magnetar.arrow.stored.column_names import ERROR, MESSAGE_ID, TOPIC, VALUE
+from magnetar.arrow.stored.column_types import ERROR_FIELD, METADATA_FIELDS, value_fields
 from magnetar.arrow.stored.slice_reader import ReadsInTurn
 from magnetar.arrow.stored.slices import LedgerPart, Slice, ValueSchema
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData

@@ -17,7 +17,6 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from magnetar.arrow.column_types import METADATA_FIELDS
 from magnetar.arrow.errors import (
     CatalogError,
     DataLossError,
@@ -49,6 +48,7 @@ from magnetar.arrow.iceberg.watermark import (
     start_of,
 )
 from magnetar.arrow.stored.column_names import TOPIC
+from magnetar.arrow.stored.column_types import METADATA_FIELDS
 from magnetar.arrow.stored.driver import SourceDriver
 from magnetar.arrow.stored.hold import Hold
 from magnetar.arrow.stored.planning import releasable

@@ -15,27 +15,6 @@ EVENT_TIME = "__eventTime"
 PROPERTIES = "__messageProperties"
 ERROR = "__error"
 
-PRIMITIVE_KINDS = frozenset(
-    {
-        "STRING",
-        "BOOLEAN",
-        "INT8",
-        "INT16",
-        "INT32",
-        "INT64",
-        "FLOAT",
-        "DOUBLE",
-        "DATE",
-        "TIMESTAMP",
-        "INSTANT",
-        "LOCAL_DATE",
-        "LOCAL_DATE_TIME",
-        "TIME",
-        "LOCAL_TIME",
-    }
-)
-"""Schemas of values that are one number, text or time."""
-
 _DIGITS_MAX = 38
 
 

@@ -12,7 +12,7 @@ SdkError                        see `magnetar.sdk.errors`
     │   └── HeadlessMessageError  a message in chunks has lost its beginning
     └── SchemaMismatchError     columns that do not fit the topic's schema
 
-`magnetar.arrow.errors` and `magnetar.sdk.spark.errors` add to the tree.
+`magnetar.arrow.stored.errors` and `magnetar.sdk.spark.errors` add to the tree.
 """
 
 from magnetar.sdk.errors import SdkError

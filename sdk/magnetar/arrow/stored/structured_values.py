@@ -66,13 +66,6 @@ class StructuredValues:
         made = self._batch(stored)
         return {name: made.column(at) for at, name in enumerate(made.schema.names)}
 
-    def struct(self, stored: StoredValues) -> pa.Array:
-        """All fields as one column; null where there is no value."""
-        made = self._batch(stored)
-        without = {*stored.nulls, *stored.unfit}
-        mask = pa.array([row in without for row in range(made.num_rows)], pa.bool_())
-        return pa.StructArray.from_arrays(made.columns, fields=list(made.schema), mask=mask)
-
     def _batch(self, stored: StoredValues) -> pa.RecordBatch:
         values = stored.cut()
         if not self._is_json:
@@ -183,22 +176,6 @@ class StructuredValues:
                     f"a value is not of the topic's schema: field {field.name}: {error}",
                 )
         return pa.array(values, field.type)
-
-
-class WholeRecord:
-    """One column `value`: a struct of the fields that the query asks for, null without a value."""
-
-    needs_keys = False
-
-    def __init__(self, wanted: pa.Schema, value_schema: ValueSchema) -> None:
-        """
-        Raises:
-            SchemaMismatchError: a definition that cannot be read.
-        """
-        self._values = StructuredValues(wanted, value_schema)
-
-    def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
-        return {VALUE: self._values.struct(stored)}
 
 
 class _Real(float):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from magnetar.arrow.stored.admin_client import AdminClient, Json
-from magnetar.arrow.stored.column_names import PRIMITIVE_KINDS
+from magnetar.arrow.stored.column_types import SCHEMA_TYPES
 from magnetar.arrow.stored.errors import SchemaMismatchError
 from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.sdk.wire.topic_name import TopicName
@@ -99,7 +99,7 @@ def parsed(answer: Mapping[str, Any]) -> ValueSchema:
         )
     if kind in _STRUCTURED:
         return ValueSchema(kind, str(answer["data"]))
-    return ValueSchema(kind) if kind in PRIMITIVE_KINDS else ValueSchema()
+    return ValueSchema(kind) if kind in SCHEMA_TYPES else ValueSchema()
 
 
 def with_versions(

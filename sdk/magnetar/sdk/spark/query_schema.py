@@ -1,15 +1,17 @@
-"""The columns of a query, and those of an archive."""
+"""The columns of a query, and of an archive, in Spark's types: see `column_types`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from pyspark.sql.types import BinaryType, StructField, StructType
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
 from magnetar.arrow.stored.column_names import VALUE
+from magnetar.arrow.stored.column_types import METADATA_FIELDS, all_columns, value_fields
 from magnetar.arrow.stored.driver import SourceDriver
-from magnetar.arrow.stored.slices import PERMISSIVE, ValueSchema
+from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.arrow.stored.source_options import SourceOptions
 from magnetar.arrow.stored.topic_schema import value_schema_of
-from magnetar.sdk.spark.columns import ERROR_FIELD, METADATA_FIELDS, value_fields
 
 
 def read_schema(options: Mapping[str, str]) -> StructType:
@@ -19,8 +21,7 @@ def read_schema(options: Mapping[str, str]) -> StructType:
         OptionError, TopicNotFoundError, SchemaMismatchError, UnreachableError
     """
     checked = SourceOptions.read(options)
-    error = [ERROR_FIELD] if checked.settings.mode == PERMISSIVE else []
-    return StructType([*value_fields(_value_schema(checked)), *METADATA_FIELDS, *error])
+    return spark_schema(all_columns(_value_schema(checked), checked.settings.mode))
 
 
 def archived_schema(options: Mapping[str, str]) -> StructType:
@@ -31,9 +32,9 @@ def archived_schema(options: Mapping[str, str]) -> StructType:
         OptionError, TopicNotFoundError, SchemaMismatchError, UnreachableError
     """
     value_schema = _value_schema(SourceOptions.read(options))
-    stored = [StructField(VALUE, BinaryType())]
+    stored = [pa.field(VALUE, pa.binary())]
     fields = value_fields(value_schema) if value_schema.kind in ("JSON", "AVRO") else stored
-    return StructType([*fields, *METADATA_FIELDS])
+    return spark_schema([*fields, *METADATA_FIELDS])
 
 
 def _value_schema(options: SourceOptions) -> ValueSchema:
@@ -42,3 +43,16 @@ def _value_schema(options: SourceOptions) -> ValueSchema:
         return value_schema_of(driver.schemas, driver.topics())
     finally:
         driver.close()
+
+
+def spark_schema(columns: Iterable[pa.Field]) -> StructType:
+    """Columns as Spark has them."""
+    return from_arrow_schema(pa.schema(list(columns)), prefer_timestamp_ntz=True)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Columns as Spark wants batches to be, to the letter."""
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except TypeError:
+        return to_arrow_schema(schema)  # Spark 4.1 takes UTC without being told

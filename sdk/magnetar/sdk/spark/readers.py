@@ -37,11 +37,10 @@ from magnetar.arrow.stored.topic_schema import value_schema_of
 from magnetar.arrow.stored.topic_states import TopicState
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import SystemClock
-from magnetar.sdk.spark.columns import wants_bytes_only
 from magnetar.sdk.spark.errors import DataLossError, one_line_errors
 from magnetar.sdk.spark.partitions import partition_of, slices_of
+from magnetar.sdk.spark.query_columns import value_columns, wants_bytes_only
 from magnetar.sdk.spark.query_offset import QueryOffset
-from magnetar.sdk.spark.values import value_columns
 
 _log = logging.getLogger(__name__)
 

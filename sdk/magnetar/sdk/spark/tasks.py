@@ -8,9 +8,9 @@ from pyspark.sql.types import StructType
 from magnetar.arrow.stored.arrow_rows import BYTES_MAX, ROWS_MAX, ArrowRows
 from magnetar.arrow.stored.slice_reader import ReadsInTurn, SliceReader, settle_worker
 from magnetar.arrow.stored.slices import Slice
-from magnetar.sdk.spark.columns import arrow_schema
 from magnetar.sdk.spark.errors import one_line_errors
-from magnetar.sdk.spark.values import value_columns
+from magnetar.sdk.spark.query_columns import value_columns
+from magnetar.sdk.spark.query_schema import arrow_schema
 
 
 def read_slices(schema: StructType, wanted: Sequence[Slice]) -> Iterator[pa.RecordBatch]:

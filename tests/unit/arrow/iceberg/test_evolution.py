@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from magnetar.arrow.column_types import value_fields
 from magnetar.arrow.errors import EvolutionError
 from magnetar.arrow.iceberg.evolution import evolved, stored_schema, with_dropped_fields
+from magnetar.arrow.stored.column_types import value_fields
 from magnetar.arrow.stored.slices import ValueSchema
 
 

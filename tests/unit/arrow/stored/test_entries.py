@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from magnetar.arrow.column_types import ERROR_FIELD, METADATA_FIELDS
 from magnetar.arrow.stored.arrow_rows import BYTES_MAX, ArrowRows
+from magnetar.arrow.stored.column_types import ERROR_FIELD, METADATA_FIELDS
 from magnetar.arrow.stored.entries import EntryRows, FetchBefore
 from magnetar.arrow.stored.errors import CorruptDataError, SchemaMismatchError
 from magnetar.arrow.stored.slices import DROPMALFORMED, FAILFAST, PERMISSIVE, ValueSchema
-from magnetar.arrow.values import value_columns
+from magnetar.arrow.stored.values import value_columns
 from magnetar.sdk.batch import encode_batch, encode_plain_batch
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.frames import encode_payload

@@ -11,7 +11,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from magnetar.arrow.column_types import value_fields
+from magnetar.arrow.stored.column_types import value_fields
 from magnetar.arrow.stored.slices import NO_VERSION, ValueSchema
 from magnetar.arrow.stored.stored_values import StoredValues
 from magnetar.arrow.stored.structured_values import StructuredValues

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.arrow.avro_columns import AvroColumns
-from magnetar.arrow.column_types import value_fields
+from magnetar.arrow.stored.avro_columns import AvroColumns
+from magnetar.arrow.stored.column_types import value_fields
 from magnetar.arrow.stored.slices import NO_VERSION, ValueSchema
 from magnetar.arrow.stored.stored_values import StoredValues
-from magnetar.arrow.values import structured_values
+from magnetar.arrow.stored.values import structured_values
 
 PLACE = {
     "type": "record",

@@ -10,7 +10,6 @@ from typing import Any
 
 import fastavro
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -21,15 +20,22 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from magnetar.arrow.stored.avro_columns import AvroColumns
+from magnetar.arrow.stored.column_types import value_fields
 from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.arrow.stored.stored_values import StoredValues
 from magnetar.sdk.schemas import INT32, STRING, KeyValue, KeyValueEncoding, KeyValueSchema
 from magnetar.sdk.schemas.primitives import PRIMITIVES
-from magnetar.sdk.spark.columns import arrow_schema, value_fields
 from magnetar.sdk.spark.errors import SchemaMismatchError
-from magnetar.sdk.spark.values import value_columns
+from magnetar.sdk.spark.query_columns import value_columns
+from magnetar.sdk.spark.query_schema import spark_schema
 
 RAW = StructType([StructField("value", BinaryType())])
+
+
+def columns_of(schema: ValueSchema) -> StructType:
+    """All columns that the values have."""
+    return spark_schema(value_fields(schema))
 
 
 def record(*fields: tuple[str, Any] | Mapping[str, Any], name: str = "R") -> str:
@@ -61,9 +67,14 @@ def read(
 ) -> dict[str, list[Any]]:
     """The columns of values that are all of the schema."""
     kept = stored(values, version, **more)
-    columns = value_columns(wanted or StructType(value_fields(schema)), schema).columns(kept)
+    columns = value_columns(wanted or columns_of(schema), schema).columns(kept)
     assert not kept.unfit
     return {name: column.to_pylist() for name, column in columns.items()}
+
+
+def test_avro_is_read_a_column_at_a_time() -> None:
+    schema = ValueSchema("AVRO", record(("a", "int"), ("b", ["null", "string"])))
+    assert isinstance(value_columns(columns_of(schema), schema), AvroColumns)
 
 
 def test_an_older_avro_value_has_the_defaults_and_the_names_of_the_newest_version() -> None:
@@ -174,7 +185,7 @@ def test_an_avro_union_is_a_struct_of_its_members_as_in_from_avro() -> None:
             StructField("member2", StringType()),
         ]
     )
-    assert value_fields(schema) == [
+    assert columns_of(schema).fields == [
         StructField("u", members),
         StructField("n", LongType()),
         StructField("f", IntegerType()),
@@ -231,7 +242,7 @@ def test_what_has_no_column_takes_no_other_along(
 @pytest.mark.parametrize("definition", ['"null"', record(("n", "null")), record(("r", "R"))])
 def test_a_value_without_any_column_is_its_bytes(definition: str) -> None:
     schema = ValueSchema("AVRO", definition)
-    assert value_fields(schema) == list(RAW.fields)
+    assert columns_of(schema) == RAW
     assert read(schema, [b"\x01\x02"]) == {"value": [b"\x01\x02"]}
 
 
@@ -240,7 +251,7 @@ def test_a_value_without_any_column_is_its_bytes(definition: str) -> None:
 def test_a_definition_that_cannot_be_read_leaves_the_bytes(kind: str, definition: str) -> None:
     schema = ValueSchema(kind, definition)
     with pytest.raises(SchemaMismatchError, match="the topic's schema is not"):
-        value_fields(schema)
+        columns_of(schema)
     assert read(schema, [b"bytes"], RAW) == {"value": [b"bytes"]}
 
 
@@ -316,23 +327,12 @@ def test_what_is_no_text_is_in_a_text_column_as_it_is_in_the_json() -> None:
     }
 
 
-def test_batches_have_the_schema_that_each_spark_wants(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark 4.1 takes no time zone."""
-    schema = StructType([StructField("value", TimestampType())])
-    expected = arrow_schema(schema)
-    monkeypatch.setattr(
-        "pyspark.sql.pandas.types.to_arrow_schema",
-        lambda each: to_arrow_schema(each, timezone="UTC"),
-    )
-    assert arrow_schema(schema) == expected
-
-
 def test_one_value_that_does_not_fit_is_null_and_told_of_by_its_row() -> None:
     definition = record(("x", "int"), ("y", "string"))
     bad = [b'{"x": "one", "y": "kept"}', b"no json", b'{"x": 1, "y": "good"}', b"[]"]
     kept = stored(bad)
     schema = ValueSchema("JSON", definition)
-    columns = value_columns(StructType(value_fields(schema)), schema).columns(kept)
+    columns = value_columns(columns_of(schema), schema).columns(kept)
     assert columns["x"].to_pylist() == [None, None, 1, None]
     assert columns["y"].to_pylist() == ["kept", None, "good", None], "what can be read is"
     assert sorted(kept.unfit) == [0, 1, 3]
@@ -340,7 +340,7 @@ def test_one_value_that_does_not_fit_is_null_and_told_of_by_its_row() -> None:
 
     schema = ValueSchema("AVRO", definition)
     kept = stored([written(definition, {"x": 1, "y": "a"}), b"\xff", b""])
-    columns = value_columns(StructType(value_fields(schema)), schema).columns(kept)
+    columns = value_columns(columns_of(schema), schema).columns(kept)
     assert columns["y"].to_pylist() == ["a", None, None]
     assert list(kept.unfit) == [1, 2]
 
@@ -374,7 +374,7 @@ def test_a_primitive_schema_is_a_column_of_its_type(kind: str, value: Any, expec
     assert read(schema, [data, b"", data], nulls=[1]) == {"value": [expected, None, expected]}
     assert read(schema, [data], RAW) == {"value": [data]}
     kept = stored([data, b"\xff\xff\xff"])
-    columns = value_columns(StructType(value_fields(schema)), schema).columns(kept)
+    columns = value_columns(columns_of(schema), schema).columns(kept)
     assert (columns["value"].to_pylist(), list(kept.unfit)) == ([expected, None], [1])
 
 
@@ -426,7 +426,7 @@ def test_records_in_a_key_with_a_value_are_structs_over_their_versions() -> None
         "value": [{"x": 3, "y": 9}, None],
     }
     kept = stored([payload[:-1], b""])
-    columns = value_columns(StructType(value_fields(schema)), schema).columns(kept)
+    columns = value_columns(columns_of(schema), schema).columns(kept)
     assert columns["value"].to_pylist() == [None, None]
     assert list(kept.unfit) == [0, 1]
 

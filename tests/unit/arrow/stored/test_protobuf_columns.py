@@ -12,14 +12,14 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from magnetar.arrow import protobuf_columns
-from magnetar.arrow.column_types import value_fields
 from magnetar.arrow.errors import SchemaMismatchError
-from magnetar.arrow.protobuf_columns import FIELDS_MAX, KIND
+from magnetar.arrow.stored import protobuf_columns
 from magnetar.arrow.stored.column_names import KEY
+from magnetar.arrow.stored.column_types import value_fields
+from magnetar.arrow.stored.protobuf_columns import FIELDS_MAX, KIND
 from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.arrow.stored.stored_values import StoredValues
-from magnetar.arrow.values import value_columns
+from magnetar.arrow.stored.values import value_columns
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -14,17 +14,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magnetar.arrow import protobuf_columns
-from magnetar.arrow.avro_columns import AvroColumns
-from magnetar.arrow.column_types import (
+from magnetar.arrow.stored import protobuf_columns
+from magnetar.arrow.stored.avro_columns import AvroColumns
+from magnetar.arrow.stored.column_names import KEY_PART, VALUE
+from magnetar.arrow.stored.column_types import (
     METADATA_NAMES,
     SCHEMA_TYPES,
     is_record,
     value_fields,
     value_type,
 )
-from magnetar.arrow.ragged import pieces
-from magnetar.arrow.stored.column_names import KEY_PART, VALUE
+from magnetar.arrow.stored.ragged import pieces
 from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.arrow.stored.stored_values import StoredColumn, StoredValues, ValueColumns
 from magnetar.arrow.stored.structured_values import StructuredValues
@@ -204,6 +204,29 @@ class PrimitiveColumn:
         return b"".join(parts)
 
 
+class RecordColumn:
+    """One column `value`: a struct of fields of a record, null without a value."""
+
+    needs_keys = False
+
+    def __init__(self, wanted: pa.Schema, schema: ValueSchema) -> None:
+        """`wanted`: fields of the record, with their types.
+
+        Raises:
+            SchemaMismatchError: a definition that cannot be read.
+        """
+        self._fields = list(wanted)
+        self._values = _columns_of(wanted, schema)
+
+    def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
+        made = self._values.columns(stored)
+        without = np.zeros(len(stored.lengths), dtype=np.bool_)
+        without[[*stored.nulls, *stored.unfit]] = True
+        columns = [made[each.name] for each in self._fields]
+        mask = pa.array(without)
+        return {VALUE: pa.StructArray.from_arrays(columns, fields=self._fields, mask=mask)}
+
+
 class KeyValueColumns:
     """Both columns, or one of them."""
 
@@ -233,23 +256,12 @@ class KeyValueColumns:
 def _one_column(schema: ValueSchema) -> Callable[[StoredValues], pa.Array]:
     """What makes one column of a part of a KEY_VALUE: a struct of a record."""
     kind = value_type(schema)
-    if not is_record(schema, kind):
-        single = _columns_of(pa.schema([pa.field(VALUE, kind)]), schema)
-        return lambda stored: single.columns(stored)[VALUE]
-    wanted = pa.schema(list(kind))
-    slowly = structured_values(wanted, schema)
-    if schema.kind == "JSON":
-        return slowly.struct
-    fast = AvroColumns(wanted, schema, slowly)
-
-    def struct(stored: StoredValues) -> pa.Array:
-        made = fast.columns(stored)
-        without = np.zeros(len(stored.lengths), dtype=np.bool_)
-        without[[*stored.nulls, *stored.unfit]] = True
-        columns = [made[name] for name in wanted.names]
-        return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=pa.array(without))
-
-    return struct
+    made: ValueColumns
+    if is_record(schema, kind):
+        made = RecordColumn(pa.schema(list(kind)), schema)
+    else:
+        made = _columns_of(pa.schema([pa.field(VALUE, kind)]), schema)
+    return lambda stored: made.columns(stored)[VALUE]
 
 
 def _with_keys(stored: StoredValues) -> dict[str, StoredValues]:

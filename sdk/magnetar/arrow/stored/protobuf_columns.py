@@ -22,8 +22,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from magnetar.arrow.errors import SchemaMismatchError
-from magnetar.arrow.ragged import spread
+from magnetar.arrow.stored.errors import SchemaMismatchError
+from magnetar.arrow.stored.ragged import spread
 from magnetar.arrow.stored.stored_values import StoredValues
 
 KIND = "PROTOBUF_NATIVE"

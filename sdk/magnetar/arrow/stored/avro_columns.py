@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from magnetar.arrow.column_types import INSTANT
-from magnetar.arrow.ragged import Places, pieces, spread
+from magnetar.arrow.stored.column_types import INSTANT
+from magnetar.arrow.stored.ragged import Places, pieces, spread
 from magnetar.arrow.stored.slices import NO_VERSION, ValueSchema
 from magnetar.arrow.stored.stored_values import StoredValues, ValueColumns
 

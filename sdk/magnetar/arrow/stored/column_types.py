@@ -1,11 +1,11 @@
 """The columns of a topic as Arrow types: those of its schema, and those of every message. Pure.
 
-Types are those that the Spark source gives (`magnetar.sdk.spark.columns`), to the letter: one
-archive may be written by either. JSON and AVRO values are described by Avro definitions: a union
-with null may be null, int with long is long, float with double is double, and any other union is a
-struct of its members, of which one is set; in JSON it is its text. What Arrow has no type for is
-left out: null, a record within itself, and what is made of these. PROTOBUF_NATIVE, which Spark gets
-as bytes: `protobuf_columns.py`.
+The columns of every message are named as the known Pulsar connector for Spark names them. Types are
+such as Spark has, to the letter. JSON and AVRO values are described by Avro definitions: as in
+Spark's own `from_avro`, a union with null may be null, int with long is long, float with double is
+double, and any other union is a struct of its members, of which one is set; in JSON it is its text.
+What has no type is left out: null, a record within itself, and what is made of these.
+PROTOBUF_NATIVE, which Spark gets as bytes: `protobuf_columns.py`.
 """
 
 import json
@@ -14,8 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from magnetar.arrow import protobuf_columns
-from magnetar.arrow.errors import SchemaMismatchError
+from magnetar.arrow.stored import protobuf_columns
 from magnetar.arrow.stored.column_names import (
     ERROR,
     EVENT_TIME,
@@ -29,7 +28,8 @@ from magnetar.arrow.stored.column_names import (
     is_decimal,
     widest_of,
 )
-from magnetar.arrow.stored.slices import ValueSchema
+from magnetar.arrow.stored.errors import SchemaMismatchError
+from magnetar.arrow.stored.slices import PERMISSIVE, ValueSchema
 
 INSTANT = pa.timestamp("us", tz="UTC")
 """Times are moments, as precise as Spark has them."""
@@ -55,6 +55,8 @@ Only in a change feed."""
 
 METADATA_NAMES = frozenset(each.name for each in (*METADATA_FIELDS, ERROR_FIELD))
 _RESERVED = frozenset(name.lower() for name in METADATA_NAMES)
+"""Names that no field of a record can have as a column: Spark knows columns without regard to
+case."""
 
 _PRIMITIVES: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -87,6 +89,16 @@ SCHEMA_TYPES: Mapping[str, pa.DataType] = {
 LOCAL_TIME nanoseconds."""
 
 _DEPTH_MAX = 64
+
+
+def all_columns(schema: ValueSchema, mode: str) -> pa.Schema:
+    """The columns that there are: those of the values, then those of every message.
+
+    Raises:
+        SchemaMismatchError: a definition that cannot be read.
+    """
+    error = [ERROR_FIELD] if mode == PERMISSIVE else []
+    return pa.schema([*value_fields(schema), *METADATA_FIELDS, *error])
 
 
 def value_fields(schema: ValueSchema) -> list[pa.Field]:

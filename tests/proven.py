@@ -23,8 +23,13 @@ from tests.processes import COMPONENTS, ROOT
 
 FILE = Path(__file__).with_name("proven.json")
 SPARK = "spark"
-_SPARK_SOURCES = ("sdk/magnetar/sdk/spark", "sdk/magnetar/sdk/wire", "tests/integration/spark")
-_SPARK_PACKAGES = ("pyspark", "pyarrow", "fastavro")
+_SPARK_SOURCES = (
+    "sdk/magnetar/sdk/spark",
+    "sdk/magnetar/sdk/wire",
+    "sdk/magnetar/arrow/stored",
+    "tests/integration/spark",
+)
+_SPARK_PACKAGES = ("pyspark", "pyarrow", "fastavro", "numpy")
 
 LEDGERS, CLUSTERS, STORAGE, GEO = "ledgers", "clusters", "storage", "geo"
 SCALABLE = "scalable"

@@ -22,9 +22,9 @@ from typing import Any
 import pulsar
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from magnetar.sdk.spark.admin_client import AdminClient
+from magnetar.arrow.stored.admin_client import AdminClient
+from magnetar.arrow.stored.options import ConnectionOptions, OptionReader
 from magnetar.sdk.spark.data_source import MagnetarDataSource
-from magnetar.sdk.spark.options import ConnectionOptions, OptionReader
 from tests.bench import load
 from tests.bench.figures import describe_machine
 from tests.bench.report import Figure, Report

@@ -7,21 +7,25 @@ read("flights", service_url="pulsar://…", admin_url="http://…").read_pandas(
 Guide: docs/arrow.md.
 """
 
-from magnetar.arrow.errors import (
-    AccessDeniedError,
-    CorruptDataError,
-    DataLossError,
-    MagnetarArrowError,
-    MemoryLimitError,
-    OffsetError,
-    OptionError,
-    SchemaMismatchError,
-    TopicNotFoundError,
-    UnreachableError,
-    WorkerLostError,
-)
-from magnetar.arrow.reading import Scan, read, scan
-from magnetar.arrow.tables import Changes, changes, table
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from magnetar.arrow.errors import (
+        AccessDeniedError,
+        CorruptDataError,
+        DataLossError,
+        MagnetarArrowError,
+        MemoryLimitError,
+        OffsetError,
+        OptionError,
+        SchemaMismatchError,
+        TopicNotFoundError,
+        UnreachableError,
+        WorkerLostError,
+    )
+    from magnetar.arrow.reading import Scan, read, scan
+    from magnetar.arrow.tables import Changes, changes, table
 
 __all__ = [
     "AccessDeniedError",
@@ -42,3 +46,16 @@ __all__ = [
     "scan",
     "table",
 ]
+
+_MODULES = {
+    **dict.fromkeys(("Scan", "read", "scan"), "reading"),
+    **dict.fromkeys(("Changes", "changes", "table"), "tables"),
+}
+"""Where the names are that are no errors."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a reader when it is asked for: queries of Spark have `stored` alone."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from magnetar.arrow.errors import DataLossError, OptionError
+from magnetar.arrow.stored.topic_states import TopicState
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.spark.topic_states import TopicState
 
 TOKEN_FORMAT = 1
 _SHOWN_CHARACTERS_MAX = 100

@@ -12,11 +12,11 @@ from dataclasses import replace
 import pyarrow as pa
 
 from magnetar.arrow.errors import CorruptDataError, DataLossError
-from magnetar.arrow.shared import BoundedEntryRows
-from magnetar.sdk.spark.arrow_rows import ArrowRows
-from magnetar.sdk.spark.ledger_reads import LedgerReads
-from magnetar.sdk.spark.slice_reader import CHUNK_LOOK_BACK_ENTRIES_MAX
-from magnetar.sdk.spark.slices import LedgerPart, Slice
+from magnetar.arrow.slice_rows import BoundedEntryRows
+from magnetar.arrow.stored.arrow_rows import ArrowRows
+from magnetar.arrow.stored.ledger_reads import LedgerReads
+from magnetar.arrow.stored.slice_reader import CHUNK_LOOK_BACK_ENTRIES_MAX
+from magnetar.arrow.stored.slices import LedgerPart, Slice
 
 NO_LEDGER = -1
 """Stands for the compacted ledger of a topic that has none."""

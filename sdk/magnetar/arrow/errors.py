@@ -1,4 +1,4 @@
-"""Errors of the Arrow reader. Those that it shares with the Spark source are the same classes.
+"""Errors of the Arrow reader. Those that it shares with the Spark source are `stored.errors`.
 
 SdkError                        see `magnetar.sdk.errors`
 └── MagnetarArrowError          one line that says what to do; `retryable` as everywhere
@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
-from magnetar.sdk.spark.admin_client import RefusedError
-from magnetar.sdk.spark.errors import (
+from magnetar.arrow.stored.admin_client import RefusedError
+from magnetar.arrow.stored.errors import (
     CorruptDataError,
     DataLossError,
     EntryLossError,
     HeadlessMessageError,
-    MagnetarSparkError,
+    MagnetarArrowError,
     OffsetError,
     OptionError,
     SchemaMismatchError,
@@ -56,10 +56,6 @@ __all__ = [
     "error_from",
     "refusals_typed",
 ]
-
-MagnetarArrowError = MagnetarSparkError
-"""The root of this tree is the root of the Spark source's, until both have a place of their own:
-decision 38."""
 
 
 class AccessDeniedError(MagnetarArrowError):
@@ -118,7 +114,7 @@ def refusals_typed() -> Iterator[None]:
         raise AccessDeniedError(f"{error}: {_HINT}") from error
 
 
-_BY_NAME: dict[str, type[MagnetarSparkError]] = {
+_BY_NAME: dict[str, type[MagnetarArrowError]] = {
     each.__name__: each
     for each in (
         AccessDeniedError,

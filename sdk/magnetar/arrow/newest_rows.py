@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magnetar.arrow.column_types import CHANGE, DELETE, ERROR, KEY, TOPIC
 from magnetar.arrow.errors import MemoryLimitError
+from magnetar.arrow.stored.column_names import ERROR, KEY, TOPIC
+from magnetar.arrow.stored.column_types import CHANGE, DELETE
 
 _MERGE_BYTES_MIN = 32 << 20
 _BATCH_ROWS_MIN = 1_000

@@ -17,13 +17,14 @@ import pyarrow as pa
 from magnetar.arrow.errors import OptionError, SchemaMismatchError, refusals_typed
 from magnetar.arrow.ordered_batches import OrderedBatches
 from magnetar.arrow.request import ReadArguments, Request, checked
-from magnetar.arrow.shared import ReadsInTurn
-from magnetar.arrow.slice_jobs import SliceJob, all_columns, batches_of
+from magnetar.arrow.slice_jobs import SliceJob, batches_of
+from magnetar.arrow.stored.column_types import all_columns
+from magnetar.arrow.stored.driver import SourceDriver
+from magnetar.arrow.stored.slice_reader import ReadsInTurn
+from magnetar.arrow.stored.slices import Slice, ValueSchema
+from magnetar.arrow.stored.topic_states import TopicState
 from magnetar.arrow.topic_schemas import read_schema_of
 from magnetar.arrow.worker_process import WorkerProcess
-from magnetar.sdk.spark.driver import SourceDriver
-from magnetar.sdk.spark.slices import Slice, ValueSchema
-from magnetar.sdk.spark.topic_states import TopicState
 from magnetar.sdk.wire.topic_name import TopicName
 
 _log = logging.getLogger(__name__)

@@ -10,11 +10,11 @@ from typing import TypedDict, cast
 from magnetar.arrow.change_token import Reached, parse_token
 from magnetar.arrow.errors import OptionError
 from magnetar.arrow.slice_jobs import RowFilter
+from magnetar.arrow.stored.offsets import shown_id
+from magnetar.arrow.stored.options import shown
+from magnetar.arrow.stored.slices import DROPMALFORMED, FAILFAST, PERMISSIVE
+from magnetar.arrow.stored.source_options import SourceOptions
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.spark.offsets import shown_id
-from magnetar.sdk.spark.options import shown
-from magnetar.sdk.spark.slices import DROPMALFORMED, FAILFAST, PERMISSIVE
-from magnetar.sdk.spark.source_options import SourceOptions
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.topic_name import TopicName
 

@@ -6,22 +6,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magnetar.arrow.column_types import (
-    CHANGE,
-    CHANGE_FIELD,
-    ERROR_FIELD,
-    KEY,
-    METADATA_FIELDS,
-    PUBLISH_TIME,
-    value_fields,
-)
 from magnetar.arrow.compacted_ledger import CompactedRows
 from magnetar.arrow.errors import refusals_typed
 from magnetar.arrow.newest_rows import newest_of
-from magnetar.arrow.shared import ReadsInTurn, rows_of, slice_rows
-from magnetar.arrow.values import value_columns
-from magnetar.sdk.spark.arrow_rows import ArrowRows
-from magnetar.sdk.spark.slices import PERMISSIVE, Slice, ValueSchema
+from magnetar.arrow.slice_rows import rows_of, slice_rows
+from magnetar.arrow.stored.arrow_rows import ArrowRows
+from magnetar.arrow.stored.column_names import KEY, PUBLISH_TIME
+from magnetar.arrow.stored.column_types import CHANGE, CHANGE_FIELD, all_columns
+from magnetar.arrow.stored.slice_reader import ReadsInTurn
+from magnetar.arrow.stored.slices import Slice
+from magnetar.arrow.stored.values import value_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +65,6 @@ class SliceJob:
     def tells_changes(self) -> bool:
         """Whether it is for a table of newest values: of each key, a batch has its newest row."""
         return CHANGE in self.names
-
-
-def all_columns(schema: ValueSchema, mode: str) -> pa.Schema:
-    """The columns that there are: those of the values, then those of every message.
-
-    Raises:
-        SchemaMismatchError: a definition that cannot be read.
-    """
-    error = [ERROR_FIELD] if mode == PERMISSIVE else []
-    return pa.schema([*value_fields(schema), *METADATA_FIELDS, *error])
 
 
 def batches_of(job: SliceJob, reads: ReadsInTurn) -> Generator[pa.RecordBatch, None, None]:

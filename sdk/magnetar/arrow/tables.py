@@ -18,7 +18,6 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from magnetar.arrow.change_token import Reached, check_unbroken, encode_token
-from magnetar.arrow.column_types import CHANGE, CHANGE_FIELD, ERROR, KEY, MESSAGE_ID, TOPIC
 from magnetar.arrow.compacted_ledger import NO_LEDGER, place_of_last
 from magnetar.arrow.errors import (
     DataLossError,
@@ -42,12 +41,14 @@ from magnetar.arrow.request import (
     checked_changes,
     checked_table,
 )
-from magnetar.arrow.slice_jobs import SliceJob, all_columns
+from magnetar.arrow.slice_jobs import SliceJob
+from magnetar.arrow.stored.column_names import ERROR, KEY, MESSAGE_ID, TOPIC
+from magnetar.arrow.stored.column_types import CHANGE, CHANGE_FIELD, all_columns
+from magnetar.arrow.stored.driver import SourceDriver
+from magnetar.arrow.stored.offsets import BEFORE_FIRST
+from magnetar.arrow.stored.slices import Slice, ValueSchema
+from magnetar.arrow.stored.topic_states import LedgerState, TopicState, state_of
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.spark.driver import SourceDriver
-from magnetar.sdk.spark.offsets import BEFORE_FIRST
-from magnetar.sdk.spark.slices import Slice, ValueSchema
-from magnetar.sdk.spark.topic_states import LedgerState, TopicState, state_of
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -309,7 +310,7 @@ def _compacted_slices(
     """
     if not topics:
         return {}
-    from magnetar.sdk.spark.ledger_directory import LedgerDirectory
+    from magnetar.arrow.stored.ledger_directory import LedgerDirectory
 
     directory = LedgerDirectory(request.source.metadata_url)
     try:

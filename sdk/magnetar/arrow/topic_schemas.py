@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from magnetar.arrow import protobuf_columns
 from magnetar.arrow.errors import SchemaMismatchError
-from magnetar.sdk.spark.admin_client import Json
-from magnetar.sdk.spark.slices import ValueSchema
-from magnetar.sdk.spark.topic_schema import SchemaSource, value_schema_of
+from magnetar.arrow.stored import protobuf_columns
+from magnetar.arrow.stored.admin_client import Json
+from magnetar.arrow.stored.slices import ValueSchema
+from magnetar.arrow.stored.topic_schema import SchemaSource, value_schema_of
 from magnetar.sdk.wire.topic_name import TopicName
 
 

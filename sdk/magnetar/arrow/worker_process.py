@@ -35,10 +35,9 @@ import numpy as np
 import pyarrow as pa
 
 from magnetar.arrow.errors import WorkerLostError, error_from
-from magnetar.arrow.shared import ReadsInTurn
 from magnetar.arrow.slice_jobs import SliceJob, batches_of
-from magnetar.sdk.spark.errors import MagnetarSparkError
-from magnetar.sdk.spark.slice_reader import settle_worker
+from magnetar.arrow.stored.errors import MagnetarArrowError
+from magnetar.arrow.stored.slice_reader import ReadsInTurn, settle_worker
 
 _HEAD = struct.Struct("<BIQ")
 _JOB, _TAKEN, _BATCH, _ERROR, _END = range(5)
@@ -156,7 +155,7 @@ class _Worker:
                 head = _HEAD.pack(_BATCH, number, size)
                 socket.send_fds(self._connection, [head], [file])
                 self._ahead += 1
-        except MagnetarSparkError as error:
+        except MagnetarArrowError as error:
             text = json.dumps([type(error).__name__, str(error)]).encode()
             self._connection.sendall(_HEAD.pack(_ERROR, 0, len(text)) + text)
         else:

@@ -74,7 +74,7 @@ def test_a_broker_that_dies_while_it_is_read_through_is_waited_for(
 def test_bookies_that_nobody_reaches_are_read_through_the_broker(
     cluster: ProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from magnetar.sdk.spark import bookie_link
+    from magnetar.arrow.stored import bookie_link
 
     def refuse(*_: Any) -> Any:
         raise ConnectionRefusedError("no way to bookies")

@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from magnetar.arrow.errors import CatalogError, DataLossError
 from magnetar.arrow.iceberg.archive_rows import archive_fields
 from magnetar.arrow.iceberg.archiving import undecoded_name
-from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.arrow.stored.slices import ValueSchema
 from tests.flights import read_flights
 from tests.http_calls import admin, topic_path
 from tests.integration.arrow.archives import (

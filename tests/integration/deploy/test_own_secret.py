@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.arrow.stored.source_options import SourceOptions
 from magnetar.deploy.options import Sources
 from magnetar.deploy.shared_secret import with_own_secret, with_secret_beside
 from magnetar.ledger.errors import BookieSecretError
@@ -14,7 +15,6 @@ from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.secret_handshake import parse_secrets
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.system import SystemNetwork
-from magnetar.sdk.spark.source_options import SourceOptions
 from tests.integration.deploy.commands import magnetar
 from tests.integration.ledger.test_shared_secret import ask_bookie
 from tests.standalone import Standalone

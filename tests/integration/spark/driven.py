@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from magnetar.sdk.spark.columns import METADATA_FIELDS, VALUE
+from magnetar.arrow.stored.column_names import TOPIC, VALUE
+from magnetar.sdk.spark.partitions import slices_of
 from magnetar.sdk.spark.readers import StreamReader, stream_reader
-from magnetar.sdk.spark.slices import slices_of
 
-SCHEMA = StructType([StructField(VALUE, BinaryType()), METADATA_FIELDS[1]])
+SCHEMA = StructType([StructField(VALUE, BinaryType()), StructField(TOPIC, StringType())])
 
 
 @dataclass

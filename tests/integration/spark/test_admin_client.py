@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.sdk.spark import admin_client
-from magnetar.sdk.spark.admin_client import AdminClient, RefusedError
+from magnetar.arrow.stored import admin_client
+from magnetar.arrow.stored.admin_client import AdminClient, RefusedError
+from magnetar.arrow.stored.options import ConnectionOptions, OptionReader
+from magnetar.arrow.stored.patience import PATIENCE_S
 from magnetar.sdk.spark.errors import OptionError, UnreachableError
-from magnetar.sdk.spark.options import ConnectionOptions, OptionReader
-from magnetar.sdk.spark.patience import PATIENCE_S
 from tests.certificates import Authority
 from tests.http_answers import answering
 from tests.processes import HOST, free_ports

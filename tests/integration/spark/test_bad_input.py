@@ -14,8 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader
 
+from magnetar.arrow.stored import broker_reads
+from magnetar.arrow.stored.slices import Address
 from magnetar.ledger.metadata.url import open_store
-from magnetar.sdk.spark import MagnetarDataSource, broker_reads, register
+from magnetar.sdk.spark import MagnetarDataSource, register
 from magnetar.sdk.spark.errors import (
     DataLossError,
     MagnetarSparkError,
@@ -24,7 +26,6 @@ from magnetar.sdk.spark.errors import (
     UnreachableError,
 )
 from magnetar.sdk.spark.partitions import SlicePartition
-from magnetar.sdk.spark.slices import Address
 from tests.http_calls import admin
 from tests.integration.pulsar_client.support import publish_to
 from tests.integration.spark.driven import SCHEMA

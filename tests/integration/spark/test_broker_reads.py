@@ -7,10 +7,10 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from magnetar.arrow.stored import broker_reads
+from magnetar.arrow.stored.broker_reads import BrokerReads
+from magnetar.arrow.stored.slices import LedgerPart
 from magnetar.sdk.settings import ClientSettings
-from magnetar.sdk.spark import broker_reads
-from magnetar.sdk.spark.broker_reads import BrokerReads
-from magnetar.sdk.spark.slices import LedgerPart
 from tests.http_calls import admin
 from tests.integration.pulsar_client.support import publish_to
 from tests.standalone import Standalone

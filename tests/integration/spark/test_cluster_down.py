@@ -18,6 +18,8 @@ import pytest
 from pulsar.schema import AvroSchema, Integer, Record, String
 from pyspark.sql import Row, SparkSession
 
+from magnetar.arrow.stored.driver import SourceDriver
+from magnetar.arrow.stored.source_options import SourceOptions
 from magnetar.ledger.offloading.directory_store import DirectoryStore
 from magnetar.ledger.offloading.log_manifest import (
     LogManifest,
@@ -30,7 +32,6 @@ from magnetar.ledger.offloading.settings import ObjectStoreSettings
 from magnetar.ledger.offloading.stores import open_object_store
 from magnetar.sdk import Client, MessageId
 from magnetar.sdk.spark import MagnetarDataSource
-from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.errors import (
     DataLossError,
     MagnetarSparkError,
@@ -38,7 +39,6 @@ from magnetar.sdk.spark.errors import (
     OptionError,
     TopicNotFoundError,
 )
-from magnetar.sdk.spark.source_options import SourceOptions
 from tests.http_calls import call, topic_path
 from tests.integration.pulsar_client.support import connect
 from tests.integration.pulsar_client.test_offloading import ALL, LAG, admin

@@ -6,9 +6,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from magnetar.sdk.spark.admin_client import AdminClient
+from magnetar.arrow.stored.admin_client import AdminClient
+from magnetar.arrow.stored.options import ConnectionOptions, OptionReader
 from magnetar.sdk.spark.data_source import MagnetarDataSource
-from magnetar.sdk.spark.options import ConnectionOptions, OptionReader
 from tests.http_calls import admin
 from tests.integration.pulsar_client.support import publish_to
 from tests.integration.spark.driven import SCHEMA, Checkpoint, DrivenQuery

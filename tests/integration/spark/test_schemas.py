@@ -26,6 +26,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
+from magnetar.arrow.stored.column_names import TOPIC
+from magnetar.arrow.stored.column_types import METADATA_FIELDS
 from magnetar.sdk import Client
 from magnetar.sdk.schemas import (
     INSTANT,
@@ -39,7 +41,6 @@ from magnetar.sdk.schemas import (
     Schema,
 )
 from magnetar.sdk.spark import MagnetarDataSource
-from magnetar.sdk.spark.columns import METADATA_FIELDS
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from tests.http_calls import admin
 from tests.integration.pulsar_client.support import publish_to
@@ -150,7 +151,7 @@ def test_a_running_query_reads_a_version_that_came_after_its_start(
 ) -> None:
     """By the definition of that version: by the one before, its bytes would be other fields."""
     options = options_for(server, topic=topic, startingOffsets="earliest")
-    columns = StructType([StructField("carrier", StringType()), METADATA_FIELDS[1]])
+    columns = StructType([StructField("carrier", StringType()), StructField(TOPIC, StringType())])
     producer = client.create_producer(topic, schema=schema(Flight))
     producer.send(flight(0))
     producer.close()
@@ -314,7 +315,7 @@ async def test_a_message_without_a_value_is_a_row_with_a_null_value(
         assert [row["value"] is None for row in rows] == [False, True, False]
         whole = StructType([StructField("x", IntegerType())])
         for column, expected in ((whole, values), (BinaryType(), [row["value"] for row in rows])):
-            columns = StructType([StructField("value", column), METADATA_FIELDS[1]])
+            columns = StructType([StructField("value", column), StructField(TOPIC, StringType())])
             with DrivenQuery(options, Checkpoint(), columns) as query:
                 assert query.run_available().values == expected
 
@@ -335,7 +336,7 @@ async def test_topics_of_different_schemas_are_bytes_by_a_schema_of_ones_own(
     with DrivenQuery(
         {**options, "startingOffsets": "earliest"},
         Checkpoint(),
-        StructType([*VALUE_ONLY.fields, METADATA_FIELDS[1]]),
+        StructType([*VALUE_ONLY.fields, StructField(TOPIC, StringType())]),
     ) as query:
         await asyncio.to_thread(query.run_available)
         assert sorted(query.values) == [b"\0\0\0\1", b"bytes", b"text"]

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from magnetar.arrow.stored.ledger_directory import ledger_part
+from magnetar.arrow.stored.ledger_reads import LedgerReads
+from magnetar.arrow.stored.slices import Address, BookieSecurity, Ensemble, LedgerPart
 from magnetar.bookie.bookie import Bookie
 from magnetar.deploy.links import link_network
 from magnetar.ledger.link_settings import LinkSettings
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.system import SystemClock, SystemDisk
 from magnetar.sdk.spark.errors import EntryLossError, OptionError, UnreachableError
-from magnetar.sdk.spark.ledger_directory import ledger_part
-from magnetar.sdk.spark.ledger_reads import LedgerReads
-from magnetar.sdk.spark.slices import Address, BookieSecurity, Ensemble, LedgerPart
 from tests.certificates import Authority
 from tests.integration.ledger.cluster import Cluster, no_fatal_errors
 

@@ -10,10 +10,11 @@ import pulsar
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from magnetar.sdk.spark import MagnetarDataSource, broker_reads
+from magnetar.arrow.stored import broker_reads
+from magnetar.arrow.stored.slices import Slice
+from magnetar.sdk.spark import MagnetarDataSource
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
 from magnetar.sdk.spark.readers import BatchReader
-from magnetar.sdk.spark.slices import Slice
 from tests.cluster import ProcessCluster
 from tests.http_calls import admin
 from tests.integration.pulsar_client.support import publish_to
@@ -76,7 +77,7 @@ async def test_a_message_whose_beginning_is_too_far_away_is_not_passed_over_in_s
     server: Standalone, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await publish_in_chunks(server, topic, [b"ab", b"cd", b"ef"])
-    monkeypatch.setattr("magnetar.sdk.spark.slice_reader.CHUNK_LOOK_BACK_ENTRIES_MAX", 1)
+    monkeypatch.setattr("magnetar.arrow.stored.slice_reader.CHUNK_LOOK_BACK_ENTRIES_MAX", 1)
 
     def values(**more: str) -> list[bytes]:
         return read(*planned(options_for(server, topic=topic, sliceBytes="1", **more)))

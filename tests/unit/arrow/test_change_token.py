@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from magnetar.arrow.change_token import Reached, check_unbroken, encode_token, parse_token
 from magnetar.arrow.errors import DataLossError, OptionError
+from magnetar.arrow.stored.offsets import BEFORE_FIRST
+from magnetar.arrow.stored.topic_states import LedgerState, TopicState
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.spark.offsets import BEFORE_FIRST
-from magnetar.sdk.spark.topic_states import LedgerState, TopicState
 from tests.processes import ROOT
 
 TOPIC = "persistent://public/default/t"

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.arrow import newest_rows
-from magnetar.arrow.column_types import CHANGE, DELETE, ERROR, KEY, TOPIC, UPSERT
 from magnetar.arrow.errors import MemoryLimitError
 from magnetar.arrow.newest_rows import NewestRows, newest_of
+from magnetar.arrow.stored.column_names import ERROR, KEY, TOPIC
+from magnetar.arrow.stored.column_types import CHANGE, DELETE, UPSERT
 
 SCHEMA = pa.schema(
     [

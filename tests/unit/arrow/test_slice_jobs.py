@@ -5,9 +5,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from magnetar.arrow.column_types import ERROR, INSTANT, KEY, PUBLISH_TIME
-from magnetar.arrow.slice_jobs import RowFilter, all_columns
-from magnetar.sdk.spark.slices import FAILFAST, PERMISSIVE, ValueSchema
+from magnetar.arrow.slice_jobs import RowFilter
+from magnetar.arrow.stored.column_names import ERROR, KEY, PUBLISH_TIME
+from magnetar.arrow.stored.column_types import INSTANT, all_columns
+from magnetar.arrow.stored.slices import FAILFAST, PERMISSIVE, ValueSchema
 
 BATCH = pa.record_batch(
     {

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from magnetar.arrow.errors import SchemaMismatchError
-from magnetar.arrow.protobuf_columns import KIND
+from magnetar.arrow.stored.protobuf_columns import KIND
+from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.arrow.topic_schemas import read_schema_of
-from magnetar.sdk.spark.slices import ValueSchema
 from magnetar.sdk.wire.topic_name import TopicName
 
 RECORD = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "long"}]}'

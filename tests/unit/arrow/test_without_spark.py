@@ -11,14 +11,14 @@ import pkgutil
 
 import magnetar.arrow
 import pyarrow as pa
-from magnetar.arrow.column_types import PUBLISH_TIME, value_fields
-from magnetar.arrow.shared import rows_of
-from magnetar.arrow.values import value_columns
-from magnetar.sdk.spark import ledger_directory, object_reads, stored_topics
-from magnetar.sdk.spark.slices import Slice, ValueSchema
+from magnetar.arrow.stored.column_types import value_fields
+from magnetar.arrow.slice_rows import rows_of
+from magnetar.arrow.stored.slices import Slice, ValueSchema
+from magnetar.arrow.stored.values import value_columns
 
-for each in pkgutil.iter_modules(magnetar.arrow.__path__):
-    __import__(f"magnetar.arrow.{each.name}")
+for each in pkgutil.walk_packages(magnetar.arrow.__path__, "magnetar.arrow."):
+    if each.name != "magnetar.arrow.worker":  # a program
+        __import__(each.name)
 record = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "long"}]}'
 for kind in ("AVRO", "JSON", "STRING", "INT32", "BYTES"):
     schema = ValueSchema(kind, record)

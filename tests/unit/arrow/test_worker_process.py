@@ -12,8 +12,8 @@ import pytest
 from magnetar.arrow import worker_process
 from magnetar.arrow.errors import CorruptDataError, MagnetarArrowError, WorkerLostError, error_from
 from magnetar.arrow.slice_jobs import SliceJob
+from magnetar.arrow.stored.slices import Slice
 from magnetar.arrow.worker_process import WorkerProcess, serve
-from magnetar.sdk.spark.slices import Slice
 
 JOB = SliceJob(Slice("t", -1, ()), ("value",))
 WAIT_S = 30.0

@@ -15,19 +15,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magnetar.arrow.column_types import (
-    ERROR,
-    ERROR_FIELD,
-    MESSAGE_ID,
-    METADATA_FIELDS,
-    TOPIC,
-    VALUE,
-    value_fields,
-)
 from magnetar.arrow.errors import EvolutionError
-from magnetar.arrow.shared import ReadsInTurn
 from magnetar.arrow.slice_jobs import SliceJob, batches_of
-from magnetar.sdk.spark.slices import LedgerPart, Slice, ValueSchema
+from magnetar.arrow.stored.column_names import ERROR, MESSAGE_ID, TOPIC, VALUE
+from magnetar.arrow.stored.column_types import ERROR_FIELD, METADATA_FIELDS, value_fields
+from magnetar.arrow.stored.slice_reader import ReadsInTurn
+from magnetar.arrow.stored.slices import LedgerPart, Slice, ValueSchema
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
 
 LEDGER = "__ledgerId"

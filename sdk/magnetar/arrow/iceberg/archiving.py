@@ -17,7 +17,6 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from magnetar.arrow.column_types import METADATA_FIELDS, TOPIC
 from magnetar.arrow.errors import (
     CatalogError,
     DataLossError,
@@ -48,14 +47,16 @@ from magnetar.arrow.iceberg.watermark import (
     merged,
     start_of,
 )
+from magnetar.arrow.stored.column_names import TOPIC
+from magnetar.arrow.stored.column_types import METADATA_FIELDS
+from magnetar.arrow.stored.driver import SourceDriver
+from magnetar.arrow.stored.hold import Hold
+from magnetar.arrow.stored.planning import releasable
+from magnetar.arrow.stored.slices import PERMISSIVE, Slice, ValueSchema
+from magnetar.arrow.stored.source_options import SourceOptions
+from magnetar.arrow.stored.topic_schema import parsed, value_schema_of
+from magnetar.arrow.stored.topic_states import TopicState
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.spark.driver import SourceDriver
-from magnetar.sdk.spark.hold import Hold
-from magnetar.sdk.spark.planning import releasable
-from magnetar.sdk.spark.slices import PERMISSIVE, Slice, ValueSchema
-from magnetar.sdk.spark.source_options import SourceOptions
-from magnetar.sdk.spark.topic_schema import parsed, value_schema_of
-from magnetar.sdk.spark.topic_states import TopicState
 from magnetar.sdk.wire.topic_name import TopicName
 
 _log = logging.getLogger(__name__)

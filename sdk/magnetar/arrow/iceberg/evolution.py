@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from magnetar.arrow.errors import EvolutionError
-from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.arrow.stored.slices import ValueSchema
 
 _DEPTH_MAX = 64
 

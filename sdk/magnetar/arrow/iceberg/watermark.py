@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from magnetar.arrow.errors import DataLossError, TableError
+from magnetar.arrow.stored.offsets import BEFORE_FIRST
+from magnetar.arrow.stored.planning import entries_between, entries_left
+from magnetar.arrow.stored.topic_states import TopicState
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.spark.offsets import BEFORE_FIRST
-from magnetar.sdk.spark.planning import entries_between, entries_left
-from magnetar.sdk.spark.topic_states import TopicState
 
 WATERMARK_TOPICS_MAX = 10_000
 """Topics and partitions of one table. Each snapshot repeats them all, some 60 bytes a topic."""

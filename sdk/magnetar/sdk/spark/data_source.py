@@ -44,7 +44,7 @@ class MagnetarDataSource(DataSource):
         return "magnetar"
 
     def schema(self) -> StructType:
-        from magnetar.sdk.spark.driver import read_schema
+        from magnetar.sdk.spark.query_schema import read_schema
 
         with one_line_errors():
             return read_schema(self.options)

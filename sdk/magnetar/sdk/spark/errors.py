@@ -1,27 +1,29 @@
-"""Errors of the Spark source and sink, and of the jobs.
+"""Errors of the Spark source and sink, and of the jobs. Those of reading are `magnetar.arrow`'s.
 
-SdkError                        see `magnetar.sdk.errors`
-└── MagnetarSparkError          one line that says what to do; `retryable` as everywhere
-    ├── OptionError             an option with an unknown name, or a value that is not allowed
-    ├── TopicNotFoundError      no topic of that name, or none that fits the pattern
-    ├── OffsetError             offsets that are no offsets of these topics
-    ├── DataLossError           what is asked for was deleted, or trimmed
-    │   └── EntryLossError      one entry of a ledger that is there
-    ├── UnreachableError        a server that planning needs does not answer
-    ├── CorruptDataError        what is stored cannot be read: carries topic and message id
-    │   └── HeadlessMessageError  a message in chunks has lost its beginning
-    ├── SchemaMismatchError     columns that do not fit the topic's schema
-    ├── RetryMismatchError      a retry of the sink with other rows than were stored
-    └── PipelineError           a job cannot go on; one line that says what to do
-        ├── ArchiveError        a directory that is no archive, or one that is damaged
-        └── ArchiveBusyError    another job has written to the archive at the same time
+MagnetarSparkError              the root: `magnetar.arrow.stored.errors.MagnetarArrowError`
+├── …                           what reading raises, see there
+├── RetryMismatchError          a retry of the sink with other rows than were stored
+└── PipelineError               a job cannot go on; one line that says what to do
+    ├── ArchiveError            a directory that is no archive, or one that is damaged
+    └── ArchiveBusyError        another job has written to the archive at the same time
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from magnetar.sdk.errors import SdkError
+from magnetar.arrow.stored.errors import (
+    CorruptDataError,
+    DataLossError,
+    EntryLossError,
+    HeadlessMessageError,
+    MagnetarArrowError,
+    OffsetError,
+    OptionError,
+    SchemaMismatchError,
+    TopicNotFoundError,
+    UnreachableError,
+)
 
 __all__ = [
     "ArchiveBusyError",
@@ -44,51 +46,8 @@ __all__ = [
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 """Spark's own switch for its Python workers: report the error without the stack."""
 
-
-class MagnetarSparkError(SdkError):
-    """Something that the user of the source or the sink can put right."""
-
-
-class OptionError(MagnetarSparkError):
-    """An option that is not known, missing, or of a value that is not allowed."""
-
-    def __init__(self, name: str, problem: str) -> None:
-        super().__init__(f"option {name}: {problem}")
-        self.name = name
-
-
-class TopicNotFoundError(MagnetarSparkError):
-    """A topic that does not exist."""
-
-
-class OffsetError(MagnetarSparkError):
-    """Offsets that cannot be read, or are not those of the topics."""
-
-
-class DataLossError(MagnetarSparkError):
-    """Messages that the query still has to read are not there any more."""
-
-
-class EntryLossError(DataLossError):
-    """The first entry that was not given is lost; those behind it may be there."""
-
-
-class UnreachableError(MagnetarSparkError):
-    """A broker, bookie or metadata store does not answer."""
-
-    retryable = True
-
-
-class CorruptDataError(MagnetarSparkError):
-    """An entry that no replica gives back as it was written, or that is no message."""
-
-
-class HeadlessMessageError(CorruptDataError):
-    """A message in chunks whose beginning is not there: lost data, not data that cannot be read."""
-
-
-class SchemaMismatchError(MagnetarSparkError):
-    """Columns that do not fit the schema of the topic."""
+MagnetarSparkError = MagnetarArrowError
+"""The name that the root has in queries."""
 
 
 class RetryMismatchError(MagnetarSparkError):

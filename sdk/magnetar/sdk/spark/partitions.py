@@ -4,15 +4,19 @@ from collections.abc import Sequence
 
 from pyspark.sql.datasource import InputPartition
 
-from magnetar.sdk.spark.slices import JoinedSlices, Slice
+from magnetar.arrow.stored.slices import Slice
 
 
 class SlicePartition(Slice, InputPartition):
     """One slice for a task."""
 
 
-class JoinedPartition(JoinedSlices, InputPartition):
-    """Several slices for a task."""
+class JoinedPartition(InputPartition):
+    """Several slices for a task: small ones, each of which would not be worth a task."""
+
+    def __init__(self, slices: tuple[Slice, ...]) -> None:
+        """`slices`: read one behind the other."""
+        self.slices = slices
 
 
 def partition_of(slices: Sequence[Slice]) -> InputPartition:
@@ -20,3 +24,11 @@ def partition_of(slices: Sequence[Slice]) -> InputPartition:
     if len(slices) == 1:
         return SlicePartition(**vars(slices[0]))
     return JoinedPartition(tuple(slices))
+
+
+def slices_of(partition: InputPartition) -> tuple[Slice, ...]:
+    """What a task reads."""
+    if isinstance(partition, JoinedPartition):
+        return partition.slices
+    assert isinstance(partition, SlicePartition)
+    return (partition,)

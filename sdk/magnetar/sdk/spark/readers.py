@@ -27,19 +27,20 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from magnetar.arrow.stored.driver import SourceDriver
+from magnetar.arrow.stored.hold import Hold
+from magnetar.arrow.stored.offsets import BEFORE_FIRST, reach, shown_id
+from magnetar.arrow.stored.planning import entries_left, limited_ends, releasable
+from magnetar.arrow.stored.slices import Slice, ValueSchema
+from magnetar.arrow.stored.source_options import SourceOptions
+from magnetar.arrow.stored.topic_schema import value_schema_of
+from magnetar.arrow.stored.topic_states import TopicState
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import SystemClock
-from magnetar.sdk.spark.driver import SourceDriver
 from magnetar.sdk.spark.errors import DataLossError, one_line_errors
-from magnetar.sdk.spark.hold import Hold
-from magnetar.sdk.spark.offsets import BEFORE_FIRST, QueryOffset, reach, shown_id
-from magnetar.sdk.spark.partitions import partition_of
-from magnetar.sdk.spark.planning import entries_left, limited_ends, releasable
-from magnetar.sdk.spark.slices import Slice, ValueSchema, slices_of
-from magnetar.sdk.spark.source_options import SourceOptions
-from magnetar.sdk.spark.topic_schema import value_schema_of
-from magnetar.sdk.spark.topic_states import TopicState
-from magnetar.sdk.spark.values import value_columns
+from magnetar.sdk.spark.partitions import partition_of, slices_of
+from magnetar.sdk.spark.query_columns import value_columns, wants_bytes_only
+from magnetar.sdk.spark.query_offset import QueryOffset
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Here, not above: the driver, whose process is a new one for each query, never reads.
-        from magnetar.sdk.spark.slice_reader import read_slices
+        from magnetar.sdk.spark.tasks import read_slices
 
         return read_slices(self._schema, slices_of(partition))
 
@@ -88,7 +89,9 @@ class BatchReader(DataSourceReader):
         states = driver.topics(hold_s=READ_HOLD_S)
         _warn_of_missing(states)
         _warn_of_unread(states)
-        value_schema = value_schema_of(driver.schemas, states, self._schema)
+        value_schema = value_schema_of(
+            driver.schemas, states, bytes_do=wants_bytes_only(self._schema)
+        )
         value_columns(self._schema, value_schema)
         starts, ends = driver.starts(states), driver.ends(states)
         cuts = driver.cuts(states, starts, ends)
@@ -276,7 +279,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Here, not above: the driver, whose process is a new one for each query, never reads.
-        from magnetar.sdk.spark.slice_reader import read_slices
+        from magnetar.sdk.spark.tasks import read_slices
 
         return read_slices(self._schema, slices_of(partition))
 
@@ -316,7 +319,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held(begun.subscription).release(read, is_idle=True)
 
     def _check_schema(self, driver: SourceDriver, states: Mapping[str, TopicState]) -> None:
-        self._value_schema = value_schema_of(driver.schemas, states, self._schema)
+        self._value_schema = value_schema_of(
+            driver.schemas, states, bytes_do=wants_bytes_only(self._schema)
+        )
         value_columns(self._schema, self._value_schema)
 
     def _looked(self, begun: QueryOffset) -> dict[str, TopicState]:

@@ -12,7 +12,7 @@ from magnetar.arrow.iceberg.archive_rows import (
     clipped,
     undecoded_table,
 )
-from magnetar.sdk.spark.slices import LedgerPart, Slice, ValueSchema
+from magnetar.arrow.stored.slices import LedgerPart, Slice, ValueSchema
 
 WHOLE = Slice(
     "t",

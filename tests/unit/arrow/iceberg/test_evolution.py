@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from magnetar.arrow.column_types import value_fields
 from magnetar.arrow.errors import EvolutionError
 from magnetar.arrow.iceberg.evolution import evolved, stored_schema, with_dropped_fields
-from magnetar.sdk.spark.slices import ValueSchema
+from magnetar.arrow.stored.column_types import value_fields
+from magnetar.arrow.stored.slices import ValueSchema
 
 
 def columns(**types: pa.DataType) -> pa.Schema:

@@ -19,9 +19,9 @@ from magnetar.arrow.iceberg.watermark import (
     parse_watermark,
     start_of,
 )
+from magnetar.arrow.stored.offsets import BEFORE_FIRST
+from magnetar.arrow.stored.topic_states import LedgerState, TopicState
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.spark.offsets import BEFORE_FIRST
-from magnetar.sdk.spark.topic_states import LedgerState, TopicState
 from tests.processes import ROOT
 
 TOPIC = "persistent://public/default/t"

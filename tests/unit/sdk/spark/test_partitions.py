@@ -4,10 +4,8 @@ import pickle
 
 from pyspark.sql.datasource import InputPartition
 
-from magnetar.sdk.spark.column_names import PRIMITIVE_KINDS
-from magnetar.sdk.spark.columns import PRIMITIVE_TYPES
-from magnetar.sdk.spark.partitions import partition_of
-from magnetar.sdk.spark.slices import Address, LedgerPart, ReadSettings, Slice, slices_of
+from magnetar.arrow.stored.slices import Address, LedgerPart, ReadSettings, Slice
+from magnetar.sdk.spark.partitions import partition_of, slices_of
 
 SLICES = [
     Slice(
@@ -35,7 +33,3 @@ def test_one_slice_or_several_come_as_they_were() -> None:
 
 def test_a_partition_of_one_slice_is_that_slice() -> None:
     assert isinstance(partition_of(SLICES[:1]), Slice)
-
-
-def test_every_primitive_schema_has_a_type() -> None:
-    assert PRIMITIVE_TYPES.keys() == PRIMITIVE_KINDS

@@ -22,9 +22,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from magnetar.sdk.spark.columns import KEY, MESSAGE_ID, PUBLISH_TIME
-from magnetar.sdk.spark.columns import TOPIC as SOURCE_TOPIC
-from magnetar.sdk.spark.driver import archived_schema
+from magnetar.arrow.stored.column_names import KEY, MESSAGE_ID, PUBLISH_TIME
+from magnetar.arrow.stored.column_names import TOPIC as SOURCE_TOPIC
+from magnetar.arrow.stored.slices import DROPMALFORMED, FAILFAST
 from magnetar.sdk.spark.errors import ArchiveError, PipelineError
 from magnetar.sdk.spark.pipeline.archive_log import Commit, DataFile, Watermark
 from magnetar.sdk.spark.pipeline.archive_store import (
@@ -48,7 +48,7 @@ from magnetar.sdk.spark.pipeline.job import (
     run_job,
     show_summary,
 )
-from magnetar.sdk.spark.slices import DROPMALFORMED, FAILFAST
+from magnetar.sdk.spark.query_schema import archived_schema
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
 
 START_TIMEOUT_S = 600.0

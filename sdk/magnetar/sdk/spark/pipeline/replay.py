@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from magnetar.sdk.spark.columns import EVENT_TIME, KEY, MESSAGE_ID, PROPERTIES, PUBLISH_TIME, VALUE
+from magnetar.arrow.stored.column_names import (
+    EVENT_TIME,
+    KEY,
+    MESSAGE_ID,
+    PROPERTIES,
+    PUBLISH_TIME,
+    VALUE,
+)
 from magnetar.sdk.spark.errors import PipelineError
 from magnetar.sdk.spark.pipeline.archive_store import DAY, ENTRY, INDEX, LEDGER, TOPIC, ArchiveStore
 from magnetar.sdk.spark.pipeline.job import (

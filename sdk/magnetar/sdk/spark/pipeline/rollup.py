@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from magnetar.sdk.spark.columns import VALUE
+from magnetar.arrow.stored.column_names import VALUE
 from magnetar.sdk.spark.errors import PipelineError
 from magnetar.sdk.spark.pipeline.job import (
     Chosen,

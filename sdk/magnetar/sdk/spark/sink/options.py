@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from magnetar.arrow.stored.options import ConnectionOptions, OptionReader, shown
 from magnetar.sdk.spark.errors import OptionError
-from magnetar.sdk.spark.options import ConnectionOptions, OptionReader, shown
 from magnetar.sdk.wire.compression import Compression
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.topic_name import TopicName

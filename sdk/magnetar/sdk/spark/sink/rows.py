@@ -18,9 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from magnetar.sdk import Client, Producer, ProducerSettings
-from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType
-from magnetar.sdk.spark.columns import (
+from magnetar.arrow.stored.column_names import (
     ERROR,
     EVENT_TIME,
     KEY,
@@ -30,6 +28,8 @@ from magnetar.sdk.spark.columns import (
     TOPIC,
     VALUE,
 )
+from magnetar.sdk import Client, Producer, ProducerSettings
+from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType
 from magnetar.sdk.spark.errors import OptionError, SchemaMismatchError
 from magnetar.sdk.spark.sink.field_encoding import encode_avro, encode_json, schema_definition
 from magnetar.sdk.spark.sink.items import Messages, as_binary

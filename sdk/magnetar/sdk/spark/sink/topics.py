@@ -9,16 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from magnetar.arrow.stored.admin_client import AdminClient, RefusedError
+from magnetar.arrow.stored.options import ConnectionOptions
 from magnetar.sdk import Client, ProducerSettings
 from magnetar.sdk.errors import SdkError
-from magnetar.sdk.spark.admin_client import AdminClient, RefusedError
 from magnetar.sdk.spark.errors import (
     MagnetarSparkError,
     SchemaMismatchError,
     TopicNotFoundError,
     UnreachableError,
 )
-from magnetar.sdk.spark.options import ConnectionOptions
 from magnetar.sdk.spark.sink.options import Deduplication, SinkOptions
 from magnetar.sdk.spark.sink.rows import RowPlan, make_producer
 from magnetar.sdk.wire.errors import IncompatibleSchemaError

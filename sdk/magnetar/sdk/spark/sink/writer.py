@@ -44,10 +44,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from magnetar.arrow.stored.column_names import TOPIC
 from magnetar.sdk import Client
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.ports import Clock, SystemClock
-from magnetar.sdk.spark.columns import TOPIC
 from magnetar.sdk.spark.errors import (
     MagnetarSparkError,
     OptionError,

@@ -1,0 +1,296 @@
+"""AVRO values by the version of the schema that each was written with, as the newest one has them.
+
+That is Avro's own resolution: a field that is new gets its default, one that was renamed is found
+by its alias, numbers become wider. Where versions do not resolve, such as an enum's symbol that the
+newest one does not have, a value is what it was written as, and its fields are found by their name.
+
+A union of several types is read as a record of its member (`columns.py`): a record of one field
+is written as that field is.
+"""
+
+import io
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fastavro
+import fastavro.read
+import fastavro.schema
+
+from magnetar.arrow.stored.column_names import is_decimal, members_of
+from magnetar.arrow.stored.errors import SchemaMismatchError
+from magnetar.arrow.stored.slices import NO_VERSION, ValueSchema
+
+Part = bytes | memoryview
+ReadValue = Callable[[Part], object]
+
+UNFIT = (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, RecursionError)
+"""What reading a value that is not of its schema raises."""
+
+_OURS = "magnetar-"
+_TIMES = {"date": "int", "timestamp-millis": "long", "timestamp-micros": "long"}
+"""Logical types that are columns of times, and what they are written as."""
+
+_MEMBER = "magnetar_member"
+"""How the names of the records begin that members of unions are read as."""
+
+_TAKEN = [
+    ["int", "long"],
+    ["int", "double"],
+    ["float", "double"],
+    ["string", "bytes"],
+    ["bytes", "string"],
+]
+"""Types that Arrow makes columns of as Avro has it: number by number they need no resolution."""
+
+_DEFAULT = "magnetar-default"
+"""Of a field: its default, as values are read. Checked by nobody, since it may be of a type that
+only columns have."""
+
+
+class AvroReader:
+    """Reads the values of one topic."""
+
+    def __init__(self, value_schema: ValueSchema) -> None:
+        """
+        Raises:
+            SchemaMismatchError: a definition that is no Avro.
+        """
+        self._newest = json.loads(value_schema.definition)
+        self._definitions = {
+            version: json.loads(definition) for version, definition in value_schema.versions
+        } or {0: self._newest}
+        self._readers: dict[int, ReadValue] = {}
+
+    def of_version(self, version: int) -> ReadValue:
+        """What reads the values of a version; see `UNFIT` for what it raises.
+
+        Raises:
+            SchemaMismatchError: the topic has no such version. Another one would read its bytes,
+                and wrongly.
+        """
+        found = self._readers.get(version)
+        if found is None:
+            found = self._readers[version] = self._made(version)
+        return found
+
+    def _made(self, version: int) -> ReadValue:
+        # A producer without a schema says none.
+        known = min(self._definitions) if version == NO_VERSION else version
+        written = self._definitions.get(known)
+        if written is None:
+            raise SchemaMismatchError(
+                f"a value was written with version {version} of the topic's schema, which the "
+                f"topic does not have; it has {', '.join(map(str, sorted(self._definitions)))}"
+            )
+        read = fastavro.schemaless_reader
+        own = _parsed(written, written)
+        if written == self._newest:
+            return lambda value: read(io.BytesIO(value), own)
+        change = _change(_Columns(False).of(written, ""), _Columns(False).of(self._newest, ""))
+        if change is not None:
+            return _changed(own, *change)
+        writer = _parsed(written, written, is_writer=True)
+        reader = _parsed(self._newest, written)
+
+        def resolved(value: Part) -> object:
+            try:
+                return read(io.BytesIO(value), writer, reader)
+            except fastavro.read.SchemaResolutionError:
+                return read(io.BytesIO(value), own)
+
+        return resolved
+
+
+def _change(written: Any, newest: Any) -> tuple[dict[str, str], dict[str, Any]] | None:
+    """New names and defaults of fields, if the newest version differs in these alone: such values
+    are read several times faster than by resolving each. None: it differs in more."""
+    if not (isinstance(written, dict) and isinstance(newest, dict)):
+        return None
+    if not ("fields" in written and "fields" in newest):
+        return None
+    types = {each["name"]: each["type"] for each in written["fields"]}
+    names: dict[str, str] = {}
+    defaults: dict[str, Any] = {}
+    for each in newest["fields"]:
+        name = each["name"]
+        before = next((old for old in (name, *each.get("aliases", ())) if old in types), None)
+        if before is None:
+            defaults[name] = each.get(_DEFAULT)
+        elif not _is_alike(types[before], each["type"]):
+            return None
+        elif before != name:
+            names[before] = name
+    return names, defaults
+
+
+def _is_alike(written: Any, newest: Any) -> bool:
+    """Whether a column of the newest type takes values as they were written."""
+    before, now = _without_null(written), _without_null(newest)
+    return bool(before == now or [before, now] in _TAKEN)
+
+
+def _without_null(schema: Any) -> Any:
+    others = [each for each in schema if each != "null"] if isinstance(schema, list) else []
+    return others[0] if len(others) == 1 else schema
+
+
+def _changed(own: Any, names: Mapping[str, str], defaults: Mapping[str, Any]) -> ReadValue:
+    read: Callable[..., Any] = fastavro.schemaless_reader
+
+    def filled(value: Part) -> object:
+        return {**defaults, **read(io.BytesIO(value), own)}
+
+    def renamed(value: Part) -> object:
+        found = read(io.BytesIO(value), own)
+        return {**defaults, **{names.get(name, name): each for name, each in found.items()}}
+
+    return renamed if names else filled
+
+
+def _parsed(definition: Any, written: Any, *, is_writer: bool = False) -> Any:
+    """
+    Raises:
+        SchemaMismatchError
+    """
+    try:
+        columns = _Columns(is_writer).of(definition, "")
+        if isinstance(columns, dict) and isinstance(written, dict) and "name" in written:
+            # Pulsar lets the record at the top be renamed.
+            columns["aliases"] = [*(columns.get("aliases") or ()), written["name"]]
+        parsed = fastavro.parse_schema(columns)
+    except (*UNFIT, AttributeError, fastavro.schema.SchemaParseException) as error:
+        raise SchemaMismatchError(f"the topic's schema is not Avro: {error!r}") from None
+    _set_defaults(parsed)
+    return parsed
+
+
+class _Columns:
+    """A definition with the logical types only that `avro_types` has a column for, and with records
+    for the members of unions. `is_writer`: to be resolved with another version, whose members may
+    have other numbers: they are named by their types."""
+
+    def __init__(self, is_writer: bool) -> None:
+        self._is_writer = is_writer
+        self._named: dict[str, Any] = {}
+
+    def of(self, schema: Any, at: str) -> Any:
+        if isinstance(schema, list):
+            members = members_of(schema)
+            if not members:
+                return [self.of(each, at) for each in schema]
+            return [
+                each if each == "null" else self._member(members.index(each), each, at)
+                for each in schema
+            ]
+        if not isinstance(schema, dict):
+            return schema
+        made = {name: value for name, value in schema.items() if name != "logicalType"}
+        if "name" in schema:
+            self._named[schema["name"]] = made
+            if schema.get("namespace"):
+                self._named[f"{schema['namespace']}.{schema['name']}"] = made
+        if "fields" in schema:
+            made["fields"] = []
+            for each in schema["fields"]:
+                made["fields"].append(self._field(each, at))
+            return made
+        for name in ("type", "items", "values"):
+            if name in schema:
+                made[name] = self.of(schema[name], at)
+        logical = schema.get("logicalType")
+        if is_decimal(schema):
+            made["logicalType"] = logical
+        elif logical in _TIMES:
+            made["logicalType"] = _OURS + logical
+        return made
+
+    def _field(self, field: Mapping[str, Any], at: str) -> dict[str, Any]:
+        made = {name: value for name, value in field.items() if name != "default"}
+        made["type"] = self.of(field["type"], f"{at}_{field['name']}")
+        if "default" in field:
+            made[_DEFAULT] = self._default(made["type"], field["default"])
+        return made
+
+    def _member(self, number: int, of: Any, at: str) -> dict[str, Any]:
+        kind = re.sub(r"\W", "_", _name_of(of))
+        at = f"{at}_{kind}"
+        field = {"name": f"member{number}", "type": self.of(of, at)}
+        if self._is_writer:
+            field["name"] = f"of_{kind}"
+        else:
+            field["aliases"] = [f"of_{kind}"]
+        return {"type": "record", "name": _MEMBER + at, "fields": [field]}
+
+    def _default(self, schema: Any, default: Any) -> Any:
+        """As values of this type are read."""
+        if isinstance(schema, list):
+            # Of the first type, says Avro; of any, say many.
+            if default is None:
+                return None
+            return self._default(next(each for each in schema if each != "null"), default)
+        if isinstance(schema, str):
+            if schema == "bytes" and isinstance(default, str):
+                return default.encode("latin-1")
+            return self._default(self._named[schema], default) if schema in self._named else default
+        kind = schema["type"]
+        if "fields" in schema:
+            return self._record_default(schema, default)
+        if kind == "array":
+            return [self._default(schema["items"], each) for each in default]
+        if kind == "map":
+            return {name: self._default(schema["values"], each) for name, each in default.items()}
+        raw = default.encode("latin-1") if kind == "fixed" else self._default(kind, default)
+        logical = schema.get("logicalType")
+        if logical is None or kind == "enum":
+            return raw
+        read = fastavro.read.LOGICAL_READERS.get(f"{kind}-{logical}")
+        return raw if read is None else read(raw, schema, None)
+
+    def _record_default(self, schema: Mapping[str, Any], default: Any) -> dict[str, Any]:
+        fields = schema["fields"]
+        if schema["name"].startswith(_MEMBER):
+            return {fields[0]["name"]: self._default(fields[0]["type"], default)}
+        return {
+            each["name"]: self._default(each["type"], default[each["name"]])
+            if each["name"] in default
+            else each.get(_DEFAULT)
+            for each in fields
+        }
+
+
+def _name_of(schema: Any) -> str:
+    if isinstance(schema, dict):
+        return str(schema.get("name") or _name_of(schema["type"]))
+    return str(schema)
+
+
+def _set_defaults(parsed: Any) -> None:
+    if isinstance(parsed, list):
+        for each in parsed:
+            _set_defaults(each)
+    elif isinstance(parsed, dict):
+        for field in parsed.get("fields", ()):
+            if _DEFAULT in field:
+                field["default"] = field[_DEFAULT]
+            _set_defaults(field["type"])
+        for name in ("items", "values", "type"):
+            _set_defaults(parsed.get(name))
+
+
+def _or_null(read: Callable[..., object]) -> Callable[..., object]:
+    def reader(*arguments: Any) -> object:
+        try:
+            return read(*arguments)
+        except (OverflowError, ValueError):
+            return None  # a time that Python does not have must not stop a query
+
+    return reader
+
+
+for _name, _base in _TIMES.items():
+    # Under names of our own: others in this process may read with the library, too.
+    fastavro.read.LOGICAL_READERS[f"{_base}-{_OURS}{_name}"] = _or_null(
+        fastavro.read.LOGICAL_READERS[f"{_base}-{_name}"]
+    )

@@ -1,0 +1,385 @@
+"""Plans reads: topics, positions, slices.
+
+Everything that can be wrong with a read is found here, before a slice of it is read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from magnetar.arrow.stored.admin_client import AdminClient
+from magnetar.arrow.stored.errors import DataLossError, OffsetError
+from magnetar.arrow.stored.object_options import ObjectOptions
+from magnetar.arrow.stored.offsets import BEFORE_FIRST, StartingOffsets, before, reach, shown_id
+from magnetar.arrow.stored.planning import (
+    EntryRange,
+    SlicePlan,
+    joined_topics,
+    plan_slices,
+    slice_entries,
+)
+from magnetar.arrow.stored.slices import (
+    LedgerPart,
+    ObjectPart,
+    Slice,
+    ValueSchema,
+)
+from magnetar.arrow.stored.source_options import SourceOptions
+from magnetar.arrow.stored.topic_schema import (
+    BrokerSchemas,
+    SchemaSource,
+    with_versions,
+)
+from magnetar.arrow.stored.topic_states import TopicState, TopicStates
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from magnetar.arrow.stored.ledger_directory import LedgerDirectory
+    from magnetar.arrow.stored.stored_topics import StoredTopics
+
+
+class SourceDriver:
+    """One query's view of its topics. For one thread.
+
+    Methods raise, beside what is named:
+        UnreachableError: a broker or the metadata store does not answer.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._admin: AdminClient | None = None
+        self._stored: StoredTopics | None = None
+        self._directory: LedgerDirectory | None = None
+        self._states: TopicStates | StoredTopics
+        self.schemas: SchemaSource
+        """Tells the schemas of the topics."""
+        if options.objects is not None:
+            self._stored = self._states = self.schemas = _stored_topics(options, options.objects)
+        else:
+            self._admin = AdminClient(options.connection)
+            self._states = TopicStates(self._admin, options.selection)
+            self.schemas = BrokerSchemas(self._admin)
+
+    @property
+    def admin(self) -> AdminClient:
+        """What asks the brokers. A query of objects alone has none."""
+        assert self._admin is not None, "the query asks no broker"
+        return self._admin
+
+    def close(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+        if self._stored is not None:
+            self._stored.close()
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
+
+    def topics(self, *, missing_ok: bool = False, hold_s: int = 0) -> dict[str, TopicState]:
+        """The topics as they are now; brokers keep them for so long, although nobody connects.
+
+        Raises:
+            TopicNotFoundError
+        """
+        return self._states.read(missing_ok=missing_ok, hold_s=hold_s)
+
+    def selects(self, name: str) -> bool:
+        """Whether the options name this topic."""
+        return self._states.selects(name)
+
+    def starts(self, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
+        """Where the query begins: offsets, the last entry that is *not* read.
+
+        Raises:
+            OffsetError: what the options say does not fit the topics.
+            DataLossError: it was trimmed.
+        """
+        options = self.options
+        if options.starting_ms is not None:
+            return self._states.first_since(states, options.starting_ms)
+        _check_names("startingOffsets", options.starting, states)
+        return {
+            name: self._start("startingOffsets", state, options.starting.of(name))
+            for name, state in states.items()
+        }
+
+    def ends(self, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
+        """Where a batch query ends: offsets, the last entry that is read.
+
+        Raises:
+            OffsetError: what the options say does not fit the topics, or ends before it begins.
+            DataLossError: it was trimmed.
+        """
+        options = self.options
+        if options.ending_ms is not None:
+            # The first message behind that time is the first that is not read.
+            return self._states.first_since(states, options.ending_ms + 1)
+        _check_names("endingOffsets", options.ending, states)
+        found = {}
+        for name, state in states.items():
+            at = options.ending.of(name)
+            if at is None or at == MessageId.LATEST:
+                found[name] = state.end
+            elif at == MessageId.EARLIEST:
+                found[name] = BEFORE_FIRST
+            else:
+                self._check_there("endingOffsets", state, at)
+                _check_order(name, options.starting.of(name), at)
+                found[name] = at
+        return found
+
+    def cuts(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+    ) -> dict[str, int]:
+        """How many entries of each topic are a slice."""
+        size = self.options.slice_bytes
+        return {
+            name: slice_entries(states[name], starts[name], end, slice_bytes=size)
+            for name, end in ends.items()
+            if name in states
+        }
+
+    def joined(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+        cuts: Mapping[str, int],
+    ) -> dict[str, int]:
+        """Group small topics for one task: topic -> number of the task; see `joined_topics`."""
+        size = self.options.slice_bytes
+        return joined_topics(states, starts, ends, cuts, slice_bytes=size)
+
+    def tasks(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+        value_schema: ValueSchema,
+        cuts: Mapping[str, int],
+        joined: Mapping[str, int],
+    ) -> list[tuple[Slice, ...]]:
+        """The tasks that read what lies between: slices of so many entries as `cuts` says, those of
+        `joined` topics together.
+
+        Raises:
+            DataLossError: a ledger was deleted meanwhile, and that is not allowed.
+        """
+        groups: dict[object, list[Slice]] = {}
+        for number, each in enumerate(self.slices(states, starts, ends, value_schema, cuts)):
+            task = joined.get(each.topic)
+            groups.setdefault(("alone", number) if task is None else ("joined", task), []).append(
+                each
+            )
+        return [tuple(group) for group in groups.values()]
+
+    def slices(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+        value_schema: ValueSchema,
+        cuts: Mapping[str, int] | None = None,
+    ) -> list[Slice]:
+        """The slices of what lies between; `cuts` says of how many entries they are.
+        `value_schema` makes the columns; which versions messages were written with is asked here.
+
+        Raises:
+            DataLossError: a ledger was deleted meanwhile, and that is not allowed.
+        """
+        cuts = {**self.cuts(states, starts, ends), **(cuts or {})}
+        plans = [
+            plan
+            for name, end in sorted(ends.items())
+            if name in states
+            for plan in plan_slices(states[name], starts[name], end, entries_max=cuts[name])
+        ]
+        schemas = self._value_schemas(plans, value_schema)
+        if self.options.objects is not None:
+            return [self._object_slice(each, states, schemas[each.topic]) for each in plans]
+        if not self.options.reads_bookies:
+            return [self._broker_slice(plan, schemas[plan.topic]) for plan in plans]
+        return self._bookie_slices(plans, states, schemas)
+
+    def _value_schemas(
+        self, plans: list[SlicePlan], value_schema: ValueSchema
+    ) -> dict[str, ValueSchema]:
+        """For each topic (or partition) with its versions."""
+        topics = {plan.topic: TopicName.parse(plan.topic).partitioned for plan in plans}
+        found = with_versions(self.schemas, topics.values(), value_schema)
+        return {name: found[topic] for name, topic in topics.items()}
+
+    def _bookie_slices(
+        self,
+        plans: list[SlicePlan],
+        states: Mapping[str, TopicState],
+        schemas: Mapping[str, ValueSchema],
+    ) -> list[Slice]:
+        if not plans:
+            return []
+        # Here, not above: most of what a process has to load, and who asks for columns only, or
+        # reads through brokers, does without.
+        from magnetar.arrow.stored.ledger_directory import LedgerDirectory, ledger_part
+
+        if self._directory is None:
+            self._directory = LedgerDirectory(self.options.metadata_url)
+        wanted = {each.ledger_id for plan in plans for each in plan.ranges}
+        wanted.update(ledger_id for plan in plans for ledger_id, _ in plan.before)
+        known = self._directory.read(wanted)
+        found = []
+        for plan in plans:
+            parts = []
+            objects = _objects_of(states[plan.topic])
+            for each in plan.ranges:
+                metadata = known.get(each.ledger_id)
+                if metadata is not None:
+                    aborted = states[plan.topic].aborted.get(each.ledger_id, b"")
+                    part = ledger_part(metadata, each.first, each.last, aborted)
+                    parts.append(replace(part, object=objects.get(each.ledger_id)))
+                elif each.ledger_id in objects:
+                    parts.append(_object_part(each, objects[each.ledger_id], states[plan.topic]))
+                elif self.options.settings.fail_on_data_loss:
+                    raise DataLossError(
+                        f"{plan.topic}: ledger {each.ledger_id} was deleted while the query was "
+                        f"planned; set failOnDataLoss to false to go on with what is left"
+                    )
+            earlier = tuple(
+                ledger_part(known[ledger_id], 0, last)
+                if ledger_id in known
+                else LedgerPart(ledger_id, 0, last, object=objects[ledger_id])
+                for ledger_id, last in plan.before
+                if ledger_id in known or ledger_id in objects
+            )
+            if not parts:
+                continue
+            bookies = {
+                bookie
+                for part in (*parts, *earlier)
+                for ensemble in part.ensembles
+                for bookie in ensemble.bookies
+            }
+            found.append(
+                Slice(
+                    plan.topic,
+                    plan.partition,
+                    tuple(parts),
+                    before=earlier,
+                    is_cut_off=plan.is_cut_off or len(earlier) < len(plan.before),
+                    addresses=self._directory.addresses(bookies),
+                    skip_through_batch_index=plan.skip_through_batch_index,
+                    stop_at_batch_index=plan.stop_at_batch_index,
+                    settings=self.options.settings,
+                    value_schema=schemas[plan.topic],
+                )
+            )
+        return found
+
+    def _object_slice(
+        self, plan: SlicePlan, states: Mapping[str, TopicState], value_schema: ValueSchema
+    ) -> Slice:
+        state = states[plan.topic]
+        objects = _objects_of(state)
+        return Slice(
+            plan.topic,
+            plan.partition,
+            tuple(_object_part(each, objects[each.ledger_id], state) for each in plan.ranges),
+            before=tuple(
+                LedgerPart(ledger_id, 0, last, object=objects[ledger_id])
+                for ledger_id, last in plan.before
+            ),
+            is_cut_off=plan.is_cut_off,
+            skip_through_batch_index=plan.skip_through_batch_index,
+            stop_at_batch_index=plan.stop_at_batch_index,
+            settings=self.options.settings,
+            value_schema=value_schema,
+        )
+
+    def _broker_slice(self, plan: SlicePlan, value_schema: ValueSchema) -> Slice:
+        return Slice(
+            plan.topic,
+            plan.partition,
+            tuple(LedgerPart(each.ledger_id, each.first, each.last) for each in plan.ranges),
+            before=tuple(LedgerPart(each, 0, last) for each, last in plan.before),
+            is_cut_off=plan.is_cut_off,
+            skip_through_batch_index=plan.skip_through_batch_index,
+            stop_at_batch_index=plan.stop_at_batch_index,
+            settings=self.options.settings,
+            value_schema=value_schema,
+        )
+
+    def _start(self, option: str, state: TopicState, at: MessageId | None) -> MessageId:
+        if at is None or at == MessageId.EARLIEST:
+            return BEFORE_FIRST
+        if at == MessageId.LATEST:
+            return state.end
+        self._check_there(option, state, at)
+        return before(at)
+
+    def _check_there(self, option: str, state: TopicState, at: MessageId) -> None:
+        _check_reached(option, state, at)
+        if at.ledger_id < state.first_ledger_id and self.options.settings.fail_on_data_loss:
+            raise DataLossError(
+                f"option {option}: {state.name}: message {shown_id(at)} was trimmed; the topic "
+                f"begins with ledger {state.first_ledger_id} now: give a later message, or set "
+                "failOnDataLoss to false"
+            )
+
+
+def _stored_topics(options: SourceOptions, objects: ObjectOptions) -> "StoredTopics":
+    # Here, not above: other queries do without, and it has to load much.
+    from magnetar.arrow.stored.stored_topics import StoredTopics
+
+    return StoredTopics(
+        objects,
+        options.selection,
+        skips_holes=not options.settings.fail_on_data_loss,
+        key_file=options.settings.object_key_file,
+    )
+
+
+def _objects_of(state: TopicState) -> dict[int, ObjectPart]:
+    """The objects of a topic's ledgers, by ledger."""
+    found = {}
+    for each in state.ledgers:
+        if each.object is not None:
+            store, key = each.object
+            found[each.ledger_id] = ObjectPart(state.stores.get(store, ""), key)
+    return found
+
+
+def _object_part(wanted: EntryRange, found: ObjectPart, state: TopicState) -> LedgerPart:
+    aborted = state.aborted.get(wanted.ledger_id, b"")
+    return LedgerPart(wanted.ledger_id, wanted.first, wanted.last, aborted=aborted, object=found)
+
+
+def _check_names(option: str, offsets: StartingOffsets, states: Mapping[str, TopicState]) -> None:
+    unknown = sorted(set(offsets.topics) - set(states))
+    if unknown:
+        known = ", ".join(sorted(states)[:5])
+        raise OffsetError(
+            f"option {option}: {unknown[0]} is not among the topics of the query, which are "
+            f"{known}{' …' if len(states) > 5 else ''}; partitions have names of their own"
+        )
+
+
+def _check_reached(option: str, state: TopicState, at: MessageId) -> None:
+    if (at.ledger_id, at.entry_id) > (state.end.ledger_id, state.end.entry_id):
+        raise OffsetError(
+            f"option {option}: {state.name}: message {shown_id(at)} does not exist; the last one "
+            f"is {shown_id(state.end)}"
+        )
+
+
+def _check_order(name: str, first: MessageId | None, last: MessageId) -> None:
+    """Check that the options' first message does not come after their last one."""
+    if first is None or first in (MessageId.EARLIEST, MessageId.LATEST):
+        return
+    if reach(last) < (first.ledger_id, first.entry_id, max(0, first.batch_index)):
+        raise OffsetError(
+            f"option endingOffsets: {name}: {shown_id(last)} is before {shown_id(first)}, where "
+            f"startingOffsets begins"
+        )

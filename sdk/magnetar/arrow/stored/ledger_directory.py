@@ -1,0 +1,162 @@
+"""Where ledgers lie, for the driver: ensembles from the metadata store, and where bookies listen.
+
+The metadata store is reached by asyncio; a thread of its own runs that, so that the driver, which
+Spark calls from plain code, can ask. Values of closed ledgers are kept for a while: only
+re-replication changes them.
+"""
+
+import asyncio
+import random
+import threading
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from magnetar.arrow.stored.errors import OptionError, UnreachableError
+from magnetar.arrow.stored.slices import Address, Ensemble, LedgerPart
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import InvalidPathError, LedgerError, NoSuchLedgerError
+from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.url import open_store
+from magnetar.ledger.system import SystemClock, SystemNetwork
+
+T = TypeVar("T")
+
+_ROOT = "/ledgers"
+
+_KEPT_S = 60.0
+"""How long the place of a closed ledger is believed."""
+
+_READS_AT_ONCE = 64
+_TIMEOUT_S = 60.0
+
+
+class LedgerDirectory:
+    """Looks ledgers and bookies up. For one thread."""
+
+    def __init__(self, metadata_url: str) -> None:
+        """
+        Raises:
+            OptionError: no metadata store at this URL, or none of a cluster.
+        """
+        file = metadata_url.removeprefix("embedded:")
+        if file != metadata_url and not Path(file).exists():
+            raise OptionError(
+                "metadata.url",
+                f"{metadata_url}: no such file; where it is on another machine, leave the option "
+                f"out and read through brokers",
+            )
+        self._url = metadata_url
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="ledger-directory", daemon=True
+        )
+        self._thread.start()
+        self._store: MetadataStore | None = None
+        self._known: dict[int, tuple[float, LedgerMetadata]] = {}
+        try:
+            self._client = self._run(self._open())
+        except (LedgerError, OSError, ValueError) as error:
+            self._end()
+            raise OptionError("metadata.url", f"{metadata_url}: {error}") from None
+
+    def close(self) -> None:
+        self._run(self._close())
+        self._end()
+
+    def read(self, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata]:
+        """The metadata of these ledgers; those that are deleted are left out.
+
+        Raises:
+            UnreachableError: the metadata store does not answer.
+        """
+        wanted = set(ledger_ids)
+        try:
+            return self._run(self._read(wanted))
+        except (LedgerError, TimeoutError) as error:
+            raise UnreachableError(f"metadata.url: {self._url}: {error}") from error
+
+    def addresses(self, bookies: Iterable[str]) -> dict[str, Address]:
+        """Where these bookies listen; those that are not registered now are left out."""
+        found = {}
+        for bookie_id in bookies:
+            info = self._client.registry.resolve(bookie_id)
+            if info is not None:
+                found[bookie_id] = Address(info.host, info.port, info.instance_id)
+        return found
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _open(self) -> LedgerClient:
+        self._store = await open_store(self._url)
+        client = LedgerClient(
+            self._store,
+            network=SystemNetwork(),
+            clock=SystemClock(),
+            random=random.Random(),
+            root=_ROOT,
+            follows_root=True,
+        )
+        if await client.registry.find_instance_id() is None:
+            await self._store.close()
+            raise InvalidPathError("it holds no cluster: is its path the one that the brokers use?")
+        await client.start()
+        return client
+
+    async def _close(self) -> None:
+        await self._client.close()
+        if self._store is not None:
+            await self._store.close()
+
+    async def _read(self, wanted: set[int]) -> dict[int, LedgerMetadata]:
+        now_s = self._loop.time()
+        found = {
+            ledger_id: metadata
+            for ledger_id in wanted
+            if ledger_id in self._known
+            for read_s, metadata in (self._known[ledger_id],)
+            if now_s - read_s < _KEPT_S
+        }
+        missing = sorted(wanted - found.keys())
+        for start in range(0, len(missing), _READS_AT_ONCE):
+            some = missing[start : start + _READS_AT_ONCE]
+            for metadata in await asyncio.gather(*map(self._read_one, some)):
+                if metadata is not None:
+                    found[metadata.ledger_id] = metadata
+                    if metadata.state is LedgerState.CLOSED:
+                        self._known[metadata.ledger_id] = (now_s, metadata)
+        if len(self._known) > 100_000:
+            self._known.clear()
+        return found
+
+    async def _read_one(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return (await self._client.manager.read(ledger_id)).metadata
+        except NoSuchLedgerError:
+            return None
+
+    def _run(self, work: Coroutine[object, object, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result(timeout=_TIMEOUT_S)
+
+
+def ledger_part(
+    metadata: LedgerMetadata, first: int, last: int, aborted: bytes = b""
+) -> LedgerPart:
+    """Entries of a ledger, with all that a reader of bookies must know."""
+    is_end = metadata.state is LedgerState.CLOSED and last == metadata.last_entry_id
+    return LedgerPart(
+        metadata.ledger_id,
+        first,
+        last,
+        tuple(Ensemble(each.first_entry_id, each.bookies) for each in metadata.ensembles),
+        metadata.write_quorum,
+        metadata.digest_type.value,
+        metadata.password,
+        aborted,
+        metadata.length if is_end else -1,
+    )

@@ -1,0 +1,121 @@
+"""Offsets: how far each topic was read, and how users name such places. Pure.
+
+An offset is the *last* entry that was read, as "ledger:entry"; "-1:-1" before the first. With a
+batch index, "ledger:entry:partition:index", it ends within a batch: only where a user said so.
+Users name messages: `startingOffsets` the first that is to be read, `endingOffsets` the last one.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from magnetar.arrow.stored.errors import OffsetError
+from magnetar.sdk.errors import SdkError
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.wire.errors import TopicNameError
+from magnetar.sdk.wire.topic_name import TopicName
+
+BEFORE_FIRST = MessageId(-1, -1)
+
+_WHOLE = 1 << 31
+"""More than any index in a batch."""
+
+_FORM = "it is ledger:entry, or ledger:entry:partition:batch-index"
+
+
+@dataclass(frozen=True)
+class StartingOffsets:
+    """`earliest`, `latest`, or something for each topic."""
+
+    word: str = ""
+    """For topics that are not named below; empty if there are such."""
+    topics: Mapping[str, MessageId] = field(default_factory=dict)
+    """MessageId.EARLIEST and LATEST stand for the words."""
+
+    def of(self, topic: str) -> MessageId | None:
+        """What is said of the topic; None: nothing."""
+        if self.word:
+            return MessageId.EARLIEST if self.word == "earliest" else MessageId.LATEST
+        return self.topics.get(topic)
+
+
+def parse_offsets(text: str) -> StartingOffsets:
+    """Read what a user wrote: a word, or JSON.
+
+    Raises:
+        OffsetError: neither.
+    """
+    if text.lower() in ("earliest", "latest"):
+        return StartingOffsets(text.lower())
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise OffsetError(
+            f"{text[:100]!r} is not allowed; it is earliest, latest, or JSON as "
+            f'{{"persistent://public/default/t": "12:0"}} ({error})'
+        ) from None
+    if not isinstance(found, dict) or not found:
+        raise OffsetError("it is an object with a message id for each topic")
+    topics: dict[str, MessageId] = {}
+    for name, value in found.items():
+        try:
+            topic = str(TopicName.parse(name))
+        except TopicNameError as error:
+            raise OffsetError(str(error)) from None
+        if not isinstance(value, str):
+            raise OffsetError(f"{name}: {value!r} is not a message id; {_FORM}")
+        if value.lower() in ("earliest", "latest"):
+            is_earliest = value.lower() == "earliest"
+            topics[topic] = MessageId.EARLIEST if is_earliest else MessageId.LATEST
+        else:
+            topics[topic] = _user_id(name, value)
+    return StartingOffsets("", topics)
+
+
+def _user_id(name: str, value: str) -> MessageId:
+    try:
+        made = parse_id(value)
+    except OffsetError:
+        try:  # the bytes of a message id, as __messageId has them, in hexadecimal
+            made = MessageId.from_bytes(bytes.fromhex(value))
+        except (SdkError, ValueError):
+            raise OffsetError(f"{name}: {value[:100]!r} is not a message id; {_FORM}") from None
+    if made.ledger_id < 0 or made.entry_id < 0:
+        raise OffsetError(f"{name}: {value[:100]!r} names no message; {_FORM}")
+    return made
+
+
+def parse_id(text: str) -> MessageId:
+    """`ledger:entry[:partition[:batch index]]`.
+
+    Raises:
+        OffsetError
+    """
+    try:
+        numbers = [int(each) for each in text.split(":")]
+    except ValueError:
+        numbers = []
+    if not 2 <= len(numbers) <= 4 or any(not -1 <= each < 1 << 63 for each in numbers):
+        raise OffsetError(f"{text[:100]!r} is not a message id; {_FORM}")
+    ledger_id, entry_id, *rest = numbers
+    return MessageId(ledger_id, entry_id, rest[1] if len(rest) > 1 else -1, -1)
+
+
+def shown_id(at: MessageId) -> str:
+    """What `parse_id` reads."""
+    if at.batch_index < 0:
+        return f"{at.ledger_id}:{at.entry_id}"
+    return f"{at.ledger_id}:{at.entry_id}:-1:{at.batch_index}"
+
+
+def reach(offset: MessageId) -> tuple[int, int, int]:
+    """What orders offsets: a whole entry reaches farther than any message in it."""
+    index = offset.batch_index if offset.batch_index >= 0 else _WHOLE
+    return offset.ledger_id, offset.entry_id, index
+
+
+def before(first: MessageId) -> MessageId:
+    """The offset before a message that is to be read first."""
+    if first.batch_index > 0:
+        return MessageId(first.ledger_id, first.entry_id, first.batch_index - 1)
+    return MessageId(first.ledger_id, first.entry_id - 1)

@@ -1,0 +1,347 @@
+"""Options: read by name and type, with one line for whatever is wrong with them.
+
+`OptionReader` is for source and sink alike. Each method reads one option and remembers its name;
+`finish` refuses what nobody has asked for. Names count without regard to case, as in Spark.
+
+    read = OptionReader(options)
+    url = read.text("service.url")
+    limit = read.integer("maxEntriesPerTrigger", None, low=1, high=1 << 40)
+    read.finish()
+
+Users bring along options from other sources and from Spark itself; `hint_for` says what to do with
+each. The nearest name by spelling would often be a wrong one: `groupId` is no `topic`.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from magnetar.arrow.stored.errors import OptionError
+from magnetar.sdk.errors import InvalidUrlError
+from magnetar.sdk.service_url import ServiceUrl
+from magnetar.sdk.settings import ClientSettings
+
+_VALUE_CHARACTERS_MAX = 100
+"""How much of a refused value is shown."""
+
+_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+
+
+class OptionReader:
+    """The options of one query.
+
+    Every method raises OptionError for a value that is not allowed.
+    """
+
+    def __init__(self, options: Mapping[str, str], *, ignored: Iterable[str] = ()) -> None:
+        """`ignored` are names that Spark itself adds."""
+        self._given = {name.lower(): value for name, value in options.items()}
+        self._spelling: dict[str, str] = {name.lower(): name for name in ignored}
+
+    @property
+    def is_empty(self) -> bool:
+        """Not one option is given, or none but those that Spark adds."""
+        return not self._given.keys() - self._spelling.keys()
+
+    def is_given(self, name: str) -> bool:
+        self._spelling[name.lower()] = name
+        return name.lower() in self._given
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string; without a default the option is required."""
+        if self.is_given(name):
+            value = self._given[name.lower()].strip()
+            if value:
+                return value
+            if default is None:
+                raise OptionError(name, "it is empty")
+        if default is None:
+            raise OptionError(name, "it is required")
+        return default
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """A list with commas between; empty if it is not given."""
+        if not self.is_given(name):
+            return ()
+        found = tuple(filter(None, (each.strip() for each in self.text(name).split(","))))
+        if not found:
+            raise OptionError(name, "it names nothing; expected names with commas between")
+        return found
+
+    def choice(self, name: str, allowed: Sequence[str], default: str) -> str:
+        value = self.text(name, default)
+        for each in allowed:
+            if value.lower() == each.lower():
+                return each
+        raise OptionError(name, f"{shown(value)} is not allowed; it is one of {', '.join(allowed)}")
+
+    def integer(self, name: str, default: int | None, *, low: int, high: int) -> int | None:
+        if not self.is_given(name):
+            return default
+        value = self.text(name)
+        try:
+            number = int(value)
+        except ValueError:
+            number = None
+        if number is None or not low <= number <= high:
+            raise OptionError(
+                name, f"{shown(value)} is not allowed; it is a number from {low} to {high}"
+            )
+        return number
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name, "true" if default else "false").lower()
+        if value not in (*_TRUE, *_FALSE):
+            raise OptionError(name, f"{shown(value)} is not allowed; it is true or false")
+        return value in _TRUE
+
+    def finish(self, what: str = "source") -> None:
+        """Refuse the names that nobody has asked for."""
+        self.check_names((), what)
+
+    def check_names(self, names: Iterable[str], what: str = "source") -> None:
+        """Refuse names that are neither among these nor were asked for. Called first, it says
+        that a name is misspelt before a required option is missed."""
+        known = {**self._spelling, **{name.lower(): name for name in names}}
+        for given in self._given:
+            if given in known:
+                continue
+            foreign = hint_for(given)
+            if foreign:
+                raise OptionError(given, f"the {what} has no option of this name; {foreign}")
+            near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {known[near[0]]}?" if near else ""
+            raise OptionError(given, f"the {what} has no option of this name{hint}")
+
+
+def shown(value: str) -> str:
+    """A refused value, short enough for one line."""
+    if len(value) > _VALUE_CHARACTERS_MAX:
+        value = value[: _VALUE_CHARACTERS_MAX - 1] + "…"
+    return repr(value)
+
+
+CONNECTION_NAMES = (
+    "service.url",
+    "admin.url",
+    "authentication",
+    "tlsTrustCertsFile",
+    "tlsCertificateFile",
+    "tlsKeyFile",
+    "tlsHostnameVerification",
+    "listenerName",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How the brokers are reached: what source and sink have in common."""
+
+    service_url: str
+    admin_url: str
+    """Empty: none given."""
+    authentication: str
+    tls_trust_file: str
+    tls_certificate_file: str
+    tls_key_file: str
+    tls_checks_host: bool
+    listener_name: str
+
+    @classmethod
+    def read(cls, read: OptionReader) -> "ConnectionOptions":
+        """
+        Raises:
+            OptionError
+        """
+        if read.is_empty:
+            raise OptionError("service.url", f"it is required; no option is given. {NO_TABLE}")
+        service_url = read.text("service.url")
+        try:
+            ServiceUrl.parse(service_url)
+        except InvalidUrlError as error:
+            raise OptionError("service.url", str(error)) from None
+        admin_url = read.text("admin.url", "").rstrip("/")
+        if admin_url and not admin_url.startswith(("http://", "https://")):
+            raise OptionError(
+                "admin.url", f"{shown(admin_url)} is not of the form http://host:port"
+            )
+        authentication = read.text("authentication", "none")
+        auth_of(authentication)
+        files = {
+            name: read.text(name, "")
+            for name in ("tlsTrustCertsFile", "tlsCertificateFile", "tlsKeyFile")
+        }
+        return cls(
+            service_url=service_url,
+            admin_url=admin_url,
+            authentication=authentication,
+            tls_trust_file=files["tlsTrustCertsFile"],
+            tls_certificate_file=files["tlsCertificateFile"],
+            tls_key_file=files["tlsKeyFile"],
+            tls_checks_host=read.flag("tlsHostnameVerification", True),
+            listener_name=read.text("listenerName", ""),
+        )
+
+    @classmethod
+    def none(cls) -> "ConnectionOptions":
+        """Of a query that asks no broker."""
+        return cls("", "", "none", "", "", "", True, "")
+
+    def client_settings(self) -> ClientSettings:
+        """
+        Raises:
+            OptionError: a file with a token that cannot be read.
+        """
+        method, data = auth_of(self.authentication)
+        return ClientSettings(
+            auth_method_name=method,
+            auth_data=data,
+            tls_trust_file=self.tls_trust_file,
+            tls_certificate_file=self.tls_certificate_file,
+            tls_key_file=self.tls_key_file,
+            tls_checks_host=self.tls_checks_host,
+            listener_name=self.listener_name,
+        )
+
+    def http_headers(self) -> dict[str, str]:
+        """What proves to the administration interface who asks.
+
+        Raises:
+            OptionError: a file with a token that cannot be read.
+        """
+        import base64
+
+        method, data = auth_of(self.authentication)
+        if method == "token":
+            return {"Authorization": f"Bearer {data.decode()}"}
+        if method == "basic":
+            return {"Authorization": f"Basic {base64.b64encode(data).decode()}"}
+        return {}
+
+
+def auth_of(authentication: str) -> tuple[str, bytes]:
+    """Method and data: `none`, `tls`, `token:T`, `token:file:PATH`, `basic:USER:PASSWORD`.
+
+    Raises:
+        OptionError: of another form, or a file that cannot be read. The value is not shown: it
+            may hold a secret.
+    """
+    method, _, rest = authentication.partition(":")
+    if method in ("none", "tls") and not rest:
+        return method, b""
+    if method == "token" and rest.startswith("file:"):
+        try:
+            return method, Path(rest.removeprefix("file:")).read_bytes().strip()
+        except OSError as error:
+            raise OptionError("authentication", f"no token: {error}") from None
+    if method == "token" and rest:
+        return method, rest.encode()
+    if method == "basic" and ":" in rest:
+        return method, rest.encode()
+    raise OptionError(
+        "authentication",
+        "it is none, tls, token:TOKEN, token:file:PATH or basic:USER:PASSWORD",
+    )
+
+
+NO_TABLE = (
+    "Spark keeps the options of a table (CREATE TABLE … USING magnetar) from the source; make a "
+    "view: CREATE TEMPORARY VIEW name USING magnetar OPTIONS (…)"
+)
+_NEEDS_NONE = "leave it out: it has no equivalent here"
+_FIXED = "each of the client's settings has an option of its own, or none: see docs/spark.md"
+_KEYS = (
+    "encrypted messages cannot be read; mode PERMISSIVE gives them as rows without a value, "
+    "DROPMALFORMED leaves them out"
+)
+_LOGIN = "it is option authentication: tls, token:TOKEN, token:file:PATH or basic:USER:PASSWORD"
+_SIZES = "tasks are cut by option sliceBytes"
+_TIME = "it is option startingTime, for all topics"
+_RATE = "the limits are maxEntriesPerTrigger, where an entry is a batch, and maxBytesPerTrigger"
+_WAIT = "the trigger starts micro-batches: .trigger(processingTime=…)"
+
+_HINTS: dict[str, str] = {
+    # Spark's own
+    "path": "load() and save() take no topic: it is option topic",
+    "paths": "load() takes no topics: they are option topics",
+    "provider": NO_TABLE,
+    "owner": NO_TABLE,
+    "columnnameofcorruptrecord": "the column is __error, with mode PERMISSIVE",
+    "inferschema": "columns are those of the topic's schema, or of .schema(…)",
+    # Kafka
+    "kafka.bootstrap.servers": "it is option service.url, as pulsar://host:port",
+    "subscribe": "it is option topic, or topics with commas between",
+    "subscribepattern": "it is option topicsPattern, as tenant/namespace/expression",
+    "assign": "it is option topics, with the names of partitions as topic-partition-0",
+    "startingtimestamp": _TIME,
+    "startingoffsetsbytimestamp": _TIME,
+    "startingoffsetsbytimestampstrategy": _NEEDS_NONE,
+    "endingtimestamp": "it is option endingTime, for all topics",
+    "endingoffsetsbytimestamp": "it is option endingTime, for all topics",
+    "maxoffsetspertrigger": _RATE,
+    "maxmessagespertrigger": _RATE,
+    "maxfilespertrigger": _RATE,
+    "minoffsetspertrigger": _WAIT,
+    "maxtriggerdelay": _WAIT,
+    "minpartitions": _SIZES,
+    "maxpartitions": _SIZES,
+    "maxrecordsperpartition": _SIZES,
+    "groupid": "it is option subscriptionName, of streaming queries",
+    "kafka.group.id": "it is option subscriptionName, of streaming queries",
+    "groupidprefix": "give option subscriptionName, or none",
+    "includeheaders": "leave it out: column __messageProperties is always there",
+    "kafkaconsumer.polltimeoutms": _NEEDS_NONE,
+    "fetchoffset.numretries": _NEEDS_NONE,
+    "fetchoffset.retryintervalms": _NEEDS_NONE,
+    # Pulsar's connector, and Databricks' one
+    "predefinedsubscription": "it is option subscriptionName",
+    "subscription": "it is option subscriptionName",
+    "subscriptionprefix": "give option subscriptionName, or none",
+    "polltimeoutms": _NEEDS_NONE,
+    "waitingfornonexistedtopic": "topics must exist; of topicsPattern they may come later",
+    "allowdifferenttopicschemas": (
+        'topics of different schemas are read as bytes: .schema("value binary, __topic string")'
+    ),
+    "authpluginclassname": _LOGIN,
+    "authparams": _LOGIN,
+    "pulsar.client.authpluginclassname": _LOGIN,
+    "pulsar.client.authparams": _LOGIN,
+    "pulsar.client.authparammap": _LOGIN,
+    "pulsar.client.tlstrustcertsfilepath": "it is option tlsTrustCertsFile",
+    "pulsar.client.tlscertificatefilepath": "it is option tlsCertificateFile",
+    "pulsar.client.tlskeyfilepath": "it is option tlsKeyFile",
+    "pulsar.client.tlshostnameverificationenable": "it is option tlsHostnameVerification",
+    "pulsar.client.usetls": "it is a service.url of pulsar+ssl://",
+    "pulsar.client.listenername": "it is option listenerName",
+    "encryption.key": _KEYS,
+    "encryptionkey": _KEYS,
+    "privatekey": _KEYS,
+    "privatekeyfile": _KEYS,
+    "cryptokeyreader": _KEYS,
+}
+
+_OF_THE_SOURCE = "it is for reading only"
+_OF_THE_SINK = "it is for writing only"
+for _name in (
+    *("metadata.url", "readMode", "topics", "topicsPattern", "startingOffsets", "endingOffsets"),
+    *("startingTime", "endingTime", "failOnDataLoss", "subscriptionName", "sliceBytes"),
+    *("maxEntriesPerTrigger", "maxBytesPerTrigger", "objects", "objectsPrefix"),
+):
+    _HINTS[_name.lower()] = _OF_THE_SOURCE
+for _name in ("deduplication", "producerName", "schema", "schemaName", "compressionType", "sortBy"):
+    _HINTS[_name.lower()] = _OF_THE_SINK
+
+_PREFIXES: Mapping[str, str] = {
+    "option.": NO_TABLE,
+    "kafka.": "it is one of Kafka's, and has no equivalent here",
+    "pulsar.": _FIXED,
+    "privatekey": _KEYS,
+}
+
+
+def hint_for(given: str) -> str:
+    """What to do instead of an option of this name, in lower case; empty: nothing is known."""
+    if given in _HINTS:
+        return _HINTS[given]
+    return next((hint for each, hint in _PREFIXES.items() if given.startswith(each)), "")

@@ -1,0 +1,242 @@
+"""From offsets to slices: which entries lie between, and how they are shared out. Pure."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from magnetar.arrow.stored.slices import LEDGERS_BEFORE_MAX
+from magnetar.arrow.stored.topic_states import TopicState
+from magnetar.sdk.message_id import MessageId
+
+_SLICE_BEGIN_BYTES = 1 << 20
+"""What it costs to begin with a slice, as bytes that could be read meanwhile."""
+
+_TASKS_MIN = 8
+"""Small slices are joined into so many tasks at least: how many cores there are is not known."""
+
+
+class EntryRange(NamedTuple):
+    """Entries `first` to `last` of a ledger, both included."""
+
+    ledger_id: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """One slice before it is known where its ledgers lie."""
+
+    topic: str
+    partition: int
+    ranges: tuple[EntryRange, ...]
+    before: tuple[tuple[int, int], ...]
+    """Ledgers before them, nearest last: id and last entry."""
+    is_cut_off: bool = False
+    """Ledgers are gone that were before the start."""
+    skip_through_batch_index: int = -1
+    stop_at_batch_index: int = -1
+
+
+def ranges_between(state: TopicState, start: MessageId, end: MessageId) -> list[EntryRange]:
+    """The entries behind `start` (an offset: the last that was read) up to `end`, inclusive.
+
+    An offset with a batch index ends within its entry, which is then read again from there.
+    """
+    found: list[EntryRange] = []
+    for ledger in state.ledgers:
+        first, last = 0, ledger.entries - 1
+        if ledger.ledger_id == start.ledger_id:
+            first = start.entry_id if start.batch_index >= 0 else start.entry_id + 1
+        elif (ledger.ledger_id, 0) < (start.ledger_id, start.entry_id):
+            continue
+        if ledger.ledger_id == end.ledger_id:
+            last = min(last, end.entry_id)
+        elif ledger.ledger_id > end.ledger_id:
+            break
+        if first <= last:
+            found.append(EntryRange(ledger.ledger_id, max(0, first), last))
+    return found
+
+
+def slice_entries(state: TopicState, start: MessageId, end: MessageId, *, slice_bytes: int) -> int:
+    """Of how many entries slices of about `slice_bytes` each are; 1 at least.
+
+    Sizes are averages of ledgers, and one that grows has another average later. A micro-batch that
+    is run again has to be cut as it was, or a sink could not tell what it has stored already: so
+    this number is a part of the offset that Spark logs (`QueryOffset.slice_entries`).
+    """
+    entries, size = entries_between(state, start, end)
+    return max(1, math.ceil(entries / max(1, math.ceil(size / slice_bytes))))
+
+
+def joined_topics(
+    states: Mapping[str, TopicState],
+    starts: Mapping[str, MessageId],
+    ends: Mapping[str, MessageId],
+    cuts: Mapping[str, int],
+    *,
+    slice_bytes: int,
+) -> dict[str, int]:
+    """Group topics that have too little for a task of their own: topic -> number of the task.
+    Topics that are in none are read by tasks of their own.
+
+    Small slices are joined up to a quarter of `slice_bytes`, and a slice counts for some bytes that
+    it costs to begin with it; no fewer than `_TASKS_MIN` tasks come of it, for the cores that there
+    may be. It goes by sizes, which are averages that change, and so is a part of the offset that
+    Spark logs (`QueryOffset.joined`), as `slice_entries` is.
+    """
+    weights: dict[str, int] = {}
+    for name in sorted(ends):
+        if name in states:
+            entries, size = entries_between(states[name], starts[name], ends[name])
+            weight = 4 * size + _SLICE_BEGIN_BYTES
+            if 0 < entries <= cuts[name] and weight <= slice_bytes:
+                weights[name] = weight
+    room = min(slice_bytes, sum(weights.values()) // _TASKS_MIN)
+    groups: list[list[str]] = []
+    total = slice_bytes
+    for name, weight in weights.items():
+        if total + weight > room:
+            groups.append([])
+            total = 0
+        groups[-1].append(name)
+        total += weight
+    several = (group for group in groups if len(group) > 1)
+    return {name: number for number, group in enumerate(several) for name in group}
+
+
+def plan_slices(
+    state: TopicState, start: MessageId, end: MessageId, *, entries_max: int
+) -> list[SlicePlan]:
+    """Slices of so many entries each, in the order of the log."""
+    ledgers = {each.ledger_id: each for each in state.ledgers}
+    order = [each.ledger_id for each in state.ledgers]
+    # Who begins with a whole ledger, as only a query itself does, misses nothing from before.
+    has_lost = state.removed_through >= 0 or start.ledger_id < state.first_ledger_id
+    is_cut_off = start.entry_id >= 0 and has_lost
+    groups: list[list[EntryRange]] = []
+    room = 0
+    for whole in ranges_between(state, start, end):
+        first = whole.first
+        while first <= whole.last:
+            if not room:
+                groups.append([])
+                room = entries_max
+            last = min(whole.last, first + room - 1)
+            groups[-1].append(EntryRange(whole.ledger_id, first, last))
+            room -= last - first + 1
+            first = last + 1
+    plans = []
+    for number, ranges in enumerate(groups):
+        at = order.index(ranges[0].ledger_id)
+        earlier = order[max(0, at - LEDGERS_BEFORE_MAX) : at]
+        before = tuple((each, ledgers[each].entries - 1) for each in earlier)
+        is_first, is_last = number == 0, number == len(groups) - 1
+        first_id, last_id = ranges[0], ranges[-1]
+        skips = is_first and (first_id.ledger_id, first_id.first) == (
+            start.ledger_id,
+            start.entry_id,
+        )
+        stops = is_last and (last_id.ledger_id, last_id.last) == (end.ledger_id, end.entry_id)
+        plans.append(
+            SlicePlan(
+                state.name,
+                state.partition,
+                tuple(ranges),
+                before,
+                is_cut_off,
+                start.batch_index if skips else -1,
+                end.batch_index if stops else -1,
+            )
+        )
+    return plans
+
+
+def entries_between(state: TopicState, start: MessageId, end: MessageId) -> tuple[int, int]:
+    """How many entries lie between, and about how many bytes."""
+    ledgers = {each.ledger_id: each for each in state.ledgers}
+    entries, size = 0, 0.0
+    for each in ranges_between(state, start, end):
+        count = each.last - each.first + 1
+        entries += count
+        size += count * ledgers[each.ledger_id].entry_bytes
+    return entries, int(size)
+
+
+def entries_left(state: TopicState, offset: MessageId) -> int:
+    """How many entries are behind an offset in its ledger; one that it ends within is one."""
+    first = offset.entry_id + (offset.batch_index < 0)
+    counts = [each.entries for each in state.ledgers if each.ledger_id == offset.ledger_id]
+    return max(0, counts[0] - first) if counts else 0
+
+
+def releasable(state: TopicState, held: MessageId, done: MessageId) -> MessageId:
+    """Where the query's subscription is to stand when all through `done` was read, and it stands
+    at `held`. Not behind it at once: a message in chunks may have begun before, and end in the next
+    micro-batch, which needs all of it.
+
+    So of the last entry all is held, and with it its ledger; and where this micro-batch has come
+    from another ledger, that one's last entry. When the next micro-batch had nothing of the topic,
+    all of it goes free: a topic that is idle has no backlog. So it does of a query that is idle for
+    a while (`StreamReader._release_idle`).
+    """
+    place = held.ledger_id, held.entry_id + (held.batch_index < 0)
+    if done.entry_id < 0 or place >= (done.ledger_id, done.entry_id):
+        return done
+    earlier = [each for each in state.ledgers if each.ledger_id < done.ledger_id and each.entries]
+    if earlier:
+        last = earlier[-1].ledger_id, earlier[-1].entries - 1
+        if place < last:
+            return MessageId(*last, batch_index=0)
+    return MessageId(done.ledger_id, done.entry_id, batch_index=0)
+
+
+def limited_ends(
+    states: Mapping[str, TopicState],
+    starts: Mapping[str, MessageId],
+    ends: Mapping[str, MessageId],
+    *,
+    entries_max: int | None,
+    bytes_max: int | None,
+) -> dict[str, MessageId]:
+    """The ends of a micro-batch within limits, shared out by what each topic has to give.
+
+    Every topic that has something gives one entry at least, so that none is starved: with very
+    many topics a limit may be exceeded by that.
+    """
+    amounts = {
+        name: entries_between(states[name], starts[name], ends[name])
+        for name in ends
+        if name in states
+    }
+    entries = sum(count for count, _ in amounts.values())
+    size = sum(each for _, each in amounts.values())
+    share = 1.0
+    if entries_max is not None and entries > entries_max:
+        share = entries_max / entries
+    if bytes_max is not None and size > bytes_max:
+        share = min(share, bytes_max / size)
+    if share >= 1.0:
+        return dict(ends)
+    limited = {}
+    for name, end in ends.items():
+        count = amounts[name][0] if name in amounts else 0
+        limited[name] = (
+            _after(states[name], starts[name], end, max(1, int(count * share))) if count else end
+        )
+    return limited
+
+
+def _after(state: TopicState, start: MessageId, end: MessageId, count: int) -> MessageId:
+    """The end of the first `count` entries behind `start`."""
+    for each in ranges_between(state, start, end):
+        have = each.last - each.first + 1
+        if have >= count:
+            last = each.first + count - 1
+            if (each.ledger_id, last) == (end.ledger_id, end.entry_id):
+                return end
+            return MessageId(each.ledger_id, last)
+        count -= have
+    return end

@@ -1,0 +1,149 @@
+"""The schema that the topics of a read have."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from magnetar.arrow.stored.admin_client import AdminClient, Json
+from magnetar.arrow.stored.column_types import SCHEMA_TYPES
+from magnetar.arrow.stored.errors import SchemaMismatchError
+from magnetar.arrow.stored.slices import ValueSchema
+from magnetar.sdk.wire.topic_name import TopicName
+
+_NOT_FOUND = 404
+_STRUCTURED = ("JSON", "AVRO")
+
+
+class SchemaSource(Protocol):
+    """Tells which schemas topics have."""
+
+    def schemas(
+        self, topics: Iterable[TopicName], *, every: bool
+    ) -> Mapping[TopicName, Sequence[Json]]:
+        """The newest schema of each topic, or all its versions, oldest first, as brokers tell of
+        them over HTTP; none of topics that have gone.
+
+        Raises:
+            UnreachableError, RefusedError
+        """
+        ...
+
+
+class BrokerSchemas:
+    """`SchemaSource`: asks brokers."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+
+    def schemas(
+        self, topics: Iterable[TopicName], *, every: bool
+    ) -> Mapping[TopicName, Sequence[Json]]:
+        names = {str(topic): topic for topic in topics}
+        path = "schemas?allVersions=true" if every else "schemas"
+        answers = self._admin.ask_topics(path, names.keys())
+        for refusal in answers.refused.values():
+            if refusal.status != _NOT_FOUND:
+                raise refusal
+        return {topic: answers.found.get(name, ()) for name, topic in names.items()}
+
+
+def value_schema_of(
+    source: SchemaSource, topics: Iterable[str], *, bytes_do: bool = False
+) -> ValueSchema:
+    """The schema that all these topics have; bytes if they have none, or one that no columns are
+    made of. Its versions are left out: they are each topic's own, see `with_versions`.
+
+    Args:
+        bytes_do: nothing but bytes is wanted of the values.
+
+    Raises:
+        SchemaMismatchError: topics of one query have different ones, and bytes do not do.
+        UnreachableError, RefusedError
+    """
+    found: dict[ValueSchema, TopicName] = {}
+    named = {TopicName.parse(name).partitioned: None for name in topics}
+    for topic, stored in source.schemas(named, every=False).items():
+        found.setdefault(parsed(stored[0]) if stored else ValueSchema(), topic)
+    if len(found) > 1:
+        if bytes_do:
+            return ValueSchema()
+        shown = ", ".join(f"{topic} has {each.kind}" for each, topic in found.items())
+        raise SchemaMismatchError(
+            f"the topics of a query must have one schema, but {shown}"
+            f"{' of different fields' if len({each.kind for each in found}) == 1 else ''}: read "
+            f"them by queries of their own, or take their bytes: "
+            f'.schema("value binary, __topic string")'
+        )
+    return next(iter(found), ValueSchema())
+
+
+def parsed(answer: Mapping[str, Any]) -> ValueSchema:
+    """A schema as a broker's administration interface gives it."""
+    kind = str(answer.get("type", "BYTES"))
+    if kind == "KEY_VALUE":
+        definitions = json.loads(answer["data"])
+        properties = answer.get("properties") or {}
+        parts = {}
+        for part in ("key", "value"):
+            definition = definitions[part]
+            parts[part] = parsed(
+                {
+                    "type": properties.get(f"{part}.schema.type", "BYTES"),
+                    "data": definition if isinstance(definition, str) else json.dumps(definition),
+                }
+            )
+        is_separate = properties.get("kv.encoding.type") == "SEPARATED"
+        return ValueSchema(
+            kind, key=parts["key"], value=parts["value"], has_separate_key=is_separate
+        )
+    if kind in _STRUCTURED:
+        return ValueSchema(kind, str(answer["data"]))
+    return ValueSchema(kind) if kind in SCHEMA_TYPES else ValueSchema()
+
+
+def with_versions(
+    source: SchemaSource, topics: Iterable[TopicName], schema: ValueSchema
+) -> dict[TopicName, ValueSchema]:
+    """For each topic the schema with all versions that its messages may have been written with,
+    where one is needed to read them: as AVRO.
+
+    Asked for *after* it was decided up to where the topic is read: producers register a version
+    before they write with it, so that none is missing.
+
+    Raises:
+        UnreachableError, RefusedError
+    """
+    names = dict.fromkeys(topics)
+    if not _has_versions(schema):
+        return dict.fromkeys(names, schema)
+    return {
+        topic: _with(schema, [(int(each["version"]), parsed(each)) for each in stored])
+        for topic, stored in source.schemas(names, every=True).items()
+    }
+
+
+def _has_versions(schema: ValueSchema) -> bool:
+    """Whether values can only be read by the version that they were written with."""
+    return schema.kind == "AVRO" or any(
+        part is not None and _has_versions(part) for part in (schema.key, schema.value)
+    )
+
+
+def _with(schema: ValueSchema, versions: list[tuple[int, ValueSchema]]) -> ValueSchema:
+    if schema.key is not None and schema.value is not None:
+        return replace(
+            schema,
+            key=_with(schema.key, [(version, each.key) for version, each in versions if each.key]),
+            value=_with(
+                schema.value, [(version, each.value) for version, each in versions if each.value]
+            ),
+        )
+    if schema.kind != "AVRO":
+        return schema
+    return replace(
+        schema,
+        versions=tuple(
+            (version, each.definition) for version, each in versions if each.kind == "AVRO"
+        ),
+    )

@@ -1,0 +1,58 @@
+"""The columns of a query, and of an archive, in Spark's types: see `column_types`."""
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from magnetar.arrow.stored.column_names import VALUE
+from magnetar.arrow.stored.column_types import METADATA_FIELDS, all_columns, value_fields
+from magnetar.arrow.stored.driver import SourceDriver
+from magnetar.arrow.stored.slices import ValueSchema
+from magnetar.arrow.stored.source_options import SourceOptions
+from magnetar.arrow.stored.topic_schema import value_schema_of
+
+
+def read_schema(options: Mapping[str, str]) -> StructType:
+    """The columns of a query: those of its topics' schema, and the metadata.
+
+    Raises:
+        OptionError, TopicNotFoundError, SchemaMismatchError, UnreachableError
+    """
+    checked = SourceOptions.read(options)
+    return spark_schema(all_columns(_value_schema(checked), checked.settings.mode))
+
+
+def archived_schema(options: Mapping[str, str]) -> StructType:
+    """The columns of an archive: the fields of JSON and AVRO, and of every other schema the bytes,
+    out of which a replay makes the same messages.
+
+    Raises:
+        OptionError, TopicNotFoundError, SchemaMismatchError, UnreachableError
+    """
+    value_schema = _value_schema(SourceOptions.read(options))
+    stored = [pa.field(VALUE, pa.binary())]
+    fields = value_fields(value_schema) if value_schema.kind in ("JSON", "AVRO") else stored
+    return spark_schema([*fields, *METADATA_FIELDS])
+
+
+def _value_schema(options: SourceOptions) -> ValueSchema:
+    driver = SourceDriver(options)
+    try:
+        return value_schema_of(driver.schemas, driver.topics())
+    finally:
+        driver.close()
+
+
+def spark_schema(columns: Iterable[pa.Field]) -> StructType:
+    """Columns as Spark has them."""
+    return from_arrow_schema(pa.schema(list(columns)), prefer_timestamp_ntz=True)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Columns as Spark wants batches to be, to the letter."""
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except TypeError:
+        return to_arrow_schema(schema)  # Spark 4.1 takes UTC without being told

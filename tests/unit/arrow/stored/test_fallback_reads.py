@@ -1,0 +1,126 @@
+"""What bookies do not answer comes from brokers; what they deny is not asked a second time."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from magnetar.arrow.stored import slice_reader
+from magnetar.arrow.stored.errors import CorruptDataError, DataLossError, UnreachableError
+from magnetar.arrow.stored.slice_reader import FallbackReads
+from magnetar.arrow.stored.slices import Ensemble, LedgerPart, ReadSettings, Slice
+
+PART = LedgerPart(7, 10, 19, (Ensemble(0, ("b1", "b2")),), 2)
+NEXT = LedgerPart(8, 0, 4, (Ensemble(0, ("b1", "b2")),), 2)
+
+
+class Scripted:
+    """Gives entries two at a time, up to the one at which it fails."""
+
+    def __init__(self, fails_at: int, error: Exception) -> None:
+        self.fails_at = fails_at
+        self.error = error
+        self.asked: list[tuple[int, int]] = []
+        self.is_closed = False
+
+    def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
+        self.asked.append((part.ledger_id, part.first))
+        for first in range(part.first, part.last + 1, 2):
+            if self.fails_at <= first:
+                raise self.error
+            last = min(first + 1, part.last)
+            yield first, [b"%d:%d" % (part.ledger_id, each) for each in range(first, last + 1)]
+
+    def know(self, addresses: object) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+NEVER = 1 << 60
+
+
+def reads_of(
+    monkeypatch: pytest.MonkeyPatch,
+    bookies: Scripted,
+    brokers: Scripted,
+    *,
+    service_url: str = "pulsar://broker",
+) -> FallbackReads:
+    monkeypatch.setattr(slice_reader, "LedgerReads", lambda *_, **__: bookies)
+    monkeypatch.setattr(slice_reader, "BrokerReads", lambda *_: brokers)
+    settings = ReadSettings(service_url=service_url)
+    return FallbackReads(Slice("persistent://a/b/c", -1, (PART, NEXT), settings=settings))
+
+
+def taken(reads: FallbackReads, parts: Sequence[LedgerPart]) -> list[bytes]:
+    return [each for part in parts for _, run in reads.entries(part) for each in run]
+
+
+def everything(*parts: LedgerPart) -> list[bytes]:
+    return [b"%d:%d" % (each.ledger_id, at) for each in parts for at in _ids(each)]
+
+
+def _ids(part: LedgerPart) -> range:
+    return range(part.first, part.last + 1)
+
+
+def test_the_next_slice_of_a_task_asks_no_bookies_that_were_not_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bookies = Scripted(10, UnreachableError("bookie b1: refused"))
+    brokers = Scripted(NEVER, UnreachableError("never"))
+    first = reads_of(monkeypatch, bookies, brokers)
+    assert taken(first, [PART]) == everything(PART)
+    second = FallbackReads(
+        Slice("t", -1, (NEXT,), settings=ReadSettings(service_url="pulsar://broker")), first
+    )
+    assert taken(second, [NEXT]) == everything(NEXT)
+    assert bookies.asked == [(7, 10)]
+
+
+@pytest.mark.parametrize("fails_at", [10, 14, 18])
+def test_brokers_go_on_with_the_first_entry_that_no_bookie_gave(
+    monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    bookies = Scripted(fails_at, UnreachableError("bookie b1: refused"))
+    brokers = Scripted(NEVER, UnreachableError("never"))
+    reads = reads_of(monkeypatch, bookies, brokers)
+    assert taken(reads, [PART]) == everything(PART)
+    assert brokers.asked == [(7, fails_at)]
+
+
+def test_a_slice_stays_with_brokers_once_it_went_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each further wait for bookies that nobody reaches would be as long as the first."""
+    bookies = Scripted(14, UnreachableError("bookie b1: refused"))
+    brokers = Scripted(NEVER, UnreachableError("never"))
+    reads = reads_of(monkeypatch, bookies, brokers)
+    assert taken(reads, [PART, NEXT]) == everything(PART, NEXT)
+    assert bookies.asked == [(7, 10)]
+    assert brokers.asked == [(7, 14), (8, 0)]
+    reads.close()
+    assert bookies.is_closed
+    assert brokers.is_closed
+
+
+@pytest.mark.parametrize("error", [DataLossError("it is gone"), CorruptDataError("a bad digest")])
+def test_what_bookies_say_of_entries_is_not_asked_a_second_time(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    brokers = Scripted(NEVER, UnreachableError("never"))
+    reads = reads_of(monkeypatch, Scripted(14, error), brokers)
+    with pytest.raises(type(error), match=str(error)):
+        taken(reads, [PART])
+    assert not brokers.asked
+
+
+def test_one_line_says_why_neither_bookies_nor_brokers_give_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bookies = Scripted(10, UnreachableError("entry 10 cannot be read: bookie b1: refused"))
+    brokers = Scripted(10, UnreachableError("no broker: timed out"))
+    with pytest.raises(UnreachableError) as caught:
+        taken(reads_of(monkeypatch, bookies, brokers), [PART])
+    assert str(caught.value) == (
+        "entry 10 cannot be read: bookie b1: refused; nor through brokers: no broker: timed out"
+    )

@@ -18,12 +18,12 @@ def _uncounted() -> Iterator[None]:
     with ExitStack() as off:
         for each in (
             edited(
-                Offloader,
-                "_pieces",
+                offloader,
+                "packets_ahead",
                 (
-                    "packets = await read\n",
-                    "try:\n                packets = await read\n"
-                    "            except LedgerError:\n                break\n",
+                    "packets = await under_way[0].packets\n",
+                    "try:\n                packets = await under_way[0].packets\n"
+                    "            except Exception:\n                break\n",
                 ),
             ),
             edited(

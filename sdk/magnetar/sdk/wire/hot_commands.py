@@ -15,8 +15,8 @@ sequence id costs two look-ups and no loop.
 """
 
 import struct
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import google_crc32c
@@ -370,6 +370,11 @@ class SingleAck(NamedTuple):
     entry_id: int
 
 
+# What calling the types comes to, less 0.15 to 0.2 us: their `__new__` is a Python function.
+_new_send: Callable[[tuple[int, int, int, None]], Send] = partial(tuple.__new__, Send)
+_new_single_ack: Callable[[tuple[int, int, int]], SingleAck] = partial(tuple.__new__, SingleAck)
+
+
 def parse_send(raw: bytes) -> Send | None:
     """A SEND of the usual shape; None: something else, or nothing at all."""
     try:
@@ -382,13 +387,13 @@ def parse_send(raw: bytes) -> Send | None:
             return None
         sequence_id, at = _read_varint(raw, at + 1)
         if at == size:
-            return Send(producer_id, sequence_id, 0)
+            return _new_send((producer_id, sequence_id, 0, None))
         highest_id = 0
         if raw[at] == 0x18:
             _, at = _read_varint(raw, at + 1)
         if at < size and raw[at] == 0x30:
             highest_id, at = _read_varint(raw, at + 1)
-        return Send(producer_id, sequence_id, highest_id) if at == size else None
+        return _new_send((producer_id, sequence_id, highest_id, None)) if at == size else None
     except (IndexError, _NotUsualError):
         return None
 
@@ -420,7 +425,7 @@ def parse_single_ack(raw: bytes) -> SingleAck | None:
         if raw[at] != 0x10:
             return None
         entry_id, at = _read_varint(raw, at + 1)
-        return SingleAck(consumer_id, ledger_id, entry_id) if at == size else None
+        return _new_single_ack((consumer_id, ledger_id, entry_id)) if at == size else None
     except (IndexError, _NotUsualError):
         return None
 

@@ -299,6 +299,7 @@ def topic_stats(
             for subscription, each in found["subscriptions"].items()
         ),
     )
+    _print_clients(found)
     if found["replication"]:
         _print_table(
             ("copied to", "connected", "backlog", "delay s", "copies"),
@@ -311,6 +312,31 @@ def topic_stats(
                     f"no: {each['problem']}" if each.get("problem") else "yes",
                 )
                 for cluster, each in found["replication"].items()
+            ),
+        )
+
+
+def _print_clients(stats: Mapping[str, Any]) -> None:
+    """Print the consumers and producers of a topic, by the names that disconnecting them takes."""
+    consumers = [
+        (
+            str(each["consumerName"]),
+            subscription,
+            str(each["unackedMessages"]),
+            f"{each['messageAckRate']:.1f}",
+            str(each["address"]),
+        )
+        for subscription, found in stats["subscriptions"].items()
+        for each in found["consumers"]
+    ]
+    if consumers:
+        _print_table(("consumer", "subscription", "unacked", "acked/s", "address"), consumers)
+    if stats["publishers"]:
+        _print_table(
+            ("producer", "msg/s in", "address"),
+            (
+                (each["producerName"], f"{each['msgRateIn']:.1f}", str(each["address"]))
+                for each in stats["publishers"]
             ),
         )
 

@@ -21,6 +21,7 @@ from magnetar.broker.http.brokers import broker_stats_router, brokers_router, co
 from magnetar.broker.http.clusters import clusters_router
 from magnetar.broker.http.context import IS_AUTHORITATIVE, HttpContext
 from magnetar.broker.http.description import add_description
+from magnetar.broker.http.disconnecting import disconnecting_router
 from magnetar.broker.http.history import history_router
 from magnetar.broker.http.late_routes import add_late
 from magnetar.broker.http.lookup import lookup_router
@@ -111,6 +112,7 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
         messages_router(context),
         subscriptions_router(context, keeping),
         many_topics_router(context, check),
+        disconnecting_router(context),
         attention_router(context, wall_ms=wall_ms, members=page.watch.members),
         history_router(context, page.sampler.history),
         non_persistent_router(context),

@@ -404,8 +404,8 @@ def test_clients_are_disconnected_by_name_and_the_official_client_comes_back(
         assert admin(server, *off).status == 2, "it asks"
         assert admin(server, *off, "--address", "10.0.0.1:1", "--yes").status == 14
         assert json.loads(done(server, *off, "--yes", "--json")) == {"disconnected": 1}
-        off = ("topics", "disconnect-producer", "kicked", "p")
-        assert json.loads(done(server, *off, "--yes", "--json")) == {"disconnected": 1}
+        sensor = ("topics", "disconnect-producer", "kicked", "p")
+        assert json.loads(done(server, *sensor, "--yes", "--json")) == {"disconnected": 1}
         producer.send(b"after")
         # It was not acknowledged: the consumer that has come back gets it again.
         assert [consumer.receive(60_000).data() for _ in range(2)] == [b"before", b"after"]

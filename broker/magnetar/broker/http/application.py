@@ -16,6 +16,7 @@ from magnetar.broker.http import refusals
 from magnetar.broker.http.admin import Admin, ClusterAdmin, SoleAdmin, SoleBundles
 from magnetar.broker.http.attention import attention_router
 from magnetar.broker.http.bodies import refuse_broken_text
+from magnetar.broker.http.bookie_disks import BookieDisks
 from magnetar.broker.http.bookies import bookies_router
 from magnetar.broker.http.brokers import broker_stats_router, brokers_router, configuration_router
 from magnetar.broker.http.clusters import clusters_router
@@ -27,6 +28,7 @@ from magnetar.broker.http.late_routes import add_late
 from magnetar.broker.http.lookup import lookup_router
 from magnetar.broker.http.many_topics import many_topics_router
 from magnetar.broker.http.messages import messages_router
+from magnetar.broker.http.metadata_status import metadata_router
 from magnetar.broker.http.metrics.page import MetricsPage
 from magnetar.broker.http.namespaces import (
     backlogs_router,
@@ -94,7 +96,13 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
             wall_ms=wall_ms,
         ),
         broker_stats_router(context, page, wall_ms=wall_ms),
-        bookies_router(context, broker.bookies, random=broker.services.random),
+        bookies_router(
+            context,
+            broker.bookies,
+            random=broker.services.random,
+            disks=BookieDisks(broker.bookies, broker.bookie_facts, clock=broker.services.clock),
+        ),
+        metadata_router(broker.store, broker.metadata_url),
         clusters_router(context),
         tenants_router(context),
         permissions_router(context),

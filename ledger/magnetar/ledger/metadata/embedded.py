@@ -24,6 +24,7 @@ from magnetar.ledger.errors import (
     SessionExpiredError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.call_times import CallTimes
 from magnetar.ledger.metadata.session_files import OpenLock
 from magnetar.ledger.metadata.session_keeper import Round, SessionKeeper
 from magnetar.ledger.metadata.sessions import SessionListeners
@@ -86,6 +87,7 @@ class EmbeddedStore:
         self._worker = worker
         self._settings = settings
         self._is_closed = False
+        self.call_times = CallTimes(self._loop.time)
         self._writes: deque[_Write] = deque()
         """Not begun yet. The worker takes them out; that much of a deque is safe."""
         self._watches = WatchTable(self._loop.call_soon)
@@ -132,6 +134,8 @@ class EmbeddedStore:
     @property
     def session_timeout_ms(self) -> int:
         return self._settings.session_timeout_ms
+
+    session_id = ""
 
     async def get(self, path: str) -> Versioned:
         check_path(path)
@@ -215,11 +219,12 @@ class EmbeddedStore:
 
     async def _read(self, call: Callable[[], T]) -> T:
         self._check_open()
-        try:
-            async with asyncio.timeout(self._settings.operation_timeout_s):
-                return await self._worker.run(call)
-        except TimeoutError as exc:
-            raise MetadataUnavailableError("the metadata file did not answer in time") from exc
+        with self.call_times.timed("read"):
+            try:
+                async with asyncio.timeout(self._settings.operation_timeout_s):
+                    return await self._worker.run(call)
+            except TimeoutError as exc:
+                raise MetadataUnavailableError("the metadata file did not answer in time") from exc
 
     async def _write(self, call: Callable[[], Written]) -> Written:
         """Write with whatever else waits when it is its turn: one sync for all of them."""
@@ -236,11 +241,12 @@ class EmbeddedStore:
         return await self._outcome(write.future)
 
     async def _outcome(self, future: "asyncio.Future[Written]") -> Written:
-        try:
-            async with asyncio.timeout(self._settings.operation_timeout_s):
-                return await future
-        except TimeoutError as exc:
-            raise UnknownOutcomeError("the metadata file did not answer in time") from exc
+        with self.call_times.timed("write"):
+            try:
+                async with asyncio.timeout(self._settings.operation_timeout_s):
+                    return await future
+            except TimeoutError as exc:
+                raise UnknownOutcomeError("the metadata file did not answer in time") from exc
 
     def _write_waiting(self) -> list[tuple["_Write", Written | BaseException]]:
         """On the worker: each write has asked for this, and the first one takes those behind it."""
@@ -373,6 +379,8 @@ class EmbeddedStore:
 
     def _on_own_session_expired(self) -> None:
         _log.warning("metadata_session_expired")
+        for state in (SessionState.EXPIRED, SessionState.CONNECTED):
+            self.call_times.on_state(state)
         self._listeners.on_state(SessionState.EXPIRED)
         # The next ephemeral node starts a new session; there is nothing to connect to before.
         self._listeners.on_state(SessionState.CONNECTED)

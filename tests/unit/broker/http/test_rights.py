@@ -52,6 +52,8 @@ CLIENTS = "/magnetar/v1/topics/persistent/t/n/x"
         ("DELETE", "/admin/v2/schemas/t/n/x/schema", (Action.ADMINISTER, TOPIC)),
         ("POST", "/magnetar/v1/topics/schemas", None),
         ("GET", "/magnetar/v1/topics/schemas", (Action.ADMINISTER, Cluster())),
+        ("GET", "/magnetar/v1/bookies/disks", (Action.ADMINISTER, Cluster())),
+        ("GET", "/magnetar/v1/metadata", (Action.ADMINISTER, Cluster())),
         ("POST", f"{CLIENTS}/consumers/disconnect", (Action.ADMINISTER, TOPIC)),
         ("POST", f"{CLIENTS}/producers/disconnect", (Action.ADMINISTER, TOPIC)),
         ("POST", "/magnetar/v1/topics/odd/t/n/x/producers/disconnect", (Action.ADMINISTER, NS)),

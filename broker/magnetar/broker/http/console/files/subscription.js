@@ -2,7 +2,6 @@
 // all of its partitions together: what is done is done in each of them.
 
 import { ask, each, get, isAtRest, json, restingStats, topicPath, wordsOf } from "./api.js";
-import { state } from "./cluster.js";
 import { actionButton } from "./dialogs.js";
 import { disconnectButton } from "./disconnecting.js";
 import { field, h, identity, say, section, visible } from "./dom.js";
@@ -12,7 +11,7 @@ import { crumbsOf, fullName, topicView } from "./names.js";
 import { plot } from "./plot.js";
 import { poll } from "./polling.js";
 import { adviceFor, hoarding, HOARDING_ADVICE, isStalled, stalled } from "./reasons.js";
-import { link, table } from "./table.js";
+import { link, state, table } from "./table.js";
 import { stateOf, subscriptionView } from "./topic.js";
 
 const EVERY_MS = 3000;

@@ -2,7 +2,6 @@
 // of their own.
 
 import { ask, get, isAtRest, json, restingStats, topicPath, wordsOf } from "./api.js";
-import { state } from "./cluster.js";
 import { actionButton, tell } from "./dialogs.js";
 import { disconnectButton } from "./disconnecting.js";
 import { field, h, identity, say, section, visible } from "./dom.js";
@@ -16,7 +15,7 @@ import { showPublish } from "./publish.js";
 import { hoarding, isStalled, publishTrouble, stalled } from "./reasons.js";
 import { showSchemas } from "./schemas.js";
 import { showStorage } from "./storage.js";
-import { link, table } from "./table.js";
+import { link, state, table } from "./table.js";
 import { duration } from "./units.js";
 
 const EVERY_MS = 3000;

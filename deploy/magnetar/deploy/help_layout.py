@@ -30,7 +30,8 @@ def _lay_out(command: TyperCommand | TyperGroup) -> None:
             option.metavar = ""
         return option
 
-    command.get_help_option = help_option  # type: ignore[method-assign]  # of this one command
+    of_this_command: Any = help_option
+    command.get_help_option = of_this_command  # type: ignore[method-assign]
     variables = []
     for parameter in command.params:
         if not isinstance(parameter, TyperOption):

@@ -84,6 +84,7 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
 
     wall_ms = broker.services.clock.wall_ms
     keeping = broker.services.keeping
+    disks = BookieDisks(broker.bookies, broker.bookie_facts, clock=broker.services.clock)
     for router in (
         lookup_router(context),
         backlogs_router(context, keeping),
@@ -96,12 +97,7 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
             wall_ms=wall_ms,
         ),
         broker_stats_router(context, page, wall_ms=wall_ms),
-        bookies_router(
-            context,
-            broker.bookies,
-            random=broker.services.random,
-            disks=BookieDisks(broker.bookies, broker.bookie_facts, clock=broker.services.clock),
-        ),
+        bookies_router(context, broker.bookies, random=broker.services.random, disks=disks),
         metadata_router(broker.store, broker.metadata_url),
         clusters_router(context),
         tenants_router(context),

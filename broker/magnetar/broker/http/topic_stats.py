@@ -10,7 +10,8 @@ other field follows what happens. A test compares both with what Pulsar answers.
 
 Beyond Pulsar's fields a subscription has `whyIdle`: the name of the reason for which it delivers
 nothing just now, and `whyIdleText`, its words; both are null while it delivers. `hoarders` names
-the consumers that hold messages and acknowledge none.
+the consumers that hold messages and acknowledge none. `nextDelayedTime` is when the next delayed
+message of the topic is due, ms since the epoch; 0: the subscription has none.
 
 Source: HTTP sheet, section 9.5. Pure.
 """
@@ -301,6 +302,7 @@ def _subscription_stats(
         "subscriptionProperties": dict(cursor.properties) if isinstance(cursor, Cursor) else {},
         "blockedSubscriptionOnUnackedMsgs": False,
         "msgDelayed": 0,
+        "nextDelayedTime": 0,
         "msgInReplay": 0,
         "delayedMessageIndexSizeInBytes": 0,
         "keySharedMode": None,
@@ -315,7 +317,9 @@ def _subscription_stats(
     if subscription.context is not None:
         stats |= _stop_stats(subscription)
         if subscription.context.delays is not None:
-            stats["msgDelayed"] = subscription.context.delays.withheld
+            stats["msgDelayed"] = delayed = subscription.context.delays.withheld
+            if delayed:
+                stats["nextDelayedTime"] = subscription.context.delays.next_due_ms or 0
             stats["delayedMessageIndexSizeInBytes"] = subscription.context.delays.size_bytes
     stats["msgBacklogNoDelayed"] = backlog - stats["msgDelayed"]
     if dispatcher is not None:

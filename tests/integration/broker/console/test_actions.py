@@ -48,6 +48,9 @@ def test_a_topic_is_created_and_deleted_after_its_name_was_typed(
     console: OpenConsole, shop: Standalone
 ) -> None:
     tab = console().open(f"#/namespace/{NAMESPACE}")
+    tab.field("Name").fill("shop/orders/brief")
+    tab.button("Create").click()
+    tab.sees('A topic name has no "/": that parts tenant, namespace and topic.')
     tab.field("Name").fill("brief")
     tab.button("Create").click()
     tab.sees("brief is there.")

@@ -126,7 +126,7 @@ function show({ topic, name, partitions, content, signal }) {
         : many(found.msgBacklog, "entry", "entries"),
       Unacknowledged: many(found.unackedMessages, "message"),
       Acknowledged: rate(found.messageAckRate),
-      Delayed: many(found.msgDelayed, "entry", "entries"),
+      Delayed: `${many(found.msgDelayed, "entry", "entries")}${found.nextDelayedTime ? `; the next is due ${time(found.nextDelayedTime)}` : ""}`,
       Expired: many(found.totalMsgExpired, "entry", "entries"),
       "Active consumer": found.activeConsumerName || "–",
     });

@@ -23,7 +23,6 @@ from magnetar.deploy.cli_pipeline import pipeline
 from magnetar.deploy.cli_storage import ledger
 from magnetar.deploy.cli_tools import add_tools
 from magnetar.deploy.errors import DeployError
-from magnetar.deploy.help_layout import command_of
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import (
     ConfigOption,
@@ -546,7 +545,7 @@ def run_app(command: typer.Typer) -> None:
     """Run a command line; its errors become one line and an exit status."""
     tolerate_lost_lines()
     try:
-        command_of(command)()
+        command()
     except DeployError as error:
         sys.stderr.write(f"magnetar: {error}\n")
         sys.exit(error.exit_status)

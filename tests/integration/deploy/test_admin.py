@@ -103,6 +103,7 @@ def test_a_topic_says_what_it_does_and_why_it_does_nothing(server: Standalone) -
     assert magnetar("consume", "orders", "-n", "1", "-s", "idle", *earliest, *url).status == 0
     assert magnetar("produce", "orders", "-m", "waits", *url).status == 0
     shown = done(server, "topics", "stats", "orders")
+    assert "entries stored 2" in " ".join(shown.split())
     assert "no: no consumer is connected" in " ".join(shown.split())
     found = json.loads(done(server, "topics", "stats", "orders", "--json"))
     assert found["subscriptions"]["idle"]["whyIdle"] == "no_consumer"

@@ -18,6 +18,7 @@ import yaml
 from helm_python.chart import Chart, lint
 from helm_python.errors import HelmError
 
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.deploy.config import component_settings, read_config_file
 from magnetar.ledger.metadata.url import parse_zookeeper_url
 from magnetar.ledger.secret_handshake import parse_secrets
@@ -351,7 +352,7 @@ def test_tokens_and_tls_reach_the_brokers_from_their_secrets() -> None:
     (container,) = pod["containers"]
     environment = environment_of(container)
     settings = component_settings(
-        COMPONENTS["broker"], "broker", tables={}, environment=environment, options={}
+        BrokerSettings, "broker", tables={}, environment=environment, options={}
     )
     assert settings.authorization
     assert settings.has_authentication

@@ -15,6 +15,7 @@ target=$1
 fast_enough=85
 
 probe='import sys; sys.exit(sys.version_info < (3, 11) or sys.implementation.name != "cpython")'
+version='import platform; print(platform.python_implementation(), platform.python_version())'
 # What a broker does all day: calls, small objects, attributes. The better of two, in microseconds.
 speed='
 import time
@@ -84,7 +85,8 @@ fi
 
 if [ -z "$usable" ]; then
     if [ -n "${PYTHON:-}" ]; then
-        echo "PYTHON=$PYTHON is no Python 3.11 or newer." >&2
+        found=$("$PYTHON" -c "$version" 2>/dev/null) || found="nothing that runs"
+        echo "PYTHON=$PYTHON is no CPython 3.11 or newer: it is $found." >&2
         exit 1
     fi
     echo "No Python 3.11 or newer found. Install one, for example: apt-get install python3 python3-venv (or set PYTHON=/path/to/python3)" >&2
@@ -110,4 +112,5 @@ if [ -e "$target/pyvenv.cfg" ]; then
     echo "The environment in $target is not complete, and is made anew."
     clear=--clear
 fi
+echo "The environment in $target is made with $complete, $("$complete" -c "$version")."
 "$complete" -m venv $clear "$target"

@@ -131,6 +131,7 @@ class Serving:
             free_bytes=lambda: min(usage.free for usage in self._disks.usages),
             on_bug=self._on_fatal,
             gate=self._gate,
+            directories=self._disks.facts,
         )
         storage.on_flush_failure = self._end_if_broken
         if isinstance(storage, ShardedStorage):

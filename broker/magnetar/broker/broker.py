@@ -75,6 +75,7 @@ from magnetar.broker.topics.followed_lists import FollowedLists
 from magnetar.broker.topics.segment_owners import OwnSegments, SegmentOwnersAnywhere
 from magnetar.broker.topics.services import Services
 from magnetar.broker.topics.upkeep import Keeping, Upkeep
+from magnetar.ledger.bookie_facts import ask_facts
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.store_set import StoreSet
@@ -134,6 +135,7 @@ class Broker:
         self._usage = usage
         self._metadata_url = metadata_url
         self._bookies = client.registry.registered
+        self._channels = client.channels
         self._request_stop = request_stop
         # Unique for every start: a producer that reconnects with the name it was given must not
         # meet a newer producer of that name.
@@ -746,6 +748,7 @@ class Broker:
             websocket_sessions=lambda: 0 if self.websocket is None else self.websocket.sessions,
             websocket_stats=lambda: [] if self.websocket is None else self.websocket.stats(),
             bookies=self._bookies,
+            bookie_facts=lambda bookie: ask_facts(self._channels.get(bookie)),
             usage=self._usage,
             client_token=lambda: self.security.client_token,
             describe=lambda: self._describe("alone"),

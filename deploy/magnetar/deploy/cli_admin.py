@@ -6,7 +6,7 @@ for people, `--json` is for programs. What interrupts clients asks first, unless
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,6 +33,9 @@ from magnetar.deploy.cli_topics import add_commands
 from magnetar.deploy.cli_transactions import transactions
 from magnetar.deploy.errors import SettingsError
 from magnetar.deploy.printing import print_json, print_pairs, say
+
+if TYPE_CHECKING:
+    from magnetar.deploy.admin_client import AdminClient
 
 admin = typer.Typer(
     no_args_is_help=True, help="Manage brokers, namespaces, topics and re-replication."
@@ -271,15 +274,17 @@ def topic_stats(
 ) -> None:
     """Print the statistics of a topic, why a subscription delivers nothing, and why a cluster gets
     no copies."""
-    found = broker_client(url).get(f"{path_of_topic(topic)}/stats")
+    client = broker_client(url)
+    found = client.get(f"{path_of_topic(topic)}/stats")
     if as_json:
         print_json(found)
         return
     print_pairs(
         {
             "broker": found["ownerBroker"],
-            "messages in": str(found["msgInCounter"]),
-            "messages out": str(found["msgOutCounter"]),
+            "messages in": f"{found['msgInCounter']} since it was loaded",
+            "messages out": f"{found['msgOutCounter']} since it was loaded",
+            "entries stored": _stored_entries(client, topic),
             "storage bytes": str(found["storageSize"]),
             "producers": str(len(found["publishers"])),
         }
@@ -299,6 +304,7 @@ def topic_stats(
             for subscription, each in found["subscriptions"].items()
         ),
     )
+    _print_clients(found)
     if found["replication"]:
         _print_table(
             ("copied to", "connected", "backlog", "delay s", "copies"),
@@ -311,6 +317,38 @@ def topic_stats(
                     f"no: {each['problem']}" if each.get("problem") else "yes",
                 )
                 for cluster, each in found["replication"].items()
+            ),
+        )
+
+
+def _stored_entries(client: "AdminClient", topic: str) -> str:
+    """Entries that the topic keeps, acknowledged ones among them; an entry may be a batch."""
+    if topic.startswith("non-persistent:"):
+        return "none: the topic keeps nothing"
+    return str(client.get(f"{path_of_topic(topic)}/internalStats")["numberOfEntries"])
+
+
+def _print_clients(stats: Mapping[str, Any]) -> None:
+    """Print the consumers and producers of a topic, by the names that disconnecting them takes."""
+    consumers = [
+        (
+            str(each["consumerName"]),
+            subscription,
+            str(each["unackedMessages"]),
+            f"{each['messageAckRate']:.1f}",
+            str(each["address"]),
+        )
+        for subscription, found in stats["subscriptions"].items()
+        for each in found["consumers"]
+    ]
+    if consumers:
+        _print_table(("consumer", "subscription", "unacked", "acked/s", "address"), consumers)
+    if stats["publishers"]:
+        _print_table(
+            ("producer", "msg/s in", "address"),
+            (
+                (each["producerName"], f"{each['msgRateIn']:.1f}", str(each["address"]))
+                for each in stats["publishers"]
             ),
         )
 

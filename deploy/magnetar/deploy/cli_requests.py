@@ -43,6 +43,8 @@ _HELP = {
     "subscription": "Name of the subscription.",
     "cluster": "Name of the cluster.",
     "role": "Name of the role.",
+    "consumer": "Name of the consumer, as `magnetar admin topics stats` prints it.",
+    "producer": "Name of the producer, as `magnetar admin topics stats` prints it.",
     "key": "Name of the property.",
     "number": "Counted from 1, the oldest.",
     "seconds": "A duration, as 90s, 15m or 3d; or a number of seconds.",
@@ -103,12 +105,15 @@ class Command:
     """Of arguments that may be left out."""
     body: Callable[[Mapping[str, Any]], object] | None = None
     """Makes the body out of all values, where fields do not do."""
+    in_body: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that are no part of the path: the field of the body that each is sent in."""
     merges: bool = False
     """The fields are set in what a GET of the same path shows: what is not given stays."""
 
     @property
     def arguments(self) -> Sequence[str]:
-        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+        in_path = [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+        return [*in_path, *self.in_body]
 
 
 def add(app: typer.Typer, commands: Iterable[Command]) -> None:
@@ -177,7 +182,8 @@ def _python_name(name: str) -> str:
 def _run(command: Command, values: Mapping[str, Any]) -> None:
     values = {name: _checked(name, value) for name, value in values.items()}
     path = _path_of(command, values)
-    query, fields, whole = {}, {}, None
+    query, whole = {}, None
+    fields = {name: values[_python_name(each)] for each, name in command.in_body.items()}
     for option in command.options:
         value = _value_of(option, values[_python_name(option.name)])
         if value is None:

@@ -329,6 +329,10 @@ NAMESPACES = (
     ),
 )
 
+_ADDRESS = Option(
+    "address", "Only the one at this HOST:PORT, where several have the name.", field="address"
+)
+
 TOPICS = (
     _lines(
         (
@@ -407,6 +411,16 @@ TOPICS = (
         "DELETE",
         f"{_TOPIC}/properties",
         (Option("key", "Name of the property.", query="key", is_required=True),),
+    ),
+    Command(
+        "disconnect-producer",
+        "Disconnect a producer; its client reconnects and sends again what is not confirmed.",
+        "POST",
+        "/magnetar/v1/topics/{topic}/producers/disconnect",
+        (_ADDRESS,),
+        asks="Disconnect the producer {producer} of {topic}?",
+        in_body={"producer": "producer"},
+        shows=True,
     ),
     Command(
         "truncate",
@@ -544,6 +558,16 @@ SUBSCRIPTIONS = (
         (_AT,),
         shows=True,
         body=_place,
+    ),
+    Command(
+        "disconnect",
+        "Disconnect a consumer; its client reconnects, and what it held is delivered again.",
+        "POST",
+        "/magnetar/v1/topics/{topic}/consumers/disconnect",
+        (_ADDRESS,),
+        asks="Disconnect {consumer} from {subscription} of {topic}?",
+        in_body={"subscription": "subscription", "consumer": "consumer"},
+        shows=True,
     ),
     _lines(
         ("get-properties", "Print the properties of a subscription.", f"{_SUBSCRIPTION}/properties")

@@ -8,6 +8,10 @@ that was started without standard streams gets some before anything opens a file
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    import typer
 
 _MISSING_STATUS = 9
 """Exit status of `MissingProgramError`, whose module cannot be imported here."""
@@ -26,7 +30,8 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        from magnetar.deploy.cli import main as run
+        from magnetar.deploy.cli import app, run_app
+        from magnetar.deploy.help_layout import command_of
     except ModuleNotFoundError as error:
         if (error.name or "magnetar").partition(".")[0] == "magnetar":
             raise
@@ -35,7 +40,8 @@ def _run() -> None:
             "pip install 'magnetar[server]'\n"
         )
         sys.exit(_MISSING_STATUS)
-    run()
+    # It is called, and nothing else: an application would make its pages anew.
+    run_app(cast("typer.Typer", command_of(app)))
 
 
 def _end(number: int, _: object) -> None:

@@ -50,6 +50,12 @@ LAST_MAX = 100_000
 _FLUSH_EVERY = 5_000
 _FLUSH_EVERY_BYTES = 16 << 20
 _OPERATION_TIMEOUT_MS = 5_000
+_KEPT_UNTIL = (
+    "They stay until every subscription has acknowledged them. While a topic has no subscription, "
+    "a cluster deletes it after a minute without clients, a standalone keeps it: "
+    "docs/message-lifetime.md."
+)
+"""What keeps messages, in one line."""
 _LOOK_S = 1.0
 """Between two looks at whether there is more to read."""
 _LOOK_MESSAGES = 1_000
@@ -194,6 +200,8 @@ async def _by_turns(
 
 def _say_stored(count: int) -> None:
     sys.stderr.write(f"{count} message{'' if count == 1 else 's'} stored\n")
+    if sys.stderr.isatty():  # A person; a script wants no advice.
+        sys.stderr.write(f"{_KEPT_UNTIL}\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

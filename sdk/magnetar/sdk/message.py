@@ -120,6 +120,11 @@ class Message(Generic[T_co]):
             return key  # it says base64 and is none: the text is all there is
 
     @property
+    def id(self) -> MessageId:
+        """The message's id, by a shorter name than `message_id`."""
+        return self.message_id
+
+    @property
     def message_id(self) -> MessageId:
         entry = self._entry
         return MessageId(

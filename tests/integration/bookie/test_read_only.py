@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,9 +51,9 @@ async def machine(tmp_path: Path) -> AsyncIterator[SizedMachine]:
         yield machine
 
 
-async def info(client: BookieClient) -> dict[str, object]:
+async def info(client: BookieClient) -> dict[str, Any]:
     reply = await client.ask(lambda i: Frame(Op.INFO, False, 0, 0, i, -1, -1, b""))
-    facts: dict[str, object] = json.loads(reply.body)
+    facts: dict[str, Any] = json.loads(reply.body)
     return facts
 
 
@@ -70,7 +71,10 @@ async def test_a_full_disk_makes_the_bookie_read_only_and_room_makes_it_writable
         refused = await add(client, LEDGER, 1)
         assert refused.status == Status.READ_ONLY
         assert b"full" in refused.body
-        assert (await info(client))["writable"] is False
+        facts = await info(client)
+        assert facts["writable"] is False
+        assert facts["read_only_reasons"] == ["a disk of the bookie is full"]
+        assert [each["level"] for each in facts["directories"]] == ["", "", "full"]
         await machine.until_registered(readonly=True)
 
         machine.sized.used_percent = 85  # below the threshold, above the low-water mark
@@ -83,6 +87,10 @@ async def test_a_full_disk_makes_the_bookie_read_only_and_room_makes_it_writable
         facts = await info(client)
         assert facts["writable"] is True
         assert facts["free_bytes"] == round(TOTAL * 0.21)
+        assert [each["use"] for each in facts["directories"]] == ["bookie", "journal", "ledgers"]
+        ledgers = facts["directories"][-1]
+        assert (ledgers["free_bytes"], ledgers["total_bytes"]) == (round(TOTAL * 0.21), TOTAL)
+        assert ledgers["level"] == "free"
         await machine.until_registered(readonly=False)
         assert bookie.metrics.disks.refused_adds == 2
         assert bookie.metrics.disks.mode_changes == 2

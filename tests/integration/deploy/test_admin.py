@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pulsar
 import pytest
 from typer.testing import CliRunner
 
@@ -102,6 +103,7 @@ def test_a_topic_says_what_it_does_and_why_it_does_nothing(server: Standalone) -
     assert magnetar("consume", "orders", "-n", "1", "-s", "idle", *earliest, *url).status == 0
     assert magnetar("produce", "orders", "-m", "waits", *url).status == 0
     shown = done(server, "topics", "stats", "orders")
+    assert "entries stored 2" in " ".join(shown.split())
     assert "no: no consumer is connected" in " ".join(shown.split())
     found = json.loads(done(server, "topics", "stats", "orders", "--json"))
     assert found["subscriptions"]["idle"]["whyIdle"] == "no_consumer"
@@ -385,6 +387,32 @@ def test_peeking_shows_each_message_of_a_batch(server: Standalone) -> None:
     assert done(server, "topics", "examine", "peeked", "--raw") == "123"
     assert admin(server, *peek, "2").status == 14
     assert admin(server, *peek, "--format", "%z").status == 2
+
+
+def test_clients_are_disconnected_by_name_and_the_official_client_comes_back(
+    server: Standalone,
+) -> None:
+    client = pulsar.Client(server.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        consumer = client.subscribe("persistent://public/default/kicked", "s", consumer_name="c")
+        producer = client.create_producer("persistent://public/default/kicked", producer_name="p")
+        producer.send(b"before")
+        assert consumer.receive(60_000).data() == b"before"
+        shown = [each.split() for each in done(server, "topics", "stats", "kicked").splitlines()]
+        assert ["c", "s"] in [each[:2] for each in shown]
+        assert ["p"] in [each[:1] for each in shown]
+        off = ("subscriptions", "disconnect", "kicked", "s", "c")
+        assert admin(server, *off).status == 2, "it asks"
+        assert admin(server, *off, "--address", "10.0.0.1:1", "--yes").status == 14
+        assert json.loads(done(server, *off, "--yes", "--json")) == {"disconnected": 1}
+        sensor = ("topics", "disconnect-producer", "kicked", "p")
+        assert json.loads(done(server, *sensor, "--yes", "--json")) == {"disconnected": 1}
+        producer.send(b"after")
+        # It was not acknowledged: the consumer that has come back gets it again.
+        assert [consumer.receive(60_000).data() for _ in range(2)] == [b"before", b"after"]
+        assert admin(server, "topics", "disconnect-producer", "kicked", "no", "--yes").status == 14
+    finally:
+        client.close()
 
 
 def test_url_is_the_address_of_a_broker_too(server: Standalone) -> None:

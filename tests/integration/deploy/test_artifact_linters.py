@@ -18,6 +18,7 @@ import yaml
 from helm_python.chart import Chart, lint
 from helm_python.errors import HelmError
 
+from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.deploy.config import component_settings, read_config_file
 from magnetar.ledger.metadata.url import parse_zookeeper_url
 from magnetar.ledger.secret_handshake import parse_secrets
@@ -98,12 +99,38 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "own secret": {"sharedSecret": {"existingSecret": "ours"}},
     "a secret comes in": {"sharedSecret": {"optional": True}},
+    "tokens and TLS": {
+        "auth": {"enabled": True, "secret": "tokens", "superUsers": ["boss", "broker"]},
+        "tls": {"enabled": True, "secret": "certificate", "betweenBrokers": True},
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "host": "mq.example.com",
+            "annotations": {"limit": "9"},
+            "tlsSecret": "mq-example-com",
+        },
+        "monitoring": {"podMonitors": {"enabled": True}},
+        "serviceAccount": {"annotations": {"iam/role": "none"}},
+        **{
+            part: {"podAnnotations": {"team": "mq"}, "podLabels": {"cost": part}}
+            for part in ("zookeeper", "bookie", "broker", "autorecovery")
+        },
+    },
+    "one key signs and checks": {
+        "auth": {"enabled": True, "secret": "tokens", "publicKey": "", "secretKey": "secret-key"}
+    },
     "authorization": {"settings": {"broker": {"authorization": True, "token_public_key": "/k"}}},
     "a token key of a secret": {
         "broker": {"extraEnv": [{"name": "MAGNETAR_BROKER_TOKEN_SECRET_KEY", "value": "x"}]}
     },
 }
-AUTHENTICATING = {"authorization", "a token key of a secret", "everything on"}
+AUTHENTICATING = {
+    "authorization",
+    "a token key of a secret",
+    "everything on",
+    "tokens and TLS",
+    "one key signs and checks",
+}
 """Variants whose values name a method of authentication."""
 OPERATORS = {"PodMonitor", "PrometheusRule"}
 """Kinds of the Prometheus operator, of which Kubernetes has no schema."""
@@ -302,7 +329,10 @@ def test_bookies_ask_for_a_secret_that_all_who_use_them_mount(variant: str) -> N
         assert settings.shared_secret_optional is is_optional
         is_open = environment.get("MAGNETAR_BOOKIE_INSECURE") == "true"
         assert is_open is (is_optional and server == "bookie")
-        (volume,) = (each for each in pod["volumes"] if "secret" in each and each["name"] != "keys")
+        others = {"keys", "auth", "tls"}
+        (volume,) = (
+            each for each in pod["volumes"] if "secret" in each and each["name"] not in others
+        )
         assert volume["secret"]["secretName"] == own
         assert volume["secret"]["defaultMode"] == 0o440
         (mount,) = (each for each in container["volumeMounts"] if each["name"] == volume["name"])
@@ -315,6 +345,82 @@ def test_brokers_serve_everybody_only_where_no_authentication_is_configured(vari
     (container,) = pod["containers"]
     is_open = environment_of(container).get("MAGNETAR_BROKER_INSECURE") == "true"
     assert is_open is (variant not in AUTHENTICATING)
+
+
+def test_tokens_and_tls_reach_the_brokers_from_their_secrets() -> None:
+    pod = workloads("tokens and TLS")["broker"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    environment = environment_of(container)
+    settings = component_settings(
+        BrokerSettings, "broker", tables={}, environment=environment, options={}
+    )
+    assert settings.authorization
+    assert settings.has_authentication
+    assert settings.super_users == ("boss", "broker")
+    assert (settings.tls_port, settings.https_port) == (6651, 8443)
+    assert settings.broker_client_tls
+    assert settings.http_names == "mq.example.com"
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    secrets = {
+        mounts[each["name"]]: each["secret"]["secretName"]
+        for each in pod["volumes"]
+        if "secret" in each
+    }
+    assert secrets["/etc/magnetar-auth"] == "tokens"
+    assert secrets["/etc/magnetar-tls"] == "certificate"
+    files = [
+        settings.token_public_key,
+        settings.broker_client_token.get_secret_value(),
+        settings.tls_certificate_file,
+        settings.tls_key_file,
+        settings.broker_client_tls_ca_file,
+    ]
+    folders = [each.removeprefix("file://").rpartition("/")[0] for each in files]
+    assert folders == ["/etc/magnetar-auth"] * 2 + ["/etc/magnetar-tls"] * 3
+    (container,) = workloads("one key signs and checks")["broker"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    environment = environment_of(container)
+    assert environment["MAGNETAR_BROKER_TOKEN_SECRET_KEY"] == "file:///etc/magnetar-auth/secret-key"
+    assert "MAGNETAR_BROKER_TOKEN_PUBLIC_KEY" not in environment
+
+
+def test_what_reaches_brokers_from_outside_and_beside_them() -> None:
+    objects = objects_of("tokens and TLS")
+    (ingress,) = (each for each in objects if each["kind"] == "Ingress")
+    (rule,) = ingress["spec"]["rules"]
+    assert rule["host"] == "mq.example.com"
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    assert backend == {"name": "test-magnetar-broker", "port": {"name": "http"}}
+    assert ingress["spec"]["tls"][0]["secretName"] == "mq-example-com"
+    (account,) = (each for each in objects if each["kind"] == "ServiceAccount")
+    assert account["metadata"]["annotations"] == {"iam/role": "none"}
+    for part, workload in workloads("tokens and TLS").items():
+        metadata = workload["spec"]["template"]["metadata"]
+        assert (metadata["annotations"]["team"], metadata["labels"]["cost"]) == ("mq", part)
+        assert "cost" not in workload["spec"]["selector"]["matchLabels"]
+    shown = {
+        each["metadata"]["name"]: each["spec"]["podMetricsEndpoints"][0].get("authorization")
+        for each in objects
+        if each["kind"] == "PodMonitor"
+    }
+    token = {"credentials": {"name": "tokens", "key": "broker-token"}}
+    assert shown.pop("test-magnetar-broker") == token
+    assert set(shown.values()) == {None}
+    assert not [each for each in objects_of("as it stands") if each["kind"] == "Ingress"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"auth": {"enabled": True}}, "auth.secret is required"),
+        ({"tls": {"enabled": True}}, "tls.secret is required"),
+        ({"ingress": {"enabled": True}}, "ingress.host is required"),
+    ],
+)
+def test_half_of_what_is_needed_is_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(HelmError, match=words):
+        list(rendered(values))
 
 
 def test_each_installation_has_a_secret_of_its_own() -> None:

@@ -32,6 +32,7 @@ PRINTED = {
     "table_view.py": ["['apples']", "{'apples': 5, 'pears': 4}"],
     "reading.py": ["batch of 2", "batch of 4", "batch of 4", "sum 45"],
     "over_web_socket.py": ["b'greetings' k"],
+    "web_service.py": ["answers 201 201", 'stored 0 {"number": 0}', 'stored 1 {"number": 1}'],
     "taskiq_jobs.py": ["1 + 2 = 3", "3 + 4 = 7", "that was all"],
     "scalable.py": [
         "ledger account 0 0",

@@ -14,6 +14,7 @@ from magnetar.ledger.errors import (
     ValueTooLargeError,
 )
 from magnetar.ledger.metadata import MetadataStore, SessionState, Versioned, WatchEvent
+from magnetar.ledger.metadata.call_times import TimedStore
 from magnetar.ledger.metadata.store import VALUE_BYTES_MAX
 from tests.integration.ledger.metadata_stores import (
     SETTINGS,
@@ -32,6 +33,20 @@ async def test_a_created_node_has_its_value_and_version_zero(store: MetadataStor
     assert await store.create("/a", b"one") == "/a"
     assert await store.get("/a") == Versioned(b"one", 0)
     assert await store.exists("/a") == 0
+
+
+async def test_calls_are_timed_and_refusals_are_no_failures(store: MetadataStore) -> None:
+    assert isinstance(store, TimedStore)
+    before = store.call_times.calls()
+    await store.create("/timed")
+    with pytest.raises(NodeExistsError):
+        await store.create("/timed")
+    await store.get("/timed")
+    found = store.call_times.calls()
+    assert (found.writes - before.writes, found.reads - before.reads) == (2, 1)
+    assert found.failed == 0
+    assert 0 < found.last_s <= found.longest_s
+    assert store.call_times.session().times_suspended == 0
 
 
 async def test_a_value_may_be_empty(store: MetadataStore) -> None:

@@ -14,6 +14,7 @@ from magnetar.ledger.metadata import (
     WatchEvent,
     open_store,
 )
+from magnetar.ledger.metadata.call_times import TimedStore
 from tests.integration.ledger.candidates import candidate, wait_until
 from tests.integration.ledger.metadata_stores import LONG_SESSION, WAIT_S, Events
 from tests.zookeeper_fixture import ZooKeeper
@@ -268,13 +269,18 @@ async def test_data_sessions_and_ephemeral_nodes_survive_the_servers_death(
     server: ZooKeeper, url: str
 ) -> None:
     store = await open_store(url, settings=SETTINGS)
+    assert isinstance(store, TimedStore)
     states = States(store)
     await store.create("/a", b"kept")
     await store.create("/owned", ephemeral=True)
+    session_id = store.session_id
+    assert int(session_id, 16) > 0
     await asyncio.to_thread(server.kill)
     await states.wait_for(SessionState.SUSPENDED)
+    assert store.call_times.session().times_suspended == 1
     await asyncio.to_thread(server.start)
     await states.wait_for(SessionState.CONNECTED)
+    assert store.session_id == session_id
     assert (await store.get("/a")).value == b"kept"
     assert await store.exists("/owned") == 0
     assert await store.set("/owned", b"still mine", version=0) == 1

@@ -130,6 +130,7 @@ def test_an_unload_keeps_them_and_the_stats_tell(
     consumer.acknowledge(message)
     stats = _stats(server, topic)
     assert stats["subscriptions"]["s"]["msgDelayed"] == 5
+    assert 3500 < stats["subscriptions"]["s"]["nextDelayedTime"] / 1000 - time.time() <= 3600
     assert stats["delayedMessageIndexSizeInBytes"] > 0
     # The client sends its acknowledgements late; one that the unload overtakes brings "now" again.
     wait_until(

@@ -411,6 +411,7 @@ async def test_an_acknowledgement_may_be_awaited(client: Client, broker: Scripte
     await publish(client, numbered(4))
     async with client.consumer("t", "s", SOON) as consumer:
         first, *rest = await take(consumer, 4)
+        assert first.id == first.message_id
         await consumer.acknowledge(first)
         await consumer.acknowledge_many(rest[:1])
         await consumer.acknowledge_cumulative(rest[1])

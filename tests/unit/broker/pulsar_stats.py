@@ -59,6 +59,7 @@ BEYOND = frozenset(
         "whyIdle",
         "whyIdleText",
         "hoarders",
+        "nextDelayedTime",
         "msgExpired",
         "backlogMessages",
         "backlogMessagesEstimate",

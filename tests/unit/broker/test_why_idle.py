@@ -132,6 +132,10 @@ class _AllDelayed:
         return True
 
     @property
+    def next_due_ms(self) -> int | None:
+        return 1 << 50
+
+    @property
     def withheld(self) -> int:
         return len(self.positions)
 

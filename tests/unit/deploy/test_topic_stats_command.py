@@ -14,6 +14,7 @@ STATS = {
     "msgInCounter": 5,
     "msgOutCounter": 0,
     "storageSize": 100,
+    "numberOfEntries": 2,
     "publishers": [],
     "subscriptions": {},
     "replication": {},

@@ -36,6 +36,12 @@ def test_every_row_has_a_feature_a_state_and_a_reason() -> None:
         assert cells[1] in STATES, f"line {number}: one of {STATES}"
 
 
+def test_the_list_on_top_leads_to_every_part() -> None:
+    text = PAGE.read_text()
+    led_to = re.findall(r"^- \[(.+)\]\(#[a-z-]+\)$", text, re.MULTILINE)
+    assert led_to == re.findall(r"^## (.+)$", text, re.MULTILINE)
+
+
 def test_no_feature_is_listed_twice() -> None:
     features = [cells[0] for _, cells in rows()]
     assert len(features) == len(set(features))

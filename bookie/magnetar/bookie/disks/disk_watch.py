@@ -27,6 +27,7 @@ from magnetar.bookie.errors import BookieServiceError, DiskFullError, DiskLostEr
 from magnetar.bookie.metrics import DiskMetrics
 from magnetar.bookie.requests.write_gate import ReadOnlyReason, WriteGate
 from magnetar.bookie.settings import BookieSettings
+from magnetar.ledger.bookie_facts import DirectoryFacts, DirectoryUse
 from magnetar.ledger.ports import Disk, Worker
 
 _log = structlog.get_logger(__name__)
@@ -56,6 +57,8 @@ class DiskWatch:
         self._state_files = StateFiles(disk, directories.data)
         self.levels = [DiskLevel.FREE] * len(directories.ledgers)
         self.usages: list[Usage] = []
+        self._all_usages: list[Usage] = []
+        """Of all directories, in their order."""
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._has_no_room = False
@@ -92,6 +95,7 @@ class DiskWatch:
         )
         gate = self._gate
         was_full = ReadOnlyReason.DISK_FULL in gate.reasons
+        self._all_usages = usages
         self._apply(usages[-len(self._directories.ledgers) :])
         is_full = ReadOnlyReason.DISK_FULL in gate.reasons
         if is_full is not was_full:
@@ -122,6 +126,22 @@ class DiskWatch:
     def allows(self, directory: str, use: DiskUse) -> bool:
         """Whether that may be written now in a ledger directory (its path)."""
         return is_allowed(self.levels[self._directories.ledgers.index(directory)], use)
+
+    def facts(self) -> list[DirectoryFacts]:
+        """Return what the last look has found, for operators. Directories may share a disk."""
+        directories = self._directories
+        uses: list[DirectoryUse] = ["bookie"]
+        uses += ["journal" for _ in directories.journals]
+        uses += ["ledgers" for _ in directories.ledgers]
+        levels = [""] * (1 + len(directories.journals)) + [each.value for each in self.levels]
+        return [
+            DirectoryFacts(
+                path=path, use=use, free_bytes=usage.free, total_bytes=usage.total, level=level
+            )
+            for path, use, usage, level in zip(
+                directories, uses, self._all_usages, levels, strict=True
+            )
+        ]
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="disk-watch")

@@ -39,6 +39,7 @@ from magnetar.bookie.requests.replies import (
 from magnetar.bookie.requests.write_gate import WriteGate
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
+from magnetar.ledger.bookie_facts import DirectoryFacts
 from magnetar.ledger.errors import BookieProtocolError, WrongBookieError
 from magnetar.ledger.hello import READS_TAKE_KEYS, BookieIdentity, decode_identity
 from magnetar.ledger.ports import Clock
@@ -65,7 +66,10 @@ class RequestHandler:
         free_bytes: Callable[[], int],
         on_bug: Callable[[BaseException], None],
         gate: WriteGate | None = None,
+        directories: Callable[[], Sequence[DirectoryFacts]] = tuple,
     ) -> None:
+        """`directories`: what the last look at them has found."""
+        self._directories = directories
         self._identity = BookieIdentity(bookie_id, instance_id)
         self._version = version
         self._free_bytes = free_bytes
@@ -178,10 +182,12 @@ class RequestHandler:
             text = f"expected {meant}, but {self._identity} answered"
             self._replies.put_error(connection, frame, Status.WRONG_BOOKIE, text)
             raise WrongBookieError(text)
-        self._replies.put(connection, frame, self._info())
+        # A hello asks who answers, on every connection: it gets no list of directories.
+        directories = () if frame.body else self._directories()
+        self._replies.put(connection, frame, self._info(directories))
 
-    def _info(self) -> bytes:
-        facts = {
+    def _info(self, directories: Sequence[DirectoryFacts]) -> bytes:
+        facts: dict[str, object] = {
             **self._identity._asdict(),
             "version": self._version,
             READS_TAKE_KEYS: True,
@@ -189,6 +195,8 @@ class RequestHandler:
             "read_only_reasons": [reason.value for reason in self._gate.reasons],
             "free_bytes": self._free_bytes(),
         }
+        if directories:
+            facts["directories"] = [each.model_dump() for each in directories]
         return json.dumps(facts).encode()
 
     def on_flushed(self) -> None:

@@ -16,16 +16,19 @@ from magnetar.broker.http import refusals
 from magnetar.broker.http.admin import Admin, ClusterAdmin, SoleAdmin, SoleBundles
 from magnetar.broker.http.attention import attention_router
 from magnetar.broker.http.bodies import refuse_broken_text
+from magnetar.broker.http.bookie_disks import BookieDisks
 from magnetar.broker.http.bookies import bookies_router
 from magnetar.broker.http.brokers import broker_stats_router, brokers_router, configuration_router
 from magnetar.broker.http.clusters import clusters_router
 from magnetar.broker.http.context import IS_AUTHORITATIVE, HttpContext
 from magnetar.broker.http.description import add_description
+from magnetar.broker.http.disconnecting import disconnecting_router
 from magnetar.broker.http.history import history_router
 from magnetar.broker.http.late_routes import add_late
 from magnetar.broker.http.lookup import lookup_router
 from magnetar.broker.http.many_topics import many_topics_router
 from magnetar.broker.http.messages import messages_router
+from magnetar.broker.http.metadata_status import metadata_router
 from magnetar.broker.http.metrics.page import MetricsPage
 from magnetar.broker.http.namespaces import (
     backlogs_router,
@@ -81,6 +84,7 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
 
     wall_ms = broker.services.clock.wall_ms
     keeping = broker.services.keeping
+    disks = BookieDisks(broker.bookies, broker.bookie_facts, clock=broker.services.clock)
     for router in (
         lookup_router(context),
         backlogs_router(context, keeping),
@@ -93,7 +97,8 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
             wall_ms=wall_ms,
         ),
         broker_stats_router(context, page, wall_ms=wall_ms),
-        bookies_router(context, broker.bookies, random=broker.services.random),
+        bookies_router(context, broker.bookies, random=broker.services.random, disks=disks),
+        metadata_router(broker.store, broker.metadata_url),
         clusters_router(context),
         tenants_router(context),
         permissions_router(context),
@@ -111,6 +116,7 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
         messages_router(context),
         subscriptions_router(context, keeping),
         many_topics_router(context, check),
+        disconnecting_router(context),
         attention_router(context, wall_ms=wall_ms, members=page.watch.members),
         history_router(context, page.sampler.history),
         non_persistent_router(context),

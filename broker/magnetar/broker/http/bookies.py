@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from magnetar.broker.base.errors import NotThereError
 from magnetar.broker.http.bodies import RequestBody, done
+from magnetar.broker.http.bookie_disks import BookieDisks
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
@@ -166,6 +167,7 @@ def bookies_router(
     registered: Callable[[], Mapping[str, Registered]],
     *,
     random: Random,
+    disks: BookieDisks,
 ) -> APIRouter:
     """The routes below /admin/v2/bookies, and /magnetar/v1/bookies. `registered`: the bookies that
     there are, by id."""
@@ -173,6 +175,9 @@ def bookies_router(
     routes = _Bookies(context, registered, random)
     router.get("/magnetar/v1/bookies", summary="Bookies, and the status of re-replication")(
         routes.storage
+    )
+    router.get("/magnetar/v1/bookies/disks", summary="Directories of bookies, and their space")(
+        disks.shown
     )
     router.get("/admin/v2/bookies/all", summary="The bookies that are registered")(
         routes.all_bookies

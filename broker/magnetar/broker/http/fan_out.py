@@ -33,6 +33,7 @@ async def on_each(
     may_be_missing: bool = False,
     completes: bool = False,
     body: JsonValue = None,
+    root: str = "/admin/v2",
 ) -> list[T | JsonValue]:
     """Do `work` on the topics of this broker, and send the request for the others to their owners.
 
@@ -40,8 +41,9 @@ async def on_each(
     in the path, without a slash before it, perhaps with a query; "": nothing. `may_be_missing`: a
     topic that does not exist is as good as done. `completes`: so is a conflict (409), as long as
     there is none for some other topic: an earlier attempt did not come to its end. `body`: of the
-    request; None: it has none. Returns what each has answered, in the order of the topics; the JSON
-    value from other brokers, and None of those that are as good as done.
+    request; None: it has none. `root`: what comes before the topic in the path. Returns what each
+    has answered, in the order of the topics; the JSON value from other brokers, and None of those
+    that are as good as done.
 
     Raises:
         RequestError, HttpRefusal: all were tried; this is the first that failed.
@@ -58,7 +60,7 @@ async def on_each(
                     return None
                 raise
             except ElsewhereError as elsewhere:
-                path = _path_of(topic, action)
+                path = _path_of(topic, action, root)
                 answer = await ask_elsewhere(admin, elsewhere, method, path, content)
             if may_be_missing and answer.status == 404:
                 return None
@@ -101,8 +103,8 @@ async def ask_elsewhere(
     raise BrokerMetadataError(f"the brokers redirect each other for the owner of {path}: try again")
 
 
-def _path_of(topic: TopicName, action: str) -> str:
-    path = f"/admin/v2/{topic.domain}/{topic.namespace_name}/{quote(topic.local_name, safe='')}"
+def _path_of(topic: TopicName, action: str, root: str) -> str:
+    path = f"{root}/{topic.domain}/{topic.namespace_name}/{quote(topic.local_name, safe='')}"
     if not action:
         return path
     return path + action if action.startswith("?") else f"{path}/{action}"

@@ -83,6 +83,8 @@ def need_of(method: str, path: str, parameters: Mapping[str, str]) -> Need | Non
             return Action.ADMINISTER, Namespace(f"{tenant}/{namespace}")
         case ["magnetar", "v1", "topics", _] if method == "POST":
             return None  # They check the right to each topic that the body names.
+        case ["magnetar", "v1", "topics", domain, tenant, namespace, topic, *_]:
+            return _of_name(domain, tenant, namespace, topic, Action.ADMINISTER)
         case ["admin", "v2", "schemas", tenant, namespace, topic, *rest]:
             return _of_schema(method, tenant, namespace, topic, rest)
         case ["admin", "v2", "scalable", tenant, namespace] if method == "GET":

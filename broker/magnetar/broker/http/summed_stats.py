@@ -179,7 +179,7 @@ SUBSCRIPTION_RULES: Final = {
                 dispatchThrottledMsgEventsByBrokerLimit dispatchThrottledBytesEventsByBrokerLimit
                 msgDropRate""",
             _size: "backlogSize backlogMessages backlogMessagesEstimate",
-            _earliest: "earliestMsgPublishTimeInBacklog",
+            _earliest: "earliestMsgPublishTimeInBacklog nextDelayedTime",
             _largest: """
                 lastExpireTimestamp lastConsumedFlowTimestamp lastConsumedTimestamp
                 lastAckedTimestamp lastMarkDeleteAdvancedTimestamp""",

@@ -10,7 +10,8 @@ other field follows what happens. A test compares both with what Pulsar answers.
 
 Beyond Pulsar's fields a subscription has `whyIdle`: the name of the reason for which it delivers
 nothing just now, and `whyIdleText`, its words; both are null while it delivers. `hoarders` names
-the consumers that hold messages and acknowledge none.
+the consumers that hold messages and acknowledge none. `nextDelayedTime` is when the next delayed
+message of the topic is due, ms since the epoch; 0: the subscription has none.
 
 Source: HTTP sheet, section 9.5. Pure.
 """
@@ -26,7 +27,7 @@ from magnetar.broker.http.hoarding import hoarders_of
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.consumer import KEY_SHARED, Consumer
 from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher
-from magnetar.broker.topic.dispatch.base import Dispatcher, SingleActiveDispatcher
+from magnetar.broker.topic.dispatch.base import Delays, Dispatcher, SingleActiveDispatcher
 from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.topic.dispatch.keys import Key
 from magnetar.broker.topic.dispatch.reasons import Reason
@@ -301,6 +302,7 @@ def _subscription_stats(
         "subscriptionProperties": dict(cursor.properties) if isinstance(cursor, Cursor) else {},
         "blockedSubscriptionOnUnackedMsgs": False,
         "msgDelayed": 0,
+        "nextDelayedTime": 0,
         "msgInReplay": 0,
         "delayedMessageIndexSizeInBytes": 0,
         "keySharedMode": None,
@@ -315,14 +317,23 @@ def _subscription_stats(
     if subscription.context is not None:
         stats |= _stop_stats(subscription)
         if subscription.context.delays is not None:
-            stats["msgDelayed"] = subscription.context.delays.withheld
-            stats["delayedMessageIndexSizeInBytes"] = subscription.context.delays.size_bytes
+            stats |= _delay_stats(subscription.context.delays)
     stats["msgBacklogNoDelayed"] = backlog - stats["msgDelayed"]
     if dispatcher is not None:
         stats |= _dispatcher_stats(dispatcher)
     if not topic.name.is_persistent:
         stats["msgDropRate"] = drop_rate
     return stats
+
+
+def _delay_stats(delays: Delays) -> Stats:
+    """What a subscription does not deliver before its time."""
+    withheld = delays.withheld
+    return {
+        "msgDelayed": withheld,
+        "nextDelayedTime": (delays.next_due_ms or 0) if withheld else 0,
+        "delayedMessageIndexSizeInBytes": delays.size_bytes,
+    }
 
 
 def _backlog_stats(topic: Topic, subscription: Subscription, messages: int) -> Stats:

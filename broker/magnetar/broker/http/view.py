@@ -5,7 +5,7 @@ What changes later is asked for. Whoever has a view cannot start or stop the bro
 it is made of beyond this.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from magnetar.broker.topics.at_rest.walk import TopicsAtRest
 from magnetar.broker.topics.services import Services
 from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.broker.websocket.session import SessionStats
+from magnetar.ledger.bookie_facts import BookieFacts
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Network
 from magnetar.ledger.registration import BookieInfo
@@ -63,6 +64,8 @@ class BrokerView:
     """Of each of them."""
     bookies: Callable[[], Mapping[str, BookieInfo]]
     """Registered bookies, by id."""
+    bookie_facts: Callable[[str], Awaitable[BookieFacts]]
+    """Asks a bookie, by its id, how it is. Raises: BookieUnavailableError, BookieProtocolError."""
     usage: Callable[[], ProcessUsage]
     """What this process has used so far."""
     client_token: Callable[[], bytes]

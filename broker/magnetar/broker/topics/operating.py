@@ -1,4 +1,5 @@
-"""What an operator does with a topic's subscriptions and data: create, reset, skip, truncate.
+"""What an operator does with a topic's subscriptions and data: create, reset, skip, truncate; and
+with its clients: disconnect.
 
 Each of these is durable, or as good as acknowledged, when it returns. Resetting and clearing close
 the subscription's consumers, which come back to the new position by themselves.
@@ -103,6 +104,41 @@ async def create_subscription(
     subscription_of(topic, name).placed(first)
     if words:
         await reset(subscription_of(topic, name), first, words)
+
+
+def disconnect_consumers(topic: Topic, subscription: str, *, name: str, address: str) -> int:
+    """Close the consumers of a subscription that fit, and return how many there were.
+
+    Their clients get CLOSE_CONSUMER and reconnect. What they had not acknowledged is delivered
+    again. An empty name or address fits everybody.
+    """
+    found = topic.subscriptions.get(subscription)
+    if found is None or not found.is_open:
+        return 0
+    leaving = [
+        each
+        for each in found.consumers
+        if name in ("", each.name) and address in ("", each.peer.address)
+    ]
+    for consumer in leaving:
+        found.disconnect(consumer)
+    return len(leaving)
+
+
+def disconnect_producers(topic: Topic, *, name: str, address: str) -> int:
+    """Close the producers of a topic that fit, and return how many there were.
+
+    Their clients get CLOSE_PRODUCER, reconnect, and send again what has no receipt. An empty name
+    or address fits everybody.
+    """
+    leaving = [
+        each
+        for each in topic.producers.values()
+        if name in ("", each.name) and address in ("", each.peer.address)
+    ]
+    for producer in leaving:
+        producer.close_by_broker()
+    return len(leaving)
 
 
 async def reset(subscription: Subscription, first: Position, words: Sequence[int] = ()) -> None:

@@ -48,10 +48,10 @@ zk://{{ join "," $hosts }}{{ .Values.metadata.path }}
 {{- define "magnetar.brokerPorts" -}}
 pulsar: 6650
 http: 8080
-{{- with dig "broker" "tls_port" "" .Values.settings }}
+{{- with .Values.tls.enabled | ternary .Values.tls.port (dig "broker" "tls_port" "" .Values.settings) }}
 pulsar-tls: {{ int64 . }}
 {{- end }}
-{{- with dig "broker" "https_port" "" .Values.settings }}
+{{- with .Values.tls.enabled | ternary .Values.tls.httpsPort (dig "broker" "https_port" "" .Values.settings) }}
 https: {{ int64 . }}
 {{- end }}
 {{- end -}}
@@ -140,6 +140,7 @@ topologySpreadConstraints:
 {{/* Not empty if brokers are told of authentication or authorization: then they must refuse to serve
 everybody, also where what they are told of is incomplete or misspelt. */}}
 {{- define "magnetar.authenticates" -}}
+{{- if .Values.auth.enabled }}yes{{ end }}
 {{- range $name := list "authorization" "token_secret_key" "token_public_key" "basic_auth_file" "tls_auth" "oauth_issuers" }}
 {{- if get ($.Values.settings.broker | default dict) $name }}yes{{ end }}
 {{- end }}
@@ -206,8 +207,87 @@ livenessProbe:
   failureThreshold: 6
 {{- end -}}
 
+{{/* Annotations of the pods of a part: (dict root settings). */}}
 {{- define "magnetar.annotations" -}}
-checksum/settings: {{ toJson .Values.settings | sha256sum }}
+checksum/settings: {{ toJson .root.Values.settings | sha256sum }}
+{{- with .settings.podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of the pods of a part: (dict root part settings). */}}
+{{- define "magnetar.podLabels" -}}
+{{ include "magnetar.labels" (list .root .part) }}
+{{- with .settings.podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* What a broker is told of authentication and TLS by the values auth, tls and ingress. */}}
+{{- define "magnetar.accessEnv" -}}
+{{- if .Values.auth.enabled }}
+- name: MAGNETAR_BROKER_AUTHORIZATION
+  value: "true"
+{{- if .Values.auth.secretKey }}
+- name: MAGNETAR_BROKER_TOKEN_SECRET_KEY
+  value: file:///etc/magnetar-auth/{{ .Values.auth.secretKey }}
+{{- else }}
+- name: MAGNETAR_BROKER_TOKEN_PUBLIC_KEY
+  value: file:///etc/magnetar-auth/{{ required "auth.publicKey or auth.secretKey is required" .Values.auth.publicKey }}
+{{- end }}
+- name: MAGNETAR_BROKER_BROKER_CLIENT_TOKEN
+  value: file:///etc/magnetar-auth/{{ required "auth.brokerToken is required" .Values.auth.brokerToken }}
+- name: MAGNETAR_BROKER_SUPER_USERS
+  value: {{ toJson .Values.auth.superUsers | squote }}
+{{- end }}
+{{- if .Values.tls.enabled }}
+- name: MAGNETAR_BROKER_TLS_PORT
+  value: {{ .Values.tls.port | quote }}
+- name: MAGNETAR_BROKER_HTTPS_PORT
+  value: {{ .Values.tls.httpsPort | quote }}
+- name: MAGNETAR_BROKER_TLS_CERTIFICATE_FILE
+  value: /etc/magnetar-tls/tls.crt
+- name: MAGNETAR_BROKER_TLS_KEY_FILE
+  value: /etc/magnetar-tls/tls.key
+{{- if .Values.tls.betweenBrokers }}
+- name: MAGNETAR_BROKER_BROKER_CLIENT_TLS
+  value: "true"
+- name: MAGNETAR_BROKER_BROKER_CLIENT_TLS_CA_FILE
+  value: /etc/magnetar-tls/ca.crt
+{{- end }}
+{{- end }}
+{{- if .Values.ingress.enabled }}
+- name: MAGNETAR_BROKER_HTTP_NAMES
+  value: {{ required "ingress.host is required" .Values.ingress.host }}
+{{- end }}
+{{- end -}}
+
+{{- define "magnetar.accessMounts" -}}
+{{- if .Values.auth.enabled }}
+- name: auth
+  mountPath: /etc/magnetar-auth
+  readOnly: true
+{{- end }}
+{{- if .Values.tls.enabled }}
+- name: tls
+  mountPath: /etc/magnetar-tls
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "magnetar.accessVolumes" -}}
+{{- if .Values.auth.enabled }}
+- name: auth
+  secret:
+    secretName: {{ required "auth.secret is required" .Values.auth.secret }}
+    defaultMode: 0440
+{{- end }}
+{{- if .Values.tls.enabled }}
+- name: tls
+  secret:
+    secretName: {{ required "tls.secret is required" .Values.tls.secret }}
+    defaultMode: 0440
+{{- end }}
 {{- end -}}
 
 {{/* A volume of a pod's own: (dict name storage). */}}

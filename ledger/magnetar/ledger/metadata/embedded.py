@@ -27,6 +27,7 @@ from magnetar.ledger.errors import (
     SessionExpiredError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.call_times import CallTimes
 from magnetar.ledger.metadata.session_files import OpenLock
 from magnetar.ledger.metadata.session_keeper import Round, SessionKeeper
 from magnetar.ledger.metadata.sessions import SessionListeners
@@ -91,6 +92,7 @@ class EmbeddedStore:
         self._worker = worker
         self._settings = settings
         self._is_closed = False
+        self.call_times = CallTimes(self._loop.time)
         self._writes: deque[_Write] = deque()
         """Not begun yet. The worker takes them out; that much of a deque is safe."""
         self._watches = WatchTable(self._loop.call_soon)
@@ -137,6 +139,8 @@ class EmbeddedStore:
     @property
     def session_timeout_ms(self) -> int:
         return self._settings.session_timeout_ms
+
+    session_id = ""
 
     async def get(self, path: str) -> Versioned:
         check_path(path)
@@ -220,11 +224,12 @@ class EmbeddedStore:
 
     async def _read(self, call: Callable[[], T]) -> T:
         self._check_open()
-        try:
-            async with asyncio.timeout(self._settings.operation_timeout_s):
-                return await self._worker.run(call)
-        except TimeoutError as exc:
-            raise MetadataUnavailableError("the metadata file did not answer in time") from exc
+        with self.call_times.timed("read"):
+            try:
+                async with asyncio.timeout(self._settings.operation_timeout_s):
+                    return await self._worker.run(call)
+            except TimeoutError as exc:
+                raise MetadataUnavailableError("the metadata file did not answer in time") from exc
 
     async def _write(self, call: Callable[[], Written]) -> Written:
         """Write with whatever else waits when it is its turn: one sync for all of them."""
@@ -248,8 +253,9 @@ class EmbeddedStore:
 
     async def _outcome(self, future: "asyncio.Future[Written]") -> Written:
         try:
-            async with asyncio.timeout(self._settings.operation_timeout_s):
-                return await future
+            with self.call_times.timed("write"):
+                async with asyncio.timeout(self._settings.operation_timeout_s):
+                    return await future
         except TimeoutError as exc:
             raise UnknownOutcomeError("the metadata file did not answer in time") from exc
         finally:
@@ -386,6 +392,8 @@ class EmbeddedStore:
 
     def _on_own_session_expired(self) -> None:
         _log.warning("metadata_session_expired")
+        for state in (SessionState.EXPIRED, SessionState.CONNECTED):
+            self.call_times.on_state(state)
         self._listeners.on_state(SessionState.EXPIRED)
         # The next ephemeral node starts a new session; there is nothing to connect to before.
         self._listeners.on_state(SessionState.CONNECTED)

@@ -44,6 +44,7 @@ from magnetar.ledger.errors import (
     UnknownOutcomeError,
 )
 from magnetar.ledger.flight_recorder import METADATA, RECORDER
+from magnetar.ledger.metadata.call_times import CallTimes
 from magnetar.ledger.metadata.host_addresses import HostAddresses
 from magnetar.ledger.metadata.kazoo_handler import BatchingHandler, CallsToLoop
 from magnetar.ledger.metadata.server_patience import ServerPatience
@@ -75,6 +76,8 @@ _ANY_VERSION = -1
 _CREATE_ATTEMPTS_MAX = 20
 """How often a creation makes parents again that somebody deletes meanwhile, or uses up a number
 whose name somebody took."""
+_SESSION_ID_MASK = (1 << 64) - 1
+"""kazoo shows the id as a signed number."""
 _CLOSE_TIMEOUT_S = 5.0
 """How long `close` waits for the server to hear of it; the session expires by itself otherwise."""
 
@@ -231,6 +234,7 @@ class ZooKeeperStore:
         self._connected = asyncio.Event()
         self._session: object = None
         """kazoo's identity of the session that the loop knows of; None: it is lost."""
+        self.call_times = CallTimes(self._loop.time)
         self._watches = WatchTable(self._loop.call_soon)
         self._listeners = SessionListeners(self._loop.call_soon)
         self._listeners.state = SessionState.SUSPENDED
@@ -280,6 +284,12 @@ class ZooKeeperStore:
     def session_timeout_ms(self) -> int:
         """What the server has agreed to: between its own bounds, it may be less than was asked."""
         return self._patience.session_timeout_ms
+
+    @property
+    def session_id(self) -> str:
+        """As ZooKeeper's servers write it into their logs; empty: there is no session."""
+        found = self._client.client_id
+        return "" if found is None else f"{found[0] & _SESSION_ID_MASK:#x}"
 
     async def get(self, path: str) -> Versioned:
         check_path(path)
@@ -390,6 +400,10 @@ class ZooKeeperStore:
     # Operations.
 
     async def _read(self, path: str, start: Callable[[], _Result[T]]) -> T:
+        with self.call_times.timed("read"):
+            return await self._read_untimed(path, start)
+
+    async def _read_untimed(self, path: str, start: Callable[[], _Result[T]]) -> T:
         """Send a read, again after a lost connection, until there is an answer."""
         self._check_open()
         started_s = self._loop.time()
@@ -414,6 +428,10 @@ class ZooKeeperStore:
             RECORDER.note(METADATA, self._loop.time() - started_s, partial("read {}".format, path))
 
     async def _write(self, path: str, start: Callable[[], _Result[T]]) -> T:
+        with self.call_times.timed("write"):
+            return await self._write_untimed(path, start)
+
+    async def _write_untimed(self, path: str, start: Callable[[], _Result[T]]) -> T:
         """Send a write once, while there is a connection, and in no later session than this one."""
         self._check_open()
         session = self._session
@@ -571,6 +589,7 @@ class ZooKeeperStore:
             return
         _log.info("metadata_session_state", state=state)
         if state == KazooState.CONNECTED:
+            self.call_times.on_state(SessionState.CONNECTED)
             self._session = self._client.client_id
             self._connected.set()
             self._listeners.on_state(SessionState.CONNECTED)
@@ -581,7 +600,9 @@ class ZooKeeperStore:
         expired = state == KazooState.LOST
         if expired:
             self._session = None
-        self._listeners.on_state(SessionState.EXPIRED if expired else SessionState.SUSPENDED)
+        new = SessionState.EXPIRED if expired else SessionState.SUSPENDED
+        self.call_times.on_state(new)
+        self._listeners.on_state(new)
 
 
 def _view(stat: _Stat) -> NodeView:

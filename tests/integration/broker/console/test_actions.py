@@ -5,7 +5,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.http_calls import admin, call
-from tests.integration.broker.console.browser import Console, OpenConsole
+from tests.integration.broker.console.browser import WAIT_MS, Console, OpenConsole
 from tests.standalone import Standalone
 
 NAMESPACE = "shop/orders"
@@ -48,6 +48,9 @@ def test_a_topic_is_created_and_deleted_after_its_name_was_typed(
     console: OpenConsole, shop: Standalone
 ) -> None:
     tab = console().open(f"#/namespace/{NAMESPACE}")
+    tab.field("Name").fill("shop/orders/brief")
+    tab.button("Create").click()
+    tab.sees('A topic name has no "/": that parts tenant, namespace and topic.')
     tab.field("Name").fill("brief")
     tab.button("Create").click()
     tab.sees("brief is there.")
@@ -93,6 +96,36 @@ def test_skipping_and_clearing_ask_first_and_then_do_it(
     _dialog(tab, "Delete", "Delete", typed="desk")
     tab.heading("skipped")
     assert admin(shop, "GET", f"{place}/subscriptions") == []
+
+
+def test_one_consumer_and_one_producer_are_disconnected_and_their_clients_come_back(
+    console: OpenConsole, shop: Standalone
+) -> None:
+    topic = f"persistent://{NAMESPACE}/kicked"
+    client = pulsar.Client(shop.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        consumer = client.subscribe(
+            topic, "desk", consumer_type=pulsar.ConsumerType.Shared, consumer_name="clerk-1"
+        )
+        producer = client.create_producer(topic, producer_name="sensor")
+        producer.send(b"held")
+        assert consumer.receive(WAIT_MS).data() == b"held"
+        tab = console().open(f"#/subscription/persistent/{NAMESPACE}/kicked/desk")
+        _dialog(tab, "Disconnect consumer clerk-1", "Cancel")
+        tab.button("Disconnect consumer clerk-1").click()
+        dialog = tab.page.get_by_role("dialog")
+        expect(dialog).to_contain_text("reconnects by itself")
+        dialog.get_by_role("button", name="Disconnect", exact=True).click()
+        tab.sees("1 consumer disconnected: the client reconnects.")
+        # It was not acknowledged.
+        assert consumer.receive(WAIT_MS).data() == b"held"
+        tab.open(f"#/topic/persistent/{NAMESPACE}/kicked")
+        _dialog(tab, "Disconnect producer sensor", "Disconnect")
+        tab.sees("1 producer disconnected: the client reconnects.")
+        producer.send(b"next")
+        assert consumer.receive(WAIT_MS).data() == b"next"
+    finally:
+        client.close()
 
 
 def test_a_subscription_is_created_at_the_end_or_at_the_first_message(

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from playwright.sync_api import Request, expect
+from playwright.sync_api import Request, Route, expect
 
 from magnetar.sdk.blocking import Client
 from magnetar.sdk.schemas import INSTANT, AvroSchema
@@ -40,6 +40,54 @@ def test_the_cluster_says_who_serves_who_stores_and_whether_copies_are_missing(
     tab.sees("No ledger is known to lack a copy.")
     plot = tab.page.get_by_role("img", name="Messages: in")
     expect(plot).to_be_visible()
+
+
+def test_the_cluster_shows_the_disks_of_bookies_and_what_is_nearly_full(
+    console: OpenConsole,
+) -> None:
+    tab = console().open()
+    disks = tab.page.get_by_role("table", name="Disks of bookies")
+    expect(disks.get_by_role("row")).to_have_count(4)
+    ledgers = disks.get_by_role("row").filter(has_text="/ledgers")
+    expect(ledgers).to_contain_text(re.compile("takes (no )?entries|almost full"))
+    expect(ledgers).to_contain_text(re.compile(r"[GT]B\s*\d+ %"))
+
+    def changed(route: Route) -> None:
+        answer = route.fetch()
+        first = answer.json()[0]
+        first["directories"][2] |= {"level": "almost full", "free_bytes": 1, "total_bytes": 20}
+        first["read_only_reasons"] = ["a disk of the bookie is full"]
+        silent = {**first, "id": "bookie-2", "directories": [], "problem": "no answer within 3 s"}
+        route.fulfill(response=answer, json=[first, silent])
+
+    tab.page.route("**/magnetar/v1/bookies/disks", changed)
+    expect(ledgers).to_contain_text("almost full")
+    needs = tab.page.get_by_role("table", name="What needs a person")
+    expect(needs).to_contain_text("is 95 % full; 1 B are free")
+    expect(needs).to_contain_text("does not answer: no answer within 3 s")
+    expect(tab.row("Disks of bookies", "bookie-2")).to_contain_text("no answer within 3 s")
+    tab.page.unroute("**/magnetar/v1/bookies/disks")
+
+
+def test_the_cluster_shows_the_metadata_store_and_a_lost_contact(console: OpenConsole) -> None:
+    tab = console().open()
+    region = tab.page.get_by_role("region", name="Metadata store, as this broker sees it")
+    expect(region).to_contain_text("a file on this machine")
+    expect(region).to_contain_text(re.compile(r"connected for \d"))
+    expect(region).to_contain_text("contact lost 0 times, session lost 0 times")
+    expect(region).to_contain_text(re.compile(r"Median(under )?[\d.]+ ms"))
+
+    def suspended(route: Route) -> None:
+        answer = route.fetch()
+        zookeeper = {"kind": "ZooKeeper", "servers": "zk-1:2181,zk-2:2181", "state": "suspended"}
+        route.fulfill(response=answer, json={**answer.json(), **zookeeper, "session_id": "0x2a"})
+
+    tab.page.route("**/magnetar/v1/metadata", suspended)
+    expect(region).to_contain_text("ZooKeeper at zk-1:2181,zk-2:2181")
+    expect(region).to_contain_text("0x2a, ends after")
+    needs = tab.page.get_by_role("table", name="What needs a person")
+    expect(needs).to_contain_text("the session is suspended")
+    tab.page.unroute("**/magnetar/v1/metadata")
 
 
 def test_the_cluster_warns_where_a_confirmed_message_is_on_one_disk(console: OpenConsole) -> None:

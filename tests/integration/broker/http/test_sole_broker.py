@@ -225,3 +225,19 @@ async def test_the_statistics_of_many_topics_are_not_made_in_one_turn(
         shown = answer.json["public/default"].values()
         assert sum(len(bundle["non-persistent"]) for bundle in shown) == 120
         assert max(turns.values()) <= 50
+
+
+async def test_the_metadata_store_and_the_disks_of_bookies_are_shown(tmp_path: Path) -> None:
+    async with cluster_of(2, tmp_path) as cluster, broker_on(cluster) as broker:
+        found = (await ask(broker.http_port, "GET", "/magnetar/v1/metadata")).ok()
+        assert (found["kind"], found["state"]) == ("embedded", "connected")
+        assert (found["times_suspended"], found["times_expired"]) == (0, 0)
+        calls = found["calls"]
+        assert calls["reads"] > 0
+        assert calls["writes"] > 0
+        assert 0 < calls["median_ms"] <= calls["p99_ms"] <= calls["longest_ms"]
+        first, second = (await ask(broker.http_port, "GET", "/magnetar/v1/bookies/disks")).ok()
+        assert (first["writable"], first["problem"]) == (True, "")
+        assert [each["use"] for each in first["directories"]] == ["bookie", "journal", "ledgers"]
+        assert first["directories"][2]["level"] in ("free", "almost full", "full")
+        assert first["id"] < second["id"]

@@ -105,6 +105,8 @@ def grant(server: Secured, role: str, *actions: str) -> None:
 
 TOPIC = "/admin/v2/persistent/acme/ns/table"
 
+CLIENTS = "/magnetar/v1/topics/persistent/acme/ns/table"
+
 TABLE: dict[tuple[str, str, Any], set[str]] = {
     ("GET", "/lookup/v2/topic/persistent/acme/ns/table", None): {"admin", "writer", "reader"},
     ("GET", f"{TOPIC}/stats", None): {"admin", "writer", "reader"},
@@ -124,6 +126,10 @@ TABLE: dict[tuple[str, str, Any], set[str]] = {
     ("GET", "/magnetar/v1/namespaces/acme/ns/topics", None): {"admin"},
     ("GET", f"{TOPIC}/history", None): {"admin", "writer", "reader"},
     ("GET", "/magnetar/v1/attention", None): set(),
+    ("GET", "/magnetar/v1/bookies/disks", None): set(),
+    ("GET", "/magnetar/v1/metadata", None): set(),
+    ("POST", f"{CLIENTS}/consumers/disconnect", None): {"admin"},
+    ("POST", f"{CLIENTS}/producers/disconnect", None): {"admin"},
     ("GET", "/admin/v2/scalable/acme/ns", None): {"admin", "reader"},
     ("GET", "/admin/v2/scalable/acme/ns/table", None): {"admin", "writer", "reader"},
     ("PUT", "/admin/v2/scalable/acme/ns/made", None): {"admin"},
@@ -187,7 +193,7 @@ OF_THE_CLUSTER = (
     r".* /admin/v2/(clusters|brokers|broker-stats|bookies|resource-quotas|resourcegroups)(/.*)?"
     r"|.* /admin/v2/(worker|proxy-stats|functions)(/.*)?|.* /admin/v3/.*"
     r"|GET /admin/v2/tenants|(PUT|POST|DELETE) /admin/v2/tenants/.*"
-    r"|GET /metrics|GET /magnetar/v1/(brokers|bookies|slow|attention|history)"
+    r"|GET /metrics|GET /magnetar/v1/(brokers|bookies(/disks)?|metadata|slow|attention|history)"
     # What moves load between brokers, or chooses machines.
     r"|.* /admin/v2/namespaces/own/ns/0x\w+(/unload|/split|/topicHashPositions)?"
     r"|GET /admin/namespaces/standalone/antiAffinity/.*"

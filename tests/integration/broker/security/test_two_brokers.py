@@ -44,6 +44,12 @@ def test_requests_find_the_owner_and_brokers_carry_out_each_others(pair: Pair) -
         for at in (0, 1):
             status, stats = pair.ask(at, "GET", f"{TOPICS}/pt/partitioned-stats")
             assert (status, stats["metadata"]["partitions"]) == (200, 8)
+        consumer = client.subscribe("persistent://public/default/pt", "s", consumer_name="c")
+        off = "/magnetar/v1/topics/persistent/public/default/pt/consumers/disconnect"
+        gone = pair.ask(1, "POST", off, {"subscription": "s", "consumer": "c"})
+        assert gone == (200, {"disconnected": 8}), "from the partitions of both brokers"
+        producer.send(b"when it is back")
+        assert consumer.receive(60_000).data() == b"when it is back"
         assert pair.ask(1, "PUT", "/admin/v2/namespaces/public/default/unload")[0] == 204
         producer.send(b"after")
     finally:

@@ -13,6 +13,7 @@ COORDINATORS_NAME = "persistent/pulsar/system/transaction_coordinator_assign"
 COORDINATORS = f"/admin/v2/{COORDINATORS_NAME}"
 COORDINATORS_TOPIC = Topic(parse_topic_name(COORDINATORS_NAME.replace("/", "://", 1)))
 P = "/admin/v2/persistent/t/n"
+CLIENTS = "/magnetar/v1/topics/persistent/t/n/x"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,11 @@ P = "/admin/v2/persistent/t/n"
         ("DELETE", "/admin/v2/schemas/t/n/x/schema", (Action.ADMINISTER, TOPIC)),
         ("POST", "/magnetar/v1/topics/schemas", None),
         ("GET", "/magnetar/v1/topics/schemas", (Action.ADMINISTER, Cluster())),
+        ("GET", "/magnetar/v1/bookies/disks", (Action.ADMINISTER, Cluster())),
+        ("GET", "/magnetar/v1/metadata", (Action.ADMINISTER, Cluster())),
+        ("POST", f"{CLIENTS}/consumers/disconnect", (Action.ADMINISTER, TOPIC)),
+        ("POST", f"{CLIENTS}/producers/disconnect", (Action.ADMINISTER, TOPIC)),
+        ("POST", "/magnetar/v1/topics/odd/t/n/x/producers/disconnect", (Action.ADMINISTER, NS)),
         ("GET", f"{COORDINATORS}/partitions", None),
         ("PUT", f"{COORDINATORS}/partitions", (Action.ADMINISTER, COORDINATORS_TOPIC)),
         ("GET", f"{COORDINATORS}/stats", (Action.LOOKUP, COORDINATORS_TOPIC)),

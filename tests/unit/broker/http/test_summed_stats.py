@@ -68,6 +68,7 @@ EXPECTED: Mapping[str, Mapping[str, tuple[Any, Any, Any]]] = {
         "hoarders": (["b"], ["a", "b"], ["a", "b"]),
         "activeConsumerName": ("a", "b", None),
         "earliestMsgPublishTimeInBacklog": (7, 0, 7),
+        "nextDelayedTime": (7, 0, 7),
         "blockedSubscriptionOnUnackedMsgs": (False, True, True),
         "lastExpireTimestamp": (1, 2, 2),
         "lastConsumedFlowTimestamp": (1, 2, 2),

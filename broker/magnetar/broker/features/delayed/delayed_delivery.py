@@ -83,6 +83,11 @@ class DelayedDelivery(Feature):
     # Questions
 
     @property
+    def next_due_ms(self) -> int | None:
+        """When the next entry is due; None: none is known."""
+        return self._index.next_due_ms
+
+    @property
     def withheld(self) -> PositionSet:
         """Entries that are not due, as far as they are known."""
         return self._index.withheld
@@ -400,6 +405,11 @@ class SubscriptionDelays:
         if dispatcher is None or not dispatcher.heeds_delays or not dispatcher.consumers:
             return None
         return dispatcher
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next delayed entry of the topic is due; None: none is known."""
+        return self._topic.next_due_ms
 
     @property
     def withheld(self) -> int:

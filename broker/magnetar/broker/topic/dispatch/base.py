@@ -37,6 +37,12 @@ class Delays(Skipped, Protocol):
         ...
 
     @property
+    def next_due_ms(self) -> int | None:
+        """When the next delayed entry of the topic is due, as far as the index knows; None: there
+        is none."""
+        ...
+
+    @property
     def withheld(self) -> int:
         """Entries that are remembered."""
         ...

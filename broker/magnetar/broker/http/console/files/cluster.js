@@ -7,7 +7,8 @@ import { parseTopic, topicView, view } from "./names.js";
 import { plot, remember } from "./plot.js";
 import { poll } from "./polling.js";
 import { adviceFor, HOARDING_ADVICE } from "./reasons.js";
-import { link, table } from "./table.js";
+import { diskNeeds, diskRows, diskTable, metadataFacts, metadataNeeds } from "./servers.js";
+import { link, state, table } from "./table.js";
 
 const EVERY_MS = 4000;
 const SLOW_SHOWN = 50;
@@ -85,7 +86,7 @@ export function showCluster({ frame, signal }) {
     empty: "No bookie is registered, so nothing can be stored. Start one: magnetar bookie.",
     columns: [
       { title: "Bookie", text: (row) => row.id },
-      { title: "State", draw: (row, cell) => state(cell, STATES[row.state] || ["bad", row.state]) },
+      { title: "State", draw: (row, cell) => state(cell, stateOfBookie(row)) },
       { title: "Address", text: (row) => row.address || "–" },
       { title: "Rack", text: (row) => row.rack || "–" },
       { title: "Zone", text: (row) => row.zone || "–" },
@@ -105,6 +106,10 @@ export function showCluster({ frame, signal }) {
   const recovery = h("p", { class: "told" }, "Loading.");
   const brokersTrouble = h("p", { class: "refused", hidden: true });
   const bookiesTrouble = h("p", { class: "refused", hidden: true });
+  const disks = diskTable();
+  const disksTrouble = h("p", { class: "refused", hidden: true });
+  const metadata = metadataFacts();
+  const metadataTrouble = h("p", { class: "refused", hidden: true });
   const slowTrouble = h("p", { class: "refused", hidden: true });
   frame({
     title: "Cluster",
@@ -115,7 +120,9 @@ export function showCluster({ frame, signal }) {
       section("Largest backlogs", [largest.node]),
       section("Brokers", [brokersTrouble, brokers.node]),
       section("Bookies", [bookiesTrouble, bookies.node]),
+      section("Disks of bookies", [disksTrouble, disks.node]),
       section("Re-replication", [recovery]),
+      section("Metadata store, as this broker sees it", [metadataTrouble, metadata.node]),
       section("Last events", [events.node]),
       section("Slow moments of this broker", [slowTrouble, slow.node]),
     ],
@@ -125,12 +132,16 @@ export function showCluster({ frame, signal }) {
   let isSeeded = false;
 
   poll(signal, EVERY_MS, async () => {
-    const [well, known, stored, late, urgent] = await each(
-      [lookAtHealth, lookAtBrokers, lookAtBookies, lookAtSlow, lookAtNeeds], 5, (look) => look(signal));
+    const looks = [lookAtHealth, lookAtBrokers, lookAtBookies, lookAtSlow, lookAtNeeds, lookAtDisks, lookAtMetadata];
+    const [well, known, stored, late, urgent, space, store] = await each(looks, looks.length, (look) => look(signal));
     refused(needsTrouble, urgent.error);
     if (urgent.needs) {
       visible(oneDisk, urgent.needs.quorum?.ack === 1);
-      needs.update(allNeeds(urgent.needs, known.brokers || [], stored));
+      needs.update([
+        ...(store.metadata ? metadataNeeds(store.metadata) : []),
+        ...diskNeeds(space.disks || []),
+        ...allNeeds(urgent.needs, known.brokers || [], stored),
+      ]);
       events.update(urgent.needs.events);
       largest.update(urgent.needs.largest.slice(0, LARGEST_SHOWN));
     }
@@ -139,7 +150,11 @@ export function showCluster({ frame, signal }) {
     refused(brokersTrouble, known.error);
     refused(bookiesTrouble, stored.error);
     refused(slowTrouble, late.error);
+    refused(disksTrouble, space.error);
+    refused(metadataTrouble, store.error);
     if (late.moments) slow.update(late.moments);
+    if (space.disks) disks.update(diskRows(space.disks));
+    if (store.metadata) metadata.update(store.metadata);
     if (known.brokers) {
       const here = known.brokers;
       for (const broker of here) if (broker.is_self) broker.load.connections = well.connections ?? broker.load.connections;
@@ -156,7 +171,8 @@ export function showCluster({ frame, signal }) {
       brokersTile.set("–", "", "not shown to you");
     }
     if (stored.bookies) {
-      bookies.update(stored.bookies);
+      const reasons = new Map((space.disks || []).map((each) => [each.id, each.read_only_reasons.join(", ")]));
+      bookies.update(stored.bookies.map((each) => ({ ...each, reasons: reasons.get(each.id) || "" })));
       const writable = stored.bookies.filter((each) => each.state === "writable").length;
       const rest = stored.bookies.length - writable;
       bookiesTile.set(`${writable}`, rest || !writable ? "bad" : "ok", rest ? `${rest} not writable` : "all writable");
@@ -175,10 +191,9 @@ const STATES = {
   lost: ["bad", "not registered"],
 };
 
-/** A word with a mark before it, which is not a colour alone. */
-export function state(cell, [kind, text]) {
-  if (cell.textContent === text && cell.firstChild?.className === `state ${kind}`) return;
-  cell.replaceChildren(h("span", { class: `state ${kind}` }, text));
+function stateOfBookie(row) {
+  const [kind, text] = STATES[row.state] || ["bad", row.state];
+  return [kind, row.state === "readonly" && row.reasons ? `${text}: ${row.reasons}` : text];
 }
 
 function tile(title) {
@@ -273,6 +288,10 @@ function whereOf(row) {
 const lookAtSlow = (signal) => lookAt(async () => ({
   moments: await get(`/magnetar/v1/slow?limit=${SLOW_SHOWN}`, { signal }),
 }));
+
+const lookAtDisks = (signal) => lookAt(async () => ({ disks: await get("/magnetar/v1/bookies/disks", { signal }) }));
+
+const lookAtMetadata = (signal) => lookAt(async () => ({ metadata: await get("/magnetar/v1/metadata", { signal }) }));
 
 const lookAtBookies = (signal) => lookAt(() => get("/magnetar/v1/bookies", { signal }));
 

@@ -83,9 +83,10 @@ export function askToken(current, why) {
   });
 }
 
-/** A button that asks, does, and tells. `question` is for `confirm`; null: it asks nothing. */
-export function actionButton(label, { question = null, work, done, after = () => {}, isDanger = false }) {
-  const button = h("button", { type: "button", class: isDanger ? "danger" : null, onclick: click }, label);
+/** A button that asks, does, and tells. `question` is for `confirm`; null: it asks nothing. `name`: what a
+ * reader of the screen hears, where the label alone does not say what it is about. */
+export function actionButton(label, { question = null, work, done, after = () => {}, isDanger = false, name = null, title = null }) {
+  const button = h("button", { type: "button", class: isDanger ? "danger" : null, "aria-label": name, title, onclick: click }, label);
 
   async function click() {
     if (question && !(await confirm(question()))) return;

@@ -3,7 +3,6 @@
 // in sight.
 
 import { each, get, isAtRest, json, path, topicPath, wordsOf } from "./api.js";
-import { state } from "./cluster.js";
 import { tell } from "./dialogs.js";
 import { field, h, identity, say, section, visible } from "./dom.js";
 import { bytes, count, many, rate } from "./format.js";
@@ -11,7 +10,7 @@ import { fullName, parseTopic, topicView, view, wholeOf } from "./names.js";
 import { showPermissions, showPolicies } from "./policies.js";
 import { poll } from "./polling.js";
 import { scalableView } from "./scalable.js";
-import { link, table } from "./table.js";
+import { link, state, table } from "./table.js";
 import { stalled } from "./reasons.js";
 
 const PAGE = 25;

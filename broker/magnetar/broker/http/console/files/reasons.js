@@ -35,7 +35,7 @@ export function isStalled(subscription) {
 }
 
 /** What to do about consumers that take messages and acknowledge none. */
-export const HOARDING_ADVICE = "Look at what this consumer does: nobody else gets the messages that it holds. To take them from it, end it, or disconnect it by unloading the topic.";
+export const HOARDING_ADVICE = "Look at what this consumer does: nobody else gets the messages that it holds. To take them from it, end it, or disconnect it (the button of the consumer): others get them then.";
 
 /** Who of a subscription holds messages and acknowledges none, in words; empty: nobody. */
 export function hoarding(subscription) {

@@ -2,13 +2,12 @@
 // segment holds.
 
 import { ask, get, json, path, wordsOf } from "./api.js";
-import { state } from "./cluster.js";
 import { actionButton } from "./dialogs.js";
 import { field, h, s, say, section, visible } from "./dom.js";
 import { bytes, count, many, rate, time } from "./format.js";
 import { view } from "./names.js";
 import { poll } from "./polling.js";
-import { table } from "./table.js";
+import { state, table } from "./table.js";
 
 const EVERY_MS = 5000;
 const RING = 1 << 16;

@@ -1,12 +1,11 @@
 // How a topic is stored: its ledgers and the cursors in them.
 
 import { get, isAtRest, restingStats, topicPath, wordsOf } from "./api.js";
-import { state } from "./cluster.js";
 import { h, say, section, visible } from "./dom.js";
 import { bytes, count, many, time } from "./format.js";
 import { topicView } from "./names.js";
 import { poll } from "./polling.js";
-import { link, table } from "./table.js";
+import { link, state, table } from "./table.js";
 
 const EVERY_MS = 5000;
 

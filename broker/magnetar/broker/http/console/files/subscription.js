@@ -2,8 +2,8 @@
 // all of its partitions together: what is done is done in each of them.
 
 import { ask, each, get, isAtRest, json, restingStats, topicPath, wordsOf } from "./api.js";
-import { state } from "./cluster.js";
 import { actionButton } from "./dialogs.js";
+import { disconnectButton } from "./disconnecting.js";
 import { field, h, identity, say, section, visible } from "./dom.js";
 import { amount, count, many, rate, time } from "./format.js";
 import { peekList } from "./messages.js";
@@ -11,7 +11,7 @@ import { crumbsOf, fullName, topicView } from "./names.js";
 import { plot } from "./plot.js";
 import { poll } from "./polling.js";
 import { adviceFor, hoarding, HOARDING_ADVICE, isStalled, stalled } from "./reasons.js";
-import { link, table } from "./table.js";
+import { link, state, table } from "./table.js";
 import { stateOf, subscriptionView } from "./topic.js";
 
 const EVERY_MS = 3000;
@@ -46,7 +46,7 @@ async function start(shown) {
   if (!signal.aborted) show({ ...shown, partitions });
 }
 
-function consumerTable(known) {
+function consumerTable({ topic, name, partitions, known, after }) {
   return table({
     label: "Consumers",
     key: (row) => `${row.address}/${row.consumerName}/${row.connectedSince}`,
@@ -63,6 +63,9 @@ function consumerTable(known) {
       { title: "Since", text: (row) => time(row.connectedSince), value: (row) => row.connectedSince },
       { title: "Address", text: (row) => row.address, value: (row) => row.address },
       { title: "Client", text: (row) => row.clientVersion || "–", value: (row) => row.clientVersion },
+      { title: "Action", node: (row) => disconnectButton({ topic, kind: "consumer", name: row.consumerName, subscription: name, after,
+        // A client has another address at each broker that has partitions.
+        address: partitions && row.consumerName ? "" : row.address }) },
     ],
   });
 }
@@ -78,7 +81,7 @@ function show({ topic, name, partitions, content, signal }) {
   const out = plot("Delivered", [{ name: "messages", key: `${fullName(topic)}/${name}/out`, format: rate }]);
   const backlog = plot("Backlog", [{ name: "entries", key: `${fullName(topic)}/${name}/backlog-plot`, format: amount }]);
   const flow = h("p", { class: "told", role: "status" }, "Loading.");
-  const consumers = consumerTable(known);
+  const consumers = consumerTable({ topic, name, partitions, known, after: () => look() });
   const facts = h("dl", { class: "facts" });
   const trouble = h("p", { class: "refused", role: "alert", hidden: true });
   const next = h("div", {});
@@ -123,7 +126,7 @@ function show({ topic, name, partitions, content, signal }) {
         : many(found.msgBacklog, "entry", "entries"),
       Unacknowledged: many(found.unackedMessages, "message"),
       Acknowledged: rate(found.messageAckRate),
-      Delayed: many(found.msgDelayed, "entry", "entries"),
+      Delayed: `${many(found.msgDelayed, "entry", "entries")}${found.nextDelayedTime ? `; the next is due ${time(found.nextDelayedTime)}` : ""}`,
       Expired: many(found.totalMsgExpired, "entry", "entries"),
       "Active consumer": found.activeConsumerName || "–",
     });

@@ -98,5 +98,11 @@ export function table({ label, columns, key, empty, onsort = null }) {
   return { node: h("div", { class: "table" }, node, nothing, more), update, sorted };
 }
 
+/** A word with a mark before it, which is not a colour alone. */
+export function state(cell, [kind, text]) {
+  if (cell.textContent === text && cell.firstChild?.className === `state ${kind}`) return;
+  cell.replaceChildren(h("span", { class: `state ${kind}` }, text));
+}
+
 /** A link, as a cell has it. */
 export const link = (href, text) => h("a", { href }, text);

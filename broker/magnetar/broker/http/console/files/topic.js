@@ -2,8 +2,8 @@
 // of their own.
 
 import { ask, get, isAtRest, json, restingStats, topicPath, wordsOf } from "./api.js";
-import { state } from "./cluster.js";
 import { actionButton, tell } from "./dialogs.js";
+import { disconnectButton } from "./disconnecting.js";
 import { field, h, identity, say, section, visible } from "./dom.js";
 import { amount, backlogOf, bytes, count, many, rate, throughput } from "./format.js";
 import { showMessages } from "./messages.js";
@@ -15,7 +15,7 @@ import { showPublish } from "./publish.js";
 import { hoarding, isStalled, publishTrouble, stalled } from "./reasons.js";
 import { showSchemas } from "./schemas.js";
 import { showStorage } from "./storage.js";
-import { link, table } from "./table.js";
+import { link, state, table } from "./table.js";
 import { duration } from "./units.js";
 
 const EVERY_MS = 3000;
@@ -277,6 +277,7 @@ function showPlain(shown) {
       { title: "Average size", number: true, text: (row) => bytes(row.averageMsgSize) },
       { title: "Address", text: (row) => row.address },
       { title: "Client", text: (row) => row.clientVersion || "–" },
+      { title: "Action", node: (row) => disconnectButton({ topic, kind: "producer", name: row.producerName, address: row.address, after: () => look() }) },
     ],
   });
   const update = overview(shown, {

@@ -2,12 +2,11 @@
 // forgotten.
 
 import { ask, get, path, wordsOf } from "./api.js";
-import { state } from "./cluster.js";
 import { actionButton } from "./dialogs.js";
 import { h, say, section, visible } from "./dom.js";
 import { count, many, time } from "./format.js";
 import { poll } from "./polling.js";
-import { table } from "./table.js";
+import { state, table } from "./table.js";
 import { duration } from "./units.js";
 
 const EVERY_MS = 4000;

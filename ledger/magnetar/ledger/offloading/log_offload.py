@@ -7,7 +7,7 @@ it, which the bookies keep meanwhile.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -140,21 +140,33 @@ class LogOffload:
         due = to_copy(ledgers, rules, now_ms=self._clock.wall_ms(), before=before)
         # Those that never failed come first, so that those that do hold back nobody.
         due.sort(key=self._failures)
-        for ledger in due:
-            if before is None and self._is_held(ledger):
-                continue
+        wanted = (each for each in due if before is not None or not self._is_held(each))
+        lanes = [
+            asyncio.ensure_future(self._copy_each(wanted, base, left))
+            for _ in range(min(self._offloader.copies_at_once, len(due)))
+        ]
+        try:
+            await asyncio.gather(*lanes)
+        finally:
+            for lane in lanes:
+                lane.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+        left.check()
+
+    async def _copy_each(self, wanted: Iterator[LogLedger], base: ObjectBase, left: _Left) -> None:
+        """Copy what is wanted, beside others who take from it."""
+        for ledger in wanted:
             try:
                 await self._offloader.copy(self._owned, ledger.ledger_id, base)
             except (LogFencedError, LogClosedError):
                 raise
             except LedgerError as error:
                 self._hold(ledger, error, left)
-                if left.is_ended:
-                    break
             else:
                 self._held.pop(ledger.ledger_id, None)
                 left.in_a_row = 0
-        left.check()
+            if left.is_ended:
+                return
 
     def retry_now(self) -> None:
         """Try ledgers that failed again at the next look, without the rest of their pauses."""

@@ -154,6 +154,7 @@ class Offloader:
         self._password = password
         self._describe = describe
         self._keys = keys
+        self.copies_at_once = copies_at_once
         self._at_once = asyncio.Semaphore(copies_at_once)
         self._pace = Pace(copy_bytes_per_s_max)
         self.counts = OffloadCounts()

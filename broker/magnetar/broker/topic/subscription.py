@@ -130,7 +130,7 @@ class Subscription:
         self.dispatcher: Dispatcher | None = None
         self.is_replicated = False
         """Whether other clusters keep it in step; see `set_replicated`."""
-        self.on_replicated: Callable[[], None] | None = None
+        self.on_replicated: Callable[[Subscription], None] | None = None
         """Called when that has changed."""
         self.pending_acks: HeldBack | None = None
         """What is held back from consumers though it is not acknowledged, if anything was."""
@@ -201,7 +201,7 @@ class Subscription:
                 ) from error
         self.is_replicated = value
         if self.on_replicated is not None:
-            self.on_replicated()
+            self.on_replicated(self)
 
     def hold_back(self, held: HeldBack, view: CursorView) -> None:
         """Deliver from now on what is not held back. `view`: the cursor, with that on top."""

@@ -46,6 +46,8 @@ class NoStores:
 class World:
     """A topic with a log of closed ledgers; it is its own offloader, whose copies may be held."""
 
+    copies_at_once = 1
+
     path = "/log"
 
     def __init__(self, *ledgers: LogLedger, policies: Policies = MOVES) -> None:

@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
+from weakref import ref
 
 import structlog
 
@@ -372,7 +373,7 @@ class SubscriptionDelays:
 
     def __init__(self, topic: DelayedDelivery, subscription: Subscription) -> None:
         self._topic = topic
-        self._subscription = subscription
+        self._subscription = ref(subscription)  # which has this
         self._due = PositionSet()
         """Due, not acknowledged when that was found, and not given to the dispatcher yet."""
         self._is_feed_scheduled = False
@@ -396,12 +397,14 @@ class SubscriptionDelays:
 
     @property
     def is_closed(self) -> bool:
-        return self._subscription.is_closed
+        subscription = self._subscription()
+        return subscription is None or subscription.is_closed
 
     @property
     def _dispatcher(self) -> Dispatcher | None:
         """The dispatcher, if it withholds anything, and has somebody to send to."""
-        dispatcher = self._subscription.dispatcher
+        subscription = self._subscription()
+        dispatcher = subscription.dispatcher if subscription is not None else None
         if dispatcher is None or not dispatcher.heeds_delays or not dispatcher.consumers:
             return None
         return dispatcher
@@ -414,7 +417,9 @@ class SubscriptionDelays:
     @property
     def withheld(self) -> int:
         """Entries of its backlog that are withheld, as far as the index knows them."""
-        subscription = self._subscription
+        subscription = self._subscription()
+        if subscription is None:
+            return 0
         dispatcher = subscription.dispatcher
         if subscription.context is None or dispatcher is None or not dispatcher.heeds_delays:
             return 0

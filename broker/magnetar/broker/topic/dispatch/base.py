@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.base.weakly import weakly
 from magnetar.broker.cluster.ownership.protocol import Tenure
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic.consumer import Consumer
@@ -184,7 +185,7 @@ class Dispatcher(ABC):
             context.reads,
             context.cursor,
             label=context.label,
-            on_ready=self.wake,
+            on_ready=weakly(self.wake),
             skipped=context.delays if self.heeds_delays else None,
             visibility=context.visibility,
         )

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 
 from magnetar.broker.base.chunks import chunk_of
 from magnetar.broker.base.entry import MARKER, messages_of
+from magnetar.broker.base.weakly import weakly
 from magnetar.broker.topic.consumer import KEY_SHARED, Consumer, HashRange, KeySharedMode
 from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher, Outgoing
 from magnetar.broker.topic.dispatch.accounts import HASH_SHIFT
@@ -44,7 +45,9 @@ class KeySharedDispatcher(AccountedDispatcher):
             mode, splits_ranges=not context.settings.key_shared_consistent_hashing
         )
         self.book = KeyBook(self.selector.select, is_unordered=mode.is_unordered)
-        self.left = LeftBehind(context, self.book, hash_in=self.selector.hash_in, wake=self.wake)
+        self.left = LeftBehind(
+            context, self.book, hash_in=self.selector.hash_in, wake=weakly(self.wake)
+        )
 
     # Membership
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from magnetar.broker.base.chunks import ChunkOf, chunk_of
 from magnetar.broker.base.entry import MARKER
+from magnetar.broker.base.weakly import weakly
 from magnetar.broker.topic.consumer import SHARED, Consumer
 from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher, Outgoing
 from magnetar.broker.topic.dispatch.accounts import AccountsError
@@ -61,7 +62,7 @@ class SharedDispatcher(AccountedDispatcher):
             context.cache,
             context.settings,
             label=context.label,
-            on_ready=self.wake,
+            on_ready=weakly(self.wake),
         )
         self._affinity = ChunkAffinity(context.settings.chunked_messages_max)
         self._parked: dict[Consumer, list[Position]] = {}

@@ -223,7 +223,7 @@ class ReplicatedSubscriptions(Feature):
     def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
         if not (self._is_enabled and subscription.is_durable):
             return context
-        subscription.on_replicated = lambda: self._replicated(subscription)
+        subscription.on_replicated = self._replicated
         self._replicated(subscription)
         return replace(context, markers=_Passing(self, subscription.name))
 

@@ -27,7 +27,7 @@ INSTALL := sh deploy/bootstrap/packages.sh $(VENV)
 LOCKED := --quiet --universal --generate-hashes --no-header --python-version 3.11 --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster check format-check lint types imports unit test static docs docs-serve bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak offload-proof store-away spark-matrix bench bench-peers fmt proto lock dist clean
+.PHONY: help run cluster check format-check lint types imports unit test static docs docs-serve bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak offload-proof store-away migration-proof spark-matrix bench bench-peers fmt proto lock dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -161,6 +161,9 @@ offload-proof: $(VENV)/.stamp-test ## move BYTES=1000000000 to an object store (
 
 store-away: $(VENV)/.stamp-test ## an object store that is away for SECONDS=3600: publishing goes on, and all is in it afterwards
 	MAGNETAR_STORE_AWAY_S=$(or $(SECONDS),3600) $(BIN)/pytest -o timeout=7200 tests/integration/pulsar_client/test_store_away.py $(ARGS)
+
+migration-proof: $(VENV)/.stamp-test ## move 50 topics with MESSAGES=1000000 from an Apache Pulsar, through five kills of the command; needs java, mvn
+	MAGNETAR_MIGRATION_MESSAGES=$(or $(MESSAGES),1000000) $(BIN)/pytest -o timeout=14400 tests/clients/test_migration_from_pulsar.py -k five_kills $(ARGS)
 
 spark-matrix: $(VENV)/.stamp-test ## read topics by Spark in all 288 ways of choosing, beginning, running and storing
 	@sh deploy/bootstrap/java.sh

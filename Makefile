@@ -27,7 +27,7 @@ INSTALL := sh deploy/bootstrap/packages.sh $(VENV)
 LOCKED := --quiet --universal --generate-hashes --no-header --python-version 3.11 --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster check format-check lint types imports unit test static docs docs-serve bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak offload-proof spark-matrix bench bench-peers fmt proto lock dist clean
+.PHONY: help run cluster check format-check lint types imports unit test static docs docs-serve bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak offload-proof store-away migration-proof spark-matrix bench bench-peers fmt proto lock dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -150,10 +150,10 @@ sim: $(VENV)/.stamp-test ## simulate ledgers and logs, with CLUSTER=1 brokers an
 mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol, with CLUSTER=1 of brokers and auto-recovery, with GEO=1 of copying between clusters, with SCALABLE=1 of scalable topics, with STORAGE=1 of the storage, with OFFLOAD=1 of tiered storage; a simulated run must notice: RUNS=2000, ONLY=name
 	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing)$(if $(CLUSTER),.cluster)$(if $(GEO),.geo)$(if $(SCALABLE),.scalable)$(if $(OFFLOAD),.offloading).mutate --runs $(or $(RUNS),$(if $(CLUSTER),200,$(if $(GEO)$(SCALABLE),100,$(if $(OFFLOAD),600,2000)))) $(if $(ONLY),--only $(ONLY)) $(if $(OFFLOAD),,--write) $(ARGS)
 
-chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n; with CLUSTER=1 a whole cluster: every fault FAULTS=20 times; with PIPELINE=1 Spark's archive; with TXN=1 exactly-once by transactions; with OFFLOAD=1 tiered storage; with ROLLING=1 an upgrade from older code in the history; with SCALABLE=1 a scalable topic that grows and shrinks, at RATE=n messages/s
+chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n; with CLUSTER=1 a whole cluster: every fault FAULTS=20 times; with PIPELINE=1 Spark's archive; with TXN=1 exactly-once by transactions; with OFFLOAD=1 tiered storage; with ROLLING=1 an upgrade from older code in the history; with SCALABLE=1 a scalable topic that grows and shrinks, at RATE=n messages/s; with GEO=1 two clusters that copy both ways, and the links between them (ARGS=--small: of one server each)
 	$(if $(CLUSTER)$(PIPELINE),@sh deploy/bootstrap/java.sh && sh deploy/bootstrap/iproute2.sh)
-	$(if $(TXN)$(ROLLING)$(SCALABLE),@sh deploy/bootstrap/java.sh)
-	$(BIN)/python -m tests.chaos$(if $(ROLLING),.rolling,$(if $(PIPELINE),.pipeline,$(if $(CLUSTER),.cluster --times $(or $(FAULTS),20),$(if $(TXN),.transactions)$(if $(SCALABLE),.scalable)$(if $(OFFLOAD),.offloading) --kills $(or $(KILLS),200)$(if $(RATE), --rate $(RATE))))) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(if $(TXN)$(ROLLING)$(SCALABLE)$(GEO),@sh deploy/bootstrap/java.sh)
+	$(BIN)/python -m tests.chaos$(if $(ROLLING),.rolling,$(if $(PIPELINE),.pipeline,$(if $(CLUSTER),.cluster --times $(or $(FAULTS),20),$(if $(TXN),.transactions)$(if $(SCALABLE),.scalable)$(if $(OFFLOAD),.offloading)$(if $(GEO),.geo) --kills $(or $(KILLS),200)$(if $(RATE), --rate $(RATE))))) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 offload-proof: $(VENV)/.stamp-test ## move BYTES=1000000000 to an object store (STORE=s3, directory), forget them on bookies, read them in every way, delete them
 	@sh deploy/bootstrap/java.sh
@@ -161,6 +161,9 @@ offload-proof: $(VENV)/.stamp-test ## move BYTES=1000000000 to an object store (
 
 store-away: $(VENV)/.stamp-test ## an object store that is away for SECONDS=3600: publishing goes on, and all is in it afterwards
 	MAGNETAR_STORE_AWAY_S=$(or $(SECONDS),3600) $(BIN)/pytest -o timeout=7200 tests/integration/pulsar_client/test_store_away.py $(ARGS)
+
+migration-proof: $(VENV)/.stamp-test ## move 50 topics with MESSAGES=1000000 from an Apache Pulsar, through five kills of the command; needs java, mvn
+	MAGNETAR_MIGRATION_MESSAGES=$(or $(MESSAGES),1000000) $(BIN)/pytest -o timeout=14400 tests/clients/test_migration_from_pulsar.py -k five_kills $(ARGS)
 
 spark-matrix: $(VENV)/.stamp-test ## read topics by Spark in all 288 ways of choosing, beginning, running and storing
 	@sh deploy/bootstrap/java.sh

@@ -50,8 +50,8 @@ for _each in FLIGHTS:
     _each.__name__ = "Flight"  # by which the client names the record
 
 
-def topic(name: str) -> str:
-    return f"persistent://{NAMESPACE}/{name}"
+def topic(name: str, namespace: str = NAMESPACE) -> str:
+    return f"persistent://{namespace}/{name}"
 
 
 class Migration:
@@ -91,9 +91,9 @@ class Migration:
         """kill -9."""
         self.process.kill()
 
-    def wait_exit(self) -> int:
+    def wait_exit(self, within_s: float = EXIT_S) -> int:
         """Return the exit status, when the process ends by itself."""
-        return self.process.wait_exit(EXIT_S)
+        return self.process.wait_exit(within_s)
 
     @property
     def log(self) -> str:
@@ -126,10 +126,12 @@ class Content:
     """Payloads that a subscription has not acknowledged, by topic and subscription."""
     ordered: set[str] = field(default_factory=set)
     """Topics in whose subscriptions everything comes in order."""
+    namespace: str = NAMESPACE
 
     def publish(self, name: str, payloads: Iterable[bytes], **settings: Any) -> None:
         """Publish with a key, a property and an event time each, and wait for all."""
-        producer = self.client.create_producer(topic(name), block_if_queue_full=True, **settings)
+        full_name = topic(name, self.namespace)
+        producer = self.client.create_producer(full_name, block_if_queue_full=True, **settings)
         for n, payload in enumerate(payloads):
             producer.send_async(
                 payload,
@@ -153,7 +155,7 @@ class Content:
     ) -> None:
         """Take all messages, acknowledge some one by one, and note the others."""
         consumer = self.client.subscribe(
-            topic(name),
+            topic(name, self.namespace),
             subscription,
             consumer_type=kind,
             initial_position=pulsar.InitialPosition.Earliest,

@@ -73,6 +73,7 @@ STAGES = (
     Stage("transactions under kills", ("chaos", "TXN=1", "KILLS=30")),
     Stage("a scalable topic under kills", ("chaos", "SCALABLE=1", "KILLS=30")),
     Stage("tiered storage under kills", ("chaos", "OFFLOAD=1", "KILLS=50")),
+    Stage("copies between clusters under kills", ("chaos", "GEO=1", "KILLS=50")),
     Stage("a gigabyte in an object store", ("offload-proof",)),
     Stage("a pipeline under kills", ("chaos", "PIPELINE=1")),
     Stage("soak", ("soak",), is_calm=True),

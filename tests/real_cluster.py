@@ -173,6 +173,10 @@ class RealCluster:
 
     # Doing
 
+    def add_arguments(self, name: str, *arguments: str) -> None:
+        """Have a server that does not run yet get further arguments, such as say its own ports."""
+        self._arguments[name] = [*self._arguments.get(name, ()), *arguments]
+
     def start_all(self) -> None:
         """Start what does not run, lowest tier first, the servers of a tier side by side."""
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,7 @@ from tests.bench.offload_bench import OffloadBench
 from tests.bench.patience import wait_for_the_disk
 from tests.bench.rates_bench import RatesBench
 from tests.bench.recovery_bench import RecoveryBench
+from tests.bench.replication_bench import ReplicationBench
 from tests.bench.report import FULL, QUICK, Effort, Figure, Paired, Report, measure
 from tests.bench.sdk_bench import SdkBench
 from tests.bench.spark_bench import SparkBench
@@ -226,6 +227,7 @@ def main() -> None:
         report = Report(Path(folder))
         bench, ledger = Bench(report, effort), LedgerBench(report, effort)
         gaps, recovery = GapsBench(report, effort), RecoveryBench(report, effort)
+        replication = ReplicationBench(report, effort)
         storage, upkeep = StorageBench(report, effort, load), UpkeepBench(report, effort)
         for measurement in (
             storage.storage_writes,
@@ -255,6 +257,8 @@ def main() -> None:
             SparkBench(report, effort).spark,
             ArrowBench(report, effort).arrow,
             OffloadBench(report, effort).offload,
+            replication.replication,
+            replication.replication_of_clusters,
         ):
             # Of the loop is told whatever loaded it.
             is_wanted = arguments.only is None or arguments.only in measurement.__name__

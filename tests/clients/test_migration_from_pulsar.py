@@ -1,5 +1,6 @@
 """`magnetar migrate` from a real Apache Pulsar, as official clients see it: `make clients`."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +22,13 @@ from tests.migrating import (
     judge_policies,
     judge_versions,
 )
+from tests.migrating_many import Size, move_many
 from tests.standalone import Standalone
 from tests.waiting import wait_until
+
+MESSAGES = int(os.environ.get("MAGNETAR_MIGRATION_MESSAGES", "20000"))
+TOPICS = 50 if MESSAGES >= 100_000 else 10
+"""`make migration-proof` moves a million messages in 50 topics."""
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +94,12 @@ def test_an_apache_pulsar_moves_through_kills_and_nothing_differs(
     judge_policies(ours)
     at_java.close()
     at_ours.close()
+
+
+def test_topics_of_all_kinds_move_through_five_kills(
+    java: PulsarServer, ours: Standalone, tmp_path: Path
+) -> None:
+    move_many(java, ours, tmp_path, Size(topics=TOPICS, messages=MESSAGES, kills=5))
 
 
 def test_an_apache_pulsar_is_refused_as_a_target(

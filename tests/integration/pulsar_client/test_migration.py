@@ -21,6 +21,7 @@ from tests.migrating import (
     judge_versions,
     topic,
 )
+from tests.migrating_many import Size, move_many
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 
@@ -95,6 +96,13 @@ def test_a_standalone_moves_through_kills_and_nothing_differs(
             assert "magnetar.migrate" not in shown
     again = magnetar("migrate", "--state", str(migration.state))
     assert (again.status, "the cut-over is done" in again.stdout) == (0, True)
+
+
+def test_topics_of_all_kinds_move_through_kills(
+    clusters: tuple[Standalone, Standalone], tmp_path: Path
+) -> None:
+    """`make migration-proof` moves a million messages so, from an Apache Pulsar."""
+    move_many(*clusters, tmp_path, Size(topics=5, messages=3_000, kills=2))
 
 
 def test_a_lost_state_directory_is_read_from_the_target(

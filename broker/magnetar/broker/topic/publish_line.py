@@ -223,7 +223,7 @@ class PublishLine:
         self.last_publish_s = batch.arrived_s
         for listener in self._listeners:
             listener.stored(batch, ledger_id, first_entry_id)
-        if not self._subscriptions:
+        if not (self._subscriptions or self._tail.readers):
             return
         run = Run(
             ledger_id,

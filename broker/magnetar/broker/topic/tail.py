@@ -2,11 +2,22 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import Protocol
 
 from magnetar.broker.topic.run import Run
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topic.tail_cache import TailCache
 from magnetar.ledger.position import Position
+
+
+class TailReader(Protocol):
+    """A feature that takes the newest entries from the tail, as subscriptions do. It is not woken:
+    it hears of what is stored by itself."""
+
+    @property
+    def read_after(self) -> Position | None:
+        """The last entry that it has taken; None: the tail need not keep anything for it now."""
+        ...
 
 
 class Tail:
@@ -16,6 +27,8 @@ class Tail:
     def __init__(self, cache: TailCache) -> None:
         self.cache = cache
         self._subscriptions: Mapping[str, Subscription] = {}
+        self.readers: list[TailReader] = []
+        """Readers beside the subscriptions."""
         self._loop = asyncio.get_running_loop()
         self._is_wake_scheduled = False
         self._is_trim_scheduled = False
@@ -49,7 +62,7 @@ class Tail:
             self._loop.call_soon(self.trim)
 
     def trim(self) -> None:
-        """Drop from the cache what every connected subscription has passed."""
+        """Drop from the cache what every connected subscription, and every reader, has passed."""
         self._is_trim_scheduled = False
         if not len(self.cache):
             return
@@ -60,6 +73,10 @@ class Tail:
                 after = dispatcher.read_after
                 if slowest is None or after < slowest:
                     slowest = after
+        for reader in self.readers:
+            taken = reader.read_after
+            if taken is not None and (slowest is None or taken < slowest):
+                slowest = taken
         if slowest is None:
             self.cache.clear()  # nobody is connected who could use it
         else:

@@ -1,11 +1,11 @@
 """The tail cache: the newest entries of each topic, so that tailing consumers cost no reads.
 
-Runs are added when they are durable, in log order, and only while the topic has consumers. What was
-read behind the tail is inserted in its place, for other subscriptions that come by soon. Runs
-leave when the slowest connected cursor has passed them, or oldest first when the pool, which all
-topics of the broker share, is over its bound. Cached entries are keyed by position and immutable;
-everything in here is at or below the log's last confirmed position (rule 7.1 of the managed
-ledger), because insertion is a consequence of the confirmation.
+Runs are added when they are durable, in log order, and only while the topic has consumers, or is
+copied to other clusters. What was read behind the tail is inserted in its place, for other
+subscriptions that come by soon. Runs leave when the slowest connected cursor has passed them, or
+oldest first when the pool, which all topics of the broker share, is over its bound. Cached entries
+are keyed by position and immutable; everything in here is at or below the log's last confirmed
+position (rule 7.1 of the managed ledger), because insertion is a consequence of the confirmation.
 """
 
 from bisect import bisect_right

@@ -152,7 +152,7 @@ class Topic:
     def internal_stored(self, position: Position, entry: bytes) -> None:
         """Such an entry is durable; readers may see more now."""
         self.line.entries_in += 1
-        if self.subscriptions:
+        if self.subscriptions or self.tail.readers:
             self.tail.add(Run(*position, [entry], messages=[MARKER]))
         for feature in self.features:
             feature.log_grew()

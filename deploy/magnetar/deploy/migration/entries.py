@@ -98,7 +98,8 @@ class Credit:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._open = 0
-        """Messages that were asked for and have not come."""
+        """Messages that were asked for and have not come. Below zero, as at the broker, when more
+        have come: an entry is sent whole while any credit is left."""
         self._held = 0
         """Messages that have come and are not done."""
         self._messages = 0
@@ -130,8 +131,8 @@ class Credit:
     def ask(self) -> int:
         """Return how many messages to ask for now; 0: none."""
         window = self.window
-        wanted = window - max(0, self._open) - self._held
+        wanted = window - self._open - self._held
         if wanted < max(1, window // 2):
             return 0
-        self._open = max(0, self._open) + wanted
+        self._open += wanted
         return wanted

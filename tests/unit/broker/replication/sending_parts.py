@@ -12,9 +12,10 @@ from magnetar.ledger.position import Position
 from magnetar.sdk.errors import BrokerUnavailableError
 from magnetar.sdk.wire import BaseCommand, FrameDecoder, MessageMetadata, TopicName, split_payload
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Harness
+from tests.unit.broker.harness import Harness, send_frame
 from tests.unit.broker.memory_log import ManualClock, MemoryLog
 from tests.unit.broker.memory_parts import TOPIC
+from tests.waiting import settle
 
 
 class MemoryCursor:
@@ -156,6 +157,17 @@ class CopiedTopic:
         """Entries that are published now."""
         self.log.store(*entries)
         self.sender.on_stored()
+
+    async def publish(self, *entries: bytes) -> None:
+        """Entries that a client publishes, in one read."""
+        client = self.harness.client()
+        await client.produce()
+        client.send_bytes(
+            b"".join(send_frame(0, at, payload=each) for at, each in enumerate(entries))
+        )
+        await settle()
+        self.sender.on_stored()
+        await settle()
 
     async def end(self) -> None:
         self.sender.close()

@@ -40,6 +40,50 @@ async def test_entries_are_sent_in_order_and_the_mark_follows_the_receipts(
     assert copied.cursor.mark_delete == Position(7, 2)
 
 
+async def test_what_is_published_while_copies_keep_up_is_not_read_back(
+    copied: CopiedTopic,
+) -> None:
+    await copied.publish(message(copied), message(copied))
+    assert copied.there.places == [0, 1]
+    assert not copied.log.reads
+    assert not len(copied.topic.tail.cache), "nothing is kept that was sent"
+
+
+async def test_what_was_published_while_the_other_cluster_was_away_is_read(
+    copied: CopiedTopic,
+) -> None:
+    copied.there.is_away = True
+    copied.there.lose()
+    await copied.publish(message(copied), message(copied))
+    assert not len(copied.topic.tail.cache), "nobody could take it soon"
+    copied.there.is_away = False
+    await until(lambda: copied.there.places == [0, 1])
+    assert copied.log.reads == [Position(7, 0)]
+
+
+async def test_a_sender_that_is_further_behind_than_its_window_keeps_nothing() -> None:
+    world = CopiedTopic(replication_entries_max=2)
+    await world.begin()
+    await world.publish(message(world), message(world))
+    await world.publish(message(world), message(world))
+    assert len(world.topic.tail.cache), "it takes that next"
+    await world.publish(message(world))
+    assert not len(world.topic.tail.cache)
+    assert world.there.places == [0, 1]
+    world.there.receipt(0, 1)
+    await until(lambda: world.there.places == [0, 1, 2, 3])
+    world.there.receipt(2, 3)
+    await until(lambda: world.there.places == [0, 1, 2, 3, 4])
+    await world.end()
+
+
+async def test_a_sender_that_has_ended_keeps_nothing(copied: CopiedTopic) -> None:
+    await copied.end()
+    assert not copied.topic.tail.readers
+    await copied.publish(message(copied))
+    assert not len(copied.topic.tail.cache)
+
+
 async def test_statistics_count_messages_and_say_whether_it_is_connected(
     copied: CopiedTopic,
 ) -> None:

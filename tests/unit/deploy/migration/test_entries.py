@@ -123,3 +123,20 @@ def test_an_entry_of_many_messages_does_not_stop_the_flow() -> None:
     credit.received(1000, 10)
     credit.done(1000)
     assert credit.ask() > 0
+
+
+@pytest.mark.parametrize(("messages", "at_once"), [(3, 1), (400, 16), (7_000, 1)])
+def test_a_broker_that_sends_more_than_was_asked_for_is_asked_for_more(
+    messages: int, at_once: int
+) -> None:
+    """Entries go out whole, and Apache Pulsar reads as many as it has credit before it knows that
+    they are batches. What was too much counts against what follows."""
+    credit, permits = Credit(1 << 20), 0
+    for _ in range(1_000):
+        permits += credit.ask()
+        assert permits > 0, "nothing would ever come again"
+        for _ in range(at_once):
+            permits -= messages
+            credit.received(messages, 10 * messages)
+        for _ in range(at_once):
+            credit.done(messages)

@@ -24,7 +24,7 @@ from magnetar.broker.features.replication.dropped import dropped_in
 from magnetar.broker.features.replication.names import cursor_name
 from magnetar.broker.features.replication.partitions import have_partitions
 from magnetar.broker.features.replication.remotes import RemoteClusters
-from magnetar.broker.features.replication.sending import Sending, SendingSurroundings
+from magnetar.broker.features.replication.sending import Sending, SendingSurroundings, TailedTopic
 from magnetar.broker.features.replication.subscriptions import ReplicatedSubscriptionsSurroundings
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic import (
@@ -32,7 +32,6 @@ from magnetar.broker.topic import (
     FeatureBacklog,
     PublishBatch,
     PublishRows,
-    TopicPort,
     Work,
 )
 from magnetar.broker.topic.dispatch.throttle import Published
@@ -105,7 +104,7 @@ class ReplicationSurroundings:
         return "; ".join(filter(None, await asyncio.gather(*map(spread, others))))
 
 
-class ReplicatedTopic(TopicPort, Protocol):
+class ReplicatedTopic(TailedTopic, Protocol):
     """What is needed of the topic."""
 
     @property

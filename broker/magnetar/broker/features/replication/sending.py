@@ -6,7 +6,9 @@ error ends the connection's producer, and the next one begins behind the mark ag
 twice is known there by its place (`receiving.py`), so nothing has to be known of the outcome. A
 refusal ends it as well: no later entry overtakes the one that was refused.
 
-While nobody publishes nothing runs: the log's news, receipts and losses wake the one task.
+While nobody publishes nothing runs: the log's news, receipts and losses wake the one task. What is
+published while copies keep up is taken from the topic's tail, as consumers get it; only what lies
+behind is read.
 
 Source: geo-replication sheet, sections 4, 6, 17 and 18.
 """
@@ -39,6 +41,7 @@ from magnetar.broker.features.replication.window import SendWindow, sent_in, sen
 from magnetar.broker.topic import TopicPort
 from magnetar.broker.topic.dispatch.throttle import Published, RateLimiter
 from magnetar.broker.topic.feature import DurableBacklogCursor
+from magnetar.broker.topic.tail import Tail
 from magnetar.cursors import CursorError
 from magnetar.ledger.backoff import backoff
 from magnetar.ledger.errors import LedgerError
@@ -72,6 +75,13 @@ class ReplicationCursor(SnapshotCursor, DurableBacklogCursor, Protocol):
     def name(self) -> str: ...
 
 
+class TailedTopic(TopicPort, Protocol):
+    """What is needed of the topic."""
+
+    @property
+    def tail(self) -> Tail: ...
+
+
 SchemaOf = Callable[[TopicName, bytes], Awaitable[pb.Schema]]
 """Finds the schema of a version that messages of a topic name."""
 
@@ -94,7 +104,7 @@ class Sending:
 
     def __init__(
         self,
-        topic: TopicPort,
+        topic: TailedTopic,
         log: ReplayedLog,
         cursor: ReplicationCursor,
         remote: RemoteCluster,
@@ -122,6 +132,8 @@ class Sending:
         self._released = asyncio.Event()
         """Set when waiting for the rate is of no use any more."""
         self._session: _Session | None = None
+        self._taken: Position | None = None
+        """The last entry that was taken for the session; None: there is none."""
         self._awaited: Position | None = None
         """The copy whose receipt was awaited at the last look, and since which look it was."""
         self._awaited_since_s = 0.0
@@ -139,6 +151,7 @@ class Sending:
 
     def start(self) -> None:
         """Begin."""
+        self._topic.tail.readers.append(self)
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"replication-{self._label}"
         )
@@ -149,6 +162,9 @@ class Sending:
         self._is_settled.set()
         if self._task is not None:
             self._task.cancel()
+        if self in self._topic.tail.readers:
+            self._topic.tail.readers.remove(self)
+            self._topic.tail.trim_soon()
 
     async def stopped(self) -> None:
         """Return when nothing is under way."""
@@ -264,7 +280,8 @@ class Sending:
             self.problem = ""
             await self._send_all(session)
         finally:
-            self._session, self.since_ms = None, 0
+            self._session, self.since_ms, self._taken = None, 0, None
+            self._topic.tail.trim_soon()
             self.figures.came_on(session.window.oldest_published_ms)
             session.detach()
 
@@ -297,8 +314,9 @@ class Sending:
             )
 
     async def _send_all(self, session: "_Session") -> None:
-        log, window, settings = self._log, session.window, self._around.settings
+        log, window = self._log, session.window
         position = log.next_position(window.mark)
+        self._taken = window.mark
         while True:
             self._news.clear()
             session.check()
@@ -312,53 +330,100 @@ class Sending:
             if is_at_end or not window.has_room:
                 await self._news.wait()
                 continue
-            first, entries = await log.read_range(
+            first, entries = await self._entries_from(position)
+            if not entries:
+                await self._news.wait()
+                continue
+            last = await self._send_each(session, first, entries)
+            if last is not None:
+                position = log.next_position(last)
+                self._taken = last
+                self._topic.tail.trim_soon()
+                self._save(window)
+
+    async def _entries_from(self, position: Position) -> tuple[Position, Sequence[bytes]]:
+        """Return entries from a position on, and where the first one stands: from the tail, or
+        read.
+
+        Raises:
+            LedgerError
+        """
+        run = self._topic.tail.cache.find(position)
+        if run is None:
+            settings = self._around.settings
+            return await self._log.read_range(
                 position,
                 entries_max=settings.read_ahead_entries,
                 bytes_max=settings.read_ahead_bytes,
             )
-            if not entries:
-                await self._news.wait()
-                continue
-            last: Position | None = None
-            for at, entry in enumerate(entries):
-                position = Position(first.ledger_id, first.entry_id + at)
-                if position > self._topic.visibility.last:
-                    break
-                while not window.has_room:
-                    self._news.clear()
-                    session.check()
-                    if not window.has_room:
-                        await self._news.wait()
-                await self._offer(session, position, entry)
-                last = position
-            if last is not None:
-                position = log.next_position(last)
-                self._save(window)
+        await asyncio.sleep(0)  # others have their turn, however much the tail holds
+        at = position.entry_id - run.first_entry_id
+        return position, run.entries[at:] if at else run.entries
 
-    async def _offer(self, session: "_Session", position: Position, entry: bytes) -> None:
-        """Send the entry that comes next, or skip it."""
+    @property
+    def read_after(self) -> Position | None:
+        """See `TailReader`: what it cannot have under way soon the tail need not keep for it."""
+        taken, log = self._taken, self._topic.log
+        if taken is None:
+            return None
+        behind = log.entries_between(taken, log.last_confirmed)
+        return taken if behind <= self._around.settings.replication_entries_max else None
+
+    async def _send_each(
+        self, session: "_Session", first: Position, entries: Sequence[bytes]
+    ) -> Position | None:
+        """Send or skip what is visible of consecutive entries, when there is room for each. Return
+        the last one; None: none is visible.
+
+        Raises:
+            SdkError, RequestError: see `send` of the session, and `_schema_there`.
+        """
+        window, last = session.window, None
+        ledger_id, first_id = first
+        for entry_id, entry in enumerate(entries, start=first_id):
+            position = Position(ledger_id, entry_id)
+            if position > self._topic.visibility.last:
+                break
+            while not window.has_room:
+                self._news.clear()
+                session.check()
+                if not window.has_room:
+                    await self._news.wait()
+            last = position
+            metadata = self._to_be_sent(session, position, entry)
+            if metadata is None:
+                window.skip(position)
+                continue
+            schema = b""
+            if metadata.schema_version:
+                schema = await self._schema_there(session, metadata.schema_version)
+            if self._limiter.is_active:
+                await self._wait_for_rate(session)
+            session.send(self._source, position, entry, metadata, schema)
+            messages = max(1, metadata.num_messages_in_batch)
+            self._limiter.spend(messages, len(entry))
+            self.figures.messages_out += messages
+            self.figures.bytes_out += len(entry)
+        return last
+
+    def _to_be_sent(
+        self, session: "_Session", position: Position, entry: bytes
+    ) -> MessageMetadata | None:
+        """Return the metadata of the entry that comes next; None: it does not go there.
+
+        Raises:
+            MalformedPayloadError: it cannot be read.
+        """
         if position <= self.cursor.mark_delete:
-            session.window.skip(position)  # it was dropped
-            return
+            return None  # it was dropped
         metadata, _ = split_payload(entry)
         is_hidden = self._topic.visibility.is_aborted(position) or (
             metadata.marker_type == ACKS_MARKER and not session.takes_acks
         )
         if is_hidden or not goes_to(self._remote.name, metadata):
-            session.window.skip(position)
             self.figures.skipped += 1
-            return
-        schema = b""
-        if metadata.schema_version:
-            schema = await self._schema_there(session, metadata.schema_version)
-        if self._limiter.is_active:
-            await self._wait_for_rate(session)
-        session.send(self._source, position, entry, metadata, schema)
-        messages = max(1, metadata.num_messages_in_batch)
-        self._limiter.spend(messages, len(entry))
-        self.figures.messages_out += messages
-        self.figures.bytes_out += len(entry)
+            return None
+        return metadata
 
     async def _wait_for_rate(self, session: "_Session") -> None:
         """Return when one more entry may be sent. A timer ends each wait (rule 17.8).

@@ -1,0 +1,180 @@
+"""Two clusters that copy a topic both ways: rate, processor time, and delay.
+
+They are two standalone servers, and then two brokers with three bookies each. Both are published to
+at a steady rate at once, by clients that cost next to nothing. The rate reached counts until the
+last copy has arrived. The same load on a topic that is not copied says what publishing alone costs.
+The delay is from when a message was due at one server until a consumer at the other one has it, at
+a rate that leaves the processors idle.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from tests.bench import load
+from tests.bench.report import FULL, Effort, Figure, Report
+from tests.cluster import ProcessCluster
+from tests.http_calls import HasHttp, admin, topic_path
+from tests.standalone import Standalone
+from tests.waiting import wait_until
+
+_RATE: Final = 20_000
+_SIZE: Final = 1_000
+_BATCH: Final = 100
+_REACHED: Final = 0.98
+"""Of the rate that is asked for: what arrives after the last publish takes a moment."""
+_DELAY_RATE: Final = 1_000
+_DELAY_MS_MAX: Final = 100.0
+_WITHIN_S: Final = 300.0
+_COPIED: Final = "public/both"
+_ALONE: Final = "public/default"
+_CLUSTERS: Final = ("east", "west")
+
+
+class _Server(HasHttp, Protocol):
+    """One of the two clusters: where its broker is."""
+
+    port: int
+
+    @property
+    def url(self) -> str: ...
+
+
+class ReplicationBench:
+    """Adds its figures to the report."""
+
+    def __init__(self, report: Report, effort: Effort) -> None:
+        self._report = report
+        is_full = effort is FULL
+        self._rounds = 3 if is_full else 1
+        self._seconds = 15.0 if is_full else 2.0
+        self._servers: Sequence[_Server] = ()
+        self._cpu_s: Callable[[], float] = lambda: 0.0
+        """Processor time that all servers have used so far."""
+
+    def replication(self) -> None:
+        """Two standalone servers."""
+        directory = self._report.directory / "replication"
+        directory.mkdir(parents=True)
+        servers = [
+            Standalone(directory / name, settings={"CLUSTER_NAME": name}) for name in _CLUSTERS
+        ]
+        east, west = servers
+        with east, west:
+            self._cpu_s = lambda: sum(each.process.cpu_s() for each in servers)
+            self._begin(servers)
+            self._rates("")
+            self._delays()
+
+    def replication_of_clusters(self) -> None:
+        """Two brokers with three bookies each."""
+        directory = self._report.directory / "replication-of-clusters"
+        clusters: list[ProcessCluster] = []
+        for name in _CLUSTERS:
+            (directory / name).mkdir(parents=True)
+            settings = directory / f"{name}.toml"
+            settings.write_text(f'[broker]\ncluster_name = "{name}"\n')
+            arguments = ["--config", str(settings)]
+            clusters.append(ProcessCluster(directory / name, broker_arguments=arguments))
+        east, west = clusters
+        with east, west:
+            self._cpu_s = lambda: sum(each.cpu_s() for each in clusters)
+            self._begin(clusters)
+            self._rates(", three bookies each")
+
+    def _begin(self, servers: Sequence[_Server]) -> None:
+        self._servers = servers
+        _connect(*servers)
+        self._load_once()
+
+    def _load_once(self) -> None:
+        """Have the code loaded, and connections made, before something is measured."""
+        for namespace in (_COPIED, _ALONE):
+            self._publish(f"persistent://{namespace}/warm", seconds=1.0)
+
+    def _rates(self, suffix: str) -> None:
+        runs: list[dict[str, float]] = []
+        alone_us: list[float] = []
+        for number in range(self._rounds):
+            alone = self._publish(f"persistent://{_ALONE}/alone-{number}")
+            alone_us.append(alone["cpu_us"])
+            runs.append(self._publish(f"persistent://{_COPIED}/rate-{number}"))
+        rate = statistics.median(run["msgs_per_s"] for run in runs)
+        cpu_us = statistics.median(run["cpu_us"] for run in runs)
+        self._report.add(
+            Figure(
+                name=f"copies both ways, 1 KB, batches of {_BATCH}, each way{suffix}",
+                unit="msg/s",
+                value=round(rate),
+                target=f">= {_REACHED * _RATE:,.0f}",
+                met=rate >= _REACHED * _RATE,
+                runs=[round(run["msgs_per_s"]) for run in runs],
+                details={
+                    "servers' CPU per message, us": round(cpu_us, 2),
+                    "of publishing alone, us": round(statistics.median(alone_us), 2),
+                    "runs": runs,
+                },
+            )
+        )
+
+    def _publish(self, topic: str, *, seconds: float = 0.0) -> dict[str, float]:
+        """Publish at both servers; return what was reached, and its cost, when all copies are
+        there."""
+        seconds = seconds or self._seconds
+        messages = 2 * _RATE * seconds
+        ports = [each.port for each in self._servers]
+        before_s = self._cpu_s()
+        found = load.run(
+            "replication_load", "publish", *ports, topic, _RATE, seconds, _SIZE, _BATCH
+        )
+        ended_s = time.monotonic()
+        if f"/{_COPIED}/" in topic:
+            wait_until(lambda: self._is_copied(topic), f"copies of {topic}", within_s=_WITHIN_S)
+        after_s = time.monotonic() - ended_s
+        return {
+            "msgs_per_s": round(messages / 2 / (found["seconds"] + after_s), 1),
+            "cpu_us": round((self._cpu_s() - before_s) / messages * 1e6, 2),
+            "copies_after_s": round(after_s, 2),
+            "client_cpu_us": round(found["client_cpu_s"] / messages * 1e6, 2),
+        }
+
+    def _is_copied(self, topic: str) -> bool:
+        for server, other in zip(self._servers, reversed(_CLUSTERS), strict=True):
+            shown = admin(server, "GET", f"{topic_path(topic)}/stats")["replication"].get(other)
+            if shown is None or shown["replicationBacklog"]:
+                return False
+        return True
+
+    def _delays(self) -> None:
+        found: list[dict[str, Any]] = []
+        for number in range(self._rounds):
+            topic = f"persistent://{_COPIED}/delay-{number}"
+            ports = [each.port for each in self._servers]
+            run = load.run(
+                "replication_load", "delay", *ports, topic, _DELAY_RATE, self._seconds, _SIZE, 1
+            )
+            found.append(run["delay_ms"])
+        p99_ms = statistics.median(each["p99"] for each in found)
+        self._report.add(
+            Figure(
+                name=f"copies at {_DELAY_RATE:,} msg/s each way: p99 of the delay",
+                unit="ms",
+                value=round(p99_ms, 2),
+                target=f"<= {_DELAY_MS_MAX:g}",
+                met=p99_ms <= _DELAY_MS_MAX,
+                runs=[each["p99"] for each in found],
+                details={"delay_ms": found},
+            )
+        )
+
+
+def _connect(east: _Server, west: _Server) -> None:
+    """Have all topics of the namespace copied both ways."""
+    tenant = {"allowedClusters": list(_CLUSTERS), "adminRoles": []}
+    for here, other, name in ((east, west, "west"), (west, east, "east")):
+        record = {"brokerServiceUrl": other.url, "serviceUrl": other.http_url}
+        admin(here, "PUT", f"clusters/{name}", record)
+        admin(here, "POST", "tenants/public", tenant)
+        body = {"replication_clusters": list(_CLUSTERS)}
+        admin(here, "PUT", f"namespaces/{_COPIED}", body)

@@ -283,10 +283,10 @@ class DeletesLedgers(Protocol):
 
 async def copy_cursor(
     store: MetadataStore, from_log_path: str, to_log_path: str, name: str
-) -> None:
+) -> bool:
     """Have a cursor of the same name and properties at the beginning of another log.
 
-    One that is there already stays as it is; the one to copy may be gone.
+    One that is there already stays as it is. False: the one to copy is gone, and none was made.
 
     Raises:
         InvalidCursorNodeError, MetadataError
@@ -295,7 +295,7 @@ async def copy_cursor(
     try:
         node = decode_node((await store.get(path)).value, path=path)
     except NoNodeError:
-        return
+        return False
     copy = CursorNode(
         epoch=1,
         mark_delete=(EARLIEST.ledger_id, EARLIEST.entry_id),
@@ -303,6 +303,7 @@ async def copy_cursor(
         last_active_ms=node.last_active_ms,
     )
     await bytes_cell(store, cursor_path(to_log_path, name)).create(encode_node(copy))
+    return True
 
 
 async def delete_unopened(

@@ -208,7 +208,8 @@ async def test_policies_and_schemas_of_a_topic_outlive_the_log_that_it_had_befor
         assert (await ask(broker.http_port, "POST", ttl)).status == 204
         await schemas.put(_TOPIC, SchemaData(SchemaType.STRING), DEFAULTS)
         await topics.scalable.migrate(_TOPIC, 0)
-        await topics.scalable.prune(_TOPIC, await topics.scalable.get(_TOPIC))
+        for _ in range(2):  # out of the layout; then its log goes
+            await topics.scalable.prune(_TOPIC, await topics.scalable.get(_TOPIC))
         record = await topics.scalable.get(_TOPIC)
         assert not record.sealed
         assert not record.pruned

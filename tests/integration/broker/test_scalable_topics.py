@@ -372,6 +372,120 @@ async def _begin_split(scene: _Scene) -> None:
     )
 
 
+@asynccontextmanager
+async def _held_before_the_seal(scene: _Scene) -> AsyncIterator[None]:
+    """A split whose children are loaded, and whose parent takes messages still; afterwards it has
+    come to its end."""
+    ready, go_on = asyncio.Event(), asyncio.Event()
+    seal = scene.scalable._seal
+
+    async def wait_and_seal(parents: Any) -> Any:
+        ready.set()
+        await go_on.wait()
+        return await seal(parents)
+
+    scene.scalable._seal = wait_and_seal  # type: ignore[method-assign]
+    splitting = asyncio.ensure_future(scene.scalable.split(_TOPIC, 0))
+    await ready.wait()
+    try:
+        yield
+    finally:
+        go_on.set()
+    await splitting
+
+
+async def test_children_that_are_loaded_ahead_can_be_used_when_the_split_has_ended(
+    tmp_path: Path,
+) -> None:
+    names = [parse_topic_name(each) for each in _CHILDREN]
+    async with _served(tmp_path, topics_max=3) as scene:
+        topics = scene.broker.services.topics
+        await look_up(scene.one, _NAME)
+        await scene.one.produce(_ROOT)
+        async with _held_before_the_seal(scene):
+            ahead = [topics.served(each) for each in names]
+            assert None not in ahead
+            for number, child in enumerate(_CHILDREN, 1):
+                refused = await scene.other.produce(child, number)
+                assert refused.error.error == pb.ServerError.TopicNotFound
+                refused = await scene.other.subscribe(child, consumer_id=number)
+                assert refused.error.error == pb.ServerError.TopicNotFound
+            await scene.one.publish_ok(0, b"parent")
+        for number, child in enumerate(_CHILDREN, 1):
+            assert (await scene.other.produce(child, number)).type == BaseCommand.PRODUCER_SUCCESS
+            await scene.other.publish_ok(0, b"child", number)
+        assert [topics.served(each) for each in names] == ahead, "they were not loaded again"
+
+
+async def test_a_subscription_of_the_last_moment_is_open_in_children_that_were_loaded_before(
+    tmp_path: Path,
+) -> None:
+    """Nothing of the children is trimmed before it is done with that."""
+    async with _served(tmp_path) as scene:
+        topics = scene.broker.services.topics
+        await look_up(scene.one, _NAME)
+        await scene.other.subscribe(_ROOT, subscription="early")
+        async with _held_before_the_seal(scene):
+            answer = await scene.third.subscribe(_ROOT, subscription="late")
+            assert answer.type == BaseCommand.SUCCESS
+        for number, child in enumerate(_CHILDREN, 1):
+            await scene.one.produce(child, number)
+            found = await topics.get(parse_topic_name(child))
+            assert sorted(found.subscriptions) == ["early", "late"]
+            assert all(each.is_open for each in found.subscriptions.values())
+
+
+async def test_children_that_are_loaded_ahead_go_with_a_topic_that_is_deleted(
+    tmp_path: Path,
+) -> None:
+    async with _served(tmp_path, scalable_change_patience_ms=60_000) as scene:
+        topics = scene.broker.services.topics
+        await look_up(scene.one, _NAME)
+        await _begin_split(scene)
+        assert scene.scalable.owners is not None
+        names = [parse_topic_name(each) for each in _CHILDREN]
+        for each in names:
+            await scene.scalable.owners.open_ahead(each)
+        assert None not in [topics.served(each) for each in names]
+        await scene.scalable.delete_segments(_TOPIC)
+        for each in names:
+            await scene.scalable.owners.open_ahead(each)  # late: the change is under way no more
+            assert not await topics.exists(each)
+        await scene.scalable.forget(_TOPIC)
+
+
+async def test_a_segment_that_has_just_been_pruned_can_be_used_until_the_next_look(
+    tmp_path: Path,
+) -> None:
+    """By clients that were told of it in the moment before."""
+    async with _served(tmp_path) as scene:
+        await look_up(scene.one, _NAME)
+        await scene.one.produce(_ROOT)
+        await scene.scalable.split(_TOPIC, 0)
+        await scene.scalable.prune(_TOPIC, await scene.scalable.get(_TOPIC))
+        assert (await scene.scalable.get(_TOPIC)).find(0) is None
+        answer = await scene.other.subscribe(_ROOT, subscription="late")
+        assert answer.type == BaseCommand.SUCCESS
+        refused = await scene.third.produce(_ROOT, 1)
+        assert refused.error.error == pb.ServerError.TopicTerminatedError
+        await scene.scalable.prune(_TOPIC, await scene.scalable.get(_TOPIC))
+        assert not await scene.broker.services.topics.exists(parse_topic_name(_ROOT))
+        refused = await scene.third.subscribe(_ROOT, subscription="late")
+        assert refused.error.error == pb.ServerError.TopicNotFound
+
+
+async def test_a_segment_that_no_change_makes_is_not_loaded_ahead(tmp_path: Path) -> None:
+    async with _served(tmp_path) as scene:
+        await look_up(scene.one, _NAME)
+        port, root = scene.broker.http_port, "/admin/v2/segments/public/default/t"
+        for descriptor in ("0000-7fff-1", "0000-ffff-0"):
+            assert (await ask(port, "PUT", f"{root}/{descriptor}/ahead")).status == 204
+        assert scene.broker.services.topics.served(parse_topic_name(_CHILDREN[0])) is None
+        await _begin_split(scene)
+        assert (await ask(port, "PUT", f"{root}/0000-7fff-1/ahead")).status == 204
+        assert scene.broker.services.topics.served(parse_topic_name(_CHILDREN[0])) is not None
+
+
 async def test_a_change_that_its_broker_left_is_carried_on_while_clients_have_the_topic_open(
     tmp_path: Path,
 ) -> None:

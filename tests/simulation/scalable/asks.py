@@ -118,6 +118,7 @@ async def _call(
     if not of_subscription:
         handlers: dict[tuple[str, ...], _Handler] = {
             ("POST", "terminate"): segments.seal,
+            ("PUT", "ahead"): segments.open_ahead,
             ("DELETE",): segments.delete,
             ("GET", "used-up"): segments.used_up,
             ("GET", "clients"): segments.clients,

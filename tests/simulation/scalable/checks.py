@@ -64,6 +64,8 @@ INVARIANTS: Final = {
     "S15": "While a subscription goes back on a segment, nobody is given what came of it",
     "S16": "In the end there are logs of segments that the record names, and no others",
     "S18": "A message is stored again only for a connection or a topic that was lost since",
+    "E1": "A stream consumer is given a message when all before it in the segment with the same "
+    "key are acknowledged, or were given to that consumer",
     "K1": "Messages of one producer with one key come first in their order to stream consumers",
     "K2": "Where nothing goes wrong, no message is stored twice, or comes twice",
     "Q1": "A checkpoint consumer reads each segment behind its checkpoint without a gap",
@@ -245,6 +247,25 @@ def _key_order(run: RunHistory, plan: ScalablePlan) -> Iterator[str]:
         if number < last.get(key, -1):
             yield f"line {place}: {event}; {last[key]} of this producer and key came before"
         last[key] = max(number, last.get(key, -1))
+
+
+def _one_holder(run: RunHistory, plan: ScalablePlan) -> Iterator[str]:
+    """Consumers that share a segment are judged as well: a bucket that moves waits."""
+    if run.history_has(SeekBegan):
+        return
+    acknowledged: set[tuple[str, bytes]] = set()
+    given: set[tuple[str, str, bytes]] = set()
+    for place, _, event in run.taken:
+        if event.subscription != STREAM:
+            continue
+        if isinstance(event, AckCalled):
+            acknowledged.update((event.topic, each) for each in run.covered_by(event))
+            continue
+        for before in run.before(event):
+            is_done = (event.topic, before) in acknowledged
+            if not is_done and (event.consumer, event.topic, before) not in given:
+                yield f"line {place}: {event}; {before!r} is not acknowledged"
+        given.add((event.consumer, event.topic, event.payload))
 
 
 def _twice(run: RunHistory, plan: ScalablePlan) -> Iterator[str]:
@@ -437,6 +458,7 @@ _CHECKS = (
     ("S15", _held_back),
     ("S16", _logs_left),
     ("S18", _stored_again),
+    ("E1", _one_holder),
     ("K1", _key_order),
     ("K2", _twice),
     ("Q1", _read_all),

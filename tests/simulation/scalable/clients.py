@@ -6,10 +6,11 @@ to that is here: which segments there are, and what becomes of messages whose se
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
+from weakref import WeakSet
 
 from mmh3 import mmh3_32_uintdigest
 
@@ -20,6 +21,7 @@ from magnetar.sdk.producer import Producer
 from magnetar.sdk.settings import (
     ConsumerSettings,
     InitialPosition,
+    KeySharedPolicy,
     ProducerSettings,
     SubscriptionType,
 )
@@ -28,7 +30,13 @@ from tests.simulation.cluster.clients import SEND_TIMEOUT_MS, SimConsumer, SimRe
 from tests.simulation.cluster.events import Confirmed, Published
 from tests.simulation.history import Said
 from tests.simulation.scalable.events import ReadingFrom, Routed
-from tests.simulation.scalable.link import KnownLayout, KnownSegment, LayoutSession, Registration
+from tests.simulation.scalable.link import (
+    Buckets,
+    KnownLayout,
+    KnownSegment,
+    LayoutSession,
+    Registration,
+)
 
 _RETRY_S = 0.1
 _RECEIVE_S = 0.5
@@ -244,6 +252,8 @@ class V5Consumer:
         self._start = start
         self._ack_share = ack_share
         self._on_acknowledged = on_acknowledged
+        self._alone: WeakSet[SimConsumer] = WeakSet()
+        """Consumers that have their segment for themselves, and acknowledge cumulatively."""
         self._work = _Segments(user, self._consume)
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -279,8 +289,9 @@ class V5Consumer:
                 self._acknowledge(consumer, waiting)
                 await consumer.consumer.close()
 
-    async def _open(self, name: str) -> SimConsumer:
-        settings = ConsumerSettings(
+    def _settings(self, name: str) -> ConsumerSettings:
+        """How a segment is consumed."""
+        return ConsumerSettings(
             name=f"{self.user.name}-seg-{name.rpartition('-')[2]}",
             subscription_type=self._kind,
             initial_position=self._start,
@@ -288,26 +299,33 @@ class V5Consumer:
             ack_group_ms=0,
             nack_delay_ms=200,
         )
+
+    async def _open(self, name: str) -> SimConsumer:
+        settings = self._settings(name)
         client = self.user.client
         consumer = await client.consumer(name, self.subscription, settings)
         self.attached.add(name)
         self.on_attached()
-        return SimConsumer(self.user, consumer)
+        made = SimConsumer(self.user, consumer)
+        if settings.subscription_type is SubscriptionType.EXCLUSIVE:
+            self._alone.add(made)
+        return made
 
     def _acknowledge(self, consumer: SimConsumer | None, messages: list[Message]) -> None:
         if consumer is None or not messages:
             return
-        if self._kind is SubscriptionType.SHARED:
-            consumer.ack_here(*messages)
-        else:
+        if consumer in self._alone:
             consumer.ack_here(messages[-1], cumulative=True)
+        else:
+            consumer.ack_here(*messages)
         for message in messages:
             self._on_acknowledged(self.subscription, message.data)
         messages.clear()
 
 
 class StreamConsumer(V5Consumer):
-    """Consumes the segments that a coordinator gives it, each alone and in order."""
+    """Consumes the segments that a coordinator gives it in order, each alone, or the entry buckets
+    of one that the broker gives it."""
 
     def __init__(
         self,
@@ -331,10 +349,27 @@ class StreamConsumer(V5Consumer):
             on_acknowledged=on_acknowledged,
         )
         self.name = name
+        self._buckets: Mapping[str, Buckets] = {}
         self._registration = Registration(
-            user, hosts, subscription=subscription, name=name, on_segments=self._work.set
+            user, hosts, subscription=subscription, name=name, on_segments=self._look
         )
         self.tasks.append(user.spawn(self._registration.run(), "register"))
+
+    def _look(self, segments: Mapping[str, Buckets]) -> None:
+        """What is shared from now on, or not any more, is consumed anew."""
+        before, self._buckets = self._buckets, segments
+        self._work.set(each for each in segments if before.get(each) == segments[each])
+        self._work.set(segments)
+
+    def _settings(self, name: str) -> ConsumerSettings:
+        settings, buckets = super()._settings(name), self._buckets.get(name)
+        if not buckets:
+            return settings
+        return replace(
+            settings,
+            subscription_type=SubscriptionType.KEY_SHARED,
+            key_shared=KeySharedPolicy(hash_ranges=buckets, entry_buckets=True),
+        )
 
     async def end(self) -> None:
         self._registration.leave()

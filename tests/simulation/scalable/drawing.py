@@ -24,6 +24,9 @@ COMMANDS = (
 )
 """Commands whose frames are held for a while."""
 
+_REBUCKETS_SHARE = 0.3
+"""Of the plans."""
+
 
 def draw(seed: int) -> ScalablePlan:
     """The plan of a seed."""
@@ -61,6 +64,7 @@ def draw(seed: int) -> ScalablePlan:
     if not is_calm:
         steps += drawer.faults(steps)
     steps += drawer.clients()
+    steps += _rebuckets(Random(f"scalable/rebucket/{seed}"), plan, drawer.horizon_s)
     if prunes:
         steps += drawer.prunings()
     elif random.random() < 0.4:
@@ -68,11 +72,26 @@ def draw(seed: int) -> ScalablePlan:
     return replace(plan, steps=tuple(sorted(steps)))
 
 
+def _rebuckets(random: Random, plan: ScalablePlan, horizon_s: float) -> list[Step]:
+    """Segments get other numbers of entry buckets, and more consumers come, which share them. Drawn
+    by itself, so that other plans are as they were."""
+    if random.random() >= _REBUCKETS_SHARE:
+        return []
+    steps = []
+    for _ in range(random.choice((1, 2, 3))):
+        at_s = round(0.1 + horizon_s * random.random() * 0.7, 6)
+        by = f"br{random.randint(1, plan.brokers)}"
+        steps.append(Step(at_s, "rebucket", by, number=random.randrange(256)))
+    for _ in range(random.choice((1, 2, 3))):
+        steps.append(Step(round(0.1 + horizon_s * random.random(), 6), "join"))
+    return steps
+
+
 class _Drawer:
     def __init__(self, random: Random, plan: ScalablePlan) -> None:
         self._random = random
         self._plan = plan
-        self._horizon_s = 0.5 + plan.messages * plan.think_s / 2
+        self._horizon_s = self.horizon_s = 0.5 + plan.messages * plan.think_s / 2
 
     def _time(self) -> float:
         return round(0.1 + self._random.random() * self._horizon_s, 6)

@@ -5,7 +5,7 @@ client does first, and in which order, is as the Java client does it (sheet of P
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
@@ -250,6 +250,10 @@ async def _next_update(link: V5Link, *, timeout_s: float | None) -> pb.CommandSc
     return update
 
 
+Buckets = tuple[tuple[int, int], ...]
+"""First and last hash of each entry bucket; none: the segment is not shared."""
+
+
 class Registration:
     """A stream consumer at its coordinator, as long as its task runs."""
 
@@ -260,9 +264,10 @@ class Registration:
         *,
         subscription: str,
         name: str,
-        on_segments: Callable[[dict[str, int]], None],
+        on_segments: Callable[[Mapping[str, Buckets]], None],
     ) -> None:
-        """`on_segments` is told the ids of its segments, by their names."""
+        """`on_segments` is told the names of its segments, with the entry buckets of one that other
+        consumers have, too."""
         self._user = user
         self._hosts = hosts
         self._subscription = subscription
@@ -327,7 +332,10 @@ class Registration:
                     raise LinkError(f"unexpected: {BaseCommand.Type.Name(kind)}")
 
     def _take(self, assignment: pb.ScalableConsumerAssignment) -> None:
-        found = {each.segment_topic: each.segment_id for each in assignment.segments}
+        found = {
+            each.segment_topic: tuple((one.start, one.end) for one in each.bucket_ranges)
+            for each in assignment.segments
+        }
         epoch = assignment.layout_epoch
         event = Assigned(self._subscription, self._links, epoch, tuple(sorted(found)))
         self._user.record(event)

@@ -16,8 +16,11 @@ from magnetar.broker.features.scalable.whole_subscriptions import WholeSubscript
 from magnetar.broker.policies import records
 from magnetar.broker.protocol.consuming import Attacher
 from magnetar.broker.protocol.layout_sessions import LayoutSessions
+from magnetar.broker.topic.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.topic.dispatch.keys import KeyBook
 from magnetar.broker.topics import segment_owners
 from magnetar.broker.topics.creation import TopicCreation
+from magnetar.broker.topics.opening import TopicOpener
 from magnetar.broker.topics.segment_owners import OwnSegments, SegmentOwnersAnywhere
 from magnetar.ledger.metadata.cell import Cell, V
 from magnetar.sdk.wire import TopicName
@@ -67,6 +70,7 @@ async def _no_copies(
     change: record.PendingChange,
     parents: Collection[TopicName],
     names: Mapping[TopicName, Collection[str]],
+    carried: Mapping[TopicName, Collection[str]],
 ) -> None:
     return None
 
@@ -214,6 +218,33 @@ _SUBSCRIPTIONS: list[Mutation] = [
         description="the owner of a sealed segment says that it is drained, with a backlog",
         apply=lambda: edited(
             OwnSegments, "is_drained", ("return found.cursor.backlog_entries == 0", "return True")
+        ),
+    ),
+    Mutation(
+        name="buckets_move_at_once",
+        rule="S10",
+        defects=(),
+        invariants=("E1", "K1"),
+        description="a bucket that goes to another consumer does not wait for the former one",
+        apply=all_of(
+            lambda: edited(
+                KeySharedDispatcher,
+                "_send_slice",
+                ("key.waiting or key.holder not in (None, owner)", "key.waiting"),
+            ),
+            lambda: edited(
+                KeyBook, "_can_go", ("(self._is_unordered or not key.is_draining)", "True")
+            ),
+        ),
+    ),
+    Mutation(
+        name="subscriptions_of_the_last_moment_stay_closed",
+        rule="S7",
+        defects=(),
+        invariants=("S7", "S8"),
+        description="children that are loaded ahead do not open what was carried since",
+        apply=lambda: edited(
+            TopicOpener, "catch_up", ("if name not in topic.subscriptions", "if False")
         ),
     ),
     Mutation(
@@ -395,8 +426,10 @@ def may_notice(name: str, plan: ScalablePlan) -> bool:
             return "merge" in plan.kinds
         case "nobody_carries_on":
             return bool(plan.kinds & {"crash_writer", "crash_broker"})
-        case "subscriptions_stay_behind":
+        case "subscriptions_stay_behind" | "subscriptions_of_the_last_moment_stay_closed":
             return "late_away" in plan.kinds
+        case "buckets_move_at_once":
+            return "rebucket" in plan.kinds
         case "readers_begin_at_the_end":
             return plan.has_reader and "restart_reader" in plan.kinds
         case _:

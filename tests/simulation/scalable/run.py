@@ -70,12 +70,14 @@ HEALING_S_MAX = 40.0
 _LOOK_S = 0.25
 _RETRY_S = 0.2
 _SPLIT_PLACES = 16
+_BUCKETS_POWERS = 4
+"""Segments get from 1 to 8 entry buckets."""
 _STEP_PRIME = 40_503
 """Spreads the places where segments are split over their ranges."""
 
 _ALONE = frozenset(
     {
-        *("split", "merge", "prune", "seek", "restart_reader"),
+        *("split", "merge", "rebucket", "prune", "seek", "restart_reader"),
         *("join", "leave", "kill", "return", "late", "late_away"),
     }
 )
@@ -316,6 +318,15 @@ class ScalableRunner:
         at = step.number % (len(record.active) - 1)
         one, other = record.active[at], record.active[at + 1]
         self._ask(step, lambda topics: topics.scalable.merge(NAME, one.id, other.id))
+
+    def _rebucket(self, step: Step) -> None:
+        record = self.sim.record
+        if record is None:
+            return
+        at, power = divmod(step.number, _BUCKETS_POWERS)
+        segment = record.active[at % len(record.active)]
+        buckets = 1 << power
+        self._ask(step, lambda topics: topics.scalable.rebucket(NAME, segment.id, buckets))
 
     def _prune(self, step: Step) -> None:
         async def prune(topics: Topics) -> None:

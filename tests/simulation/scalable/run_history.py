@@ -8,6 +8,7 @@ from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.sdk.wire import parse_topic_name
 from tests.simulation.cluster.events import AckCalled, Confirmed, Got, Kept, NodeWrote, Spoke
 from tests.simulation.history import Entry, Fault, History, Said
+from tests.simulation.scalable.clients import key_of
 from tests.simulation.scalable.events import (
     CoordinatorEnded,
     Departed,
@@ -153,6 +154,21 @@ class RunHistory:
             for place, messages in entries.items():
                 for payload in messages:
                     found.setdefault(name, {}).setdefault(payload, place)
+        return found
+
+    def before(self, got: Got) -> Iterable[bytes]:
+        """The messages of the same key that are known to be before one in its segment."""
+        place, key = (got.ledger_id, got.entry_id), key_of(got.payload)
+        known = self._keys.get((got.topic, key), [])
+        return [payload for where, payload in known if where < place]
+
+    @cached_property
+    def _keys(self) -> dict[tuple[str, str], list[tuple[Place, bytes]]]:
+        """All messages with one key in one segment."""
+        found: dict[tuple[str, str], list[tuple[Place, bytes]]] = {}
+        for topic, messages in self._known.items():
+            for payload, where in messages.items():
+                found.setdefault((topic, key_of(payload)), []).append((where, payload))
         return found
 
     def messages_of(self, segment: str) -> set[bytes]:

@@ -105,8 +105,15 @@ def stored(name: str, number: int, place: tuple[int, int]) -> Actions:
     ]
 
 
-def got(name: str, number: int, place: tuple[int, int], subscription: str = "s") -> Actions:
-    return [(CONSUMER, Got(CONSUMER, name, subscription, *place, -1, payload(number)))]
+def got(
+    name: str,
+    number: int,
+    place: tuple[int, int],
+    subscription: str = "s",
+    *,
+    consumer: str = CONSUMER,
+) -> Actions:
+    return [(consumer, Got(consumer, name, subscription, *place, -1, payload(number)))]
 
 
 def acked(name: str, place: tuple[int, int]) -> Actions:
@@ -182,6 +189,10 @@ def test_a_split_with_everything_in_its_order_violates_nothing() -> None:
             [CREATED, *got(ROOT, 3, (7, 1)), *got(ROOT, 2, (7, 0))],
             "K1",
         ),
+        (
+            [CREATED, *got(ROOT, 0, (7, 0)), *got(ROOT, 1, (7, 1), consumer="c2")],
+            "E1",
+        ),
         ([("plan", InOrder()), *got(ROOT, 0, (7, 0)), *got(ROOT, 0, (7, 0))], "K2"),
         (
             [
@@ -198,6 +209,15 @@ def test_a_split_with_everything_in_its_order_violates_nothing() -> None:
 )
 def test_what_violates_an_invariant_is_noticed(events: Actions, invariant: str) -> None:
     assert invariant in judged(plan(), *events)
+
+
+def test_a_message_may_follow_what_is_acknowledged_or_with_the_same_consumer() -> None:
+    first, second = got(ROOT, 0, (7, 0)), got(ROOT, 1, (7, 1))
+    other = got(ROOT, 1, (7, 1), consumer="c2")
+    assert "E1" not in judged(plan(), CREATED, *first, *second)
+    assert "E1" not in judged(plan(), CREATED, *first, *acked(ROOT, (7, 0)), *other)
+    again = got(ROOT, 0, (7, 0), consumer="c2")
+    assert "E1" not in judged(plan(), CREATED, *first, *again, *other), "the first one is gone"
 
 
 def test_what_was_sent_again_over_a_lost_topic_may_be_stored_twice() -> None:
@@ -217,4 +237,4 @@ def test_a_coordinator_that_begins_in_a_seek_knows_of_it() -> None:
 
 
 def test_every_invariant_is_stated() -> None:
-    assert set(INVARIANTS) >= {"S1", "S3", "S8", "S18", "K1", "K2", "Q1", "L1"}
+    assert set(INVARIANTS) >= {"S1", "S3", "S8", "S18", "E1", "K1", "K2", "Q1", "L1"}

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from magnetar.broker.base.errors import BrokerMetadataError, ServiceNotReadyError
+from magnetar.broker.topic import publish_line
 from magnetar.broker.topic.termination import terminate
 from magnetar.ledger.errors import LogFencedError, LogTerminatedError, UnknownOutcomeError
 from magnetar.ledger.log import AppendBatch
@@ -61,9 +62,14 @@ async def test_a_message_that_comes_too_late_is_answered_by_the_close_of_its_pro
     assert refused.error.error == pb.ServerError.TopicTerminatedError
 
 
-async def test_while_a_topic_is_being_terminated_producers_are_to_come_again(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_a_producer_that_comes_while_a_topic_is_being_terminated_waits_for_the_end(
+    is_slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An answer that it comes too early would have it wait for a while, and publish nothing. If the
+    end takes too long, it is to come again."""
+    if is_slow:
+        monkeypatch.setattr(publish_line, "_END_S_MAX", 0.0)
     harness = Harness()
     sending, idle = harness.client(), harness.client()
     await sending.produce()
@@ -84,10 +90,16 @@ async def test_while_a_topic_is_being_terminated_producers_are_to_come_again(
     monkeypatch.setattr(harness.log, "append", refuse)
     sending.publish(0, 1)
     assert (await sending.next()).type == BaseCommand.CLOSE_PRODUCER
-    assert (await sending.produce(1)).error.error == pb.ServerError.ServiceNotReady
+    again = asyncio.ensure_future(sending.produce(1))
+    await settle()
+    assert again.done() == is_slow
+    if is_slow:
+        assert (await again).error.error == pb.ServerError.ServiceNotReady
     ending.set()
     await terminating
     assert (await idle.next()).type == BaseCommand.CLOSE_PRODUCER
+    if not is_slow:
+        assert (await again).error.error == pb.ServerError.TopicTerminatedError
     assert (await sending.produce(2)).error.error == pb.ServerError.TopicTerminatedError
     assert sending.commands() == []
 

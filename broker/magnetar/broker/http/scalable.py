@@ -111,6 +111,9 @@ def _add_segments(router: APIRouter, segments: "_Segments") -> None:
     )
     part = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
     router.post(part + "/terminate", summary="Have a segment take no more messages")(segments.seal)
+    router.put(part + "/ahead", status_code=204, summary="Load a segment that is about to come")(
+        segments.open_ahead
+    )
     router.delete(part, status_code=204, summary="Delete what a segment holds")(segments.delete)
     router.get(part + "/stats", summary="Statistics of a segment")(segments.stats)
     router.delete(part + "/subscription/{subscription}", summary="Delete a subscription")(
@@ -482,6 +485,15 @@ class _Segments:
         left to whoever asks."""
         name = await self._here(tenant, namespace, topic, descriptor)
         return {"subscriptions": list(await self._own.seal(name))}
+
+    async def open_ahead(
+        self, tenant: str, namespace: str, topic: str, descriptor: str
+    ) -> Response:
+        """Load a segment that a split or merge under way makes: nobody is given it before that has
+        come to its end."""
+        name = await self._here(tenant, namespace, topic, descriptor)
+        await self._own.open_ahead(name)
+        return Response(status_code=204)
 
     async def delete(self, tenant: str, namespace: str, topic: str, descriptor: str) -> Response:
         """Delete what a segment holds; its clients are disconnected."""

@@ -186,6 +186,7 @@ class ProducerAccess:
             BrokerMetadataError: the epoch cannot be stored now, or the topic requires encryption.
         """
         line = self._topic.line
+        await line.end_decided()
         line.check_not_terminated()
         line.check_encryption(is_encrypted=access.is_encrypted)
         make = partial(

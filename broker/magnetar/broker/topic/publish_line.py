@@ -16,6 +16,7 @@ feature says so (`update`); a batch under way keeps the checks that it began wit
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar.broker.base.errors import (
@@ -40,6 +41,9 @@ from magnetar.sdk.wire import MessageMetadata, Send, TopicName, split_payload
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.publish_batch import PublishBatch
+
+_END_S_MAX = 2.0
+"""For the end of a topic to be decided, while a producer waits for its answer."""
 
 
 class PublishedTopic(Protocol):
@@ -95,6 +99,10 @@ class PublishLine:
         """The topic moves: no more publishes are taken, and those under way are being answered."""
         self.is_terminating = False
         """The topic is about to take no more messages, for good; its log takes none by now."""
+        self._deciding = 0
+        """How many calls end the topic just now."""
+        self._decided: asyncio.Event | None = None
+        """Set when the end of the topic is decided; None: nobody ends it."""
         self._in_flight = 0
         """Batches that the log has not answered."""
         self._drained: asyncio.Future[None] | None = None
@@ -154,6 +162,27 @@ class PublishLine:
         if is_encrypted and not self._topic.policies.encryption_required:
             return (EncryptionCheck(str(self.name)), *self.checks)
         return self.checks
+
+    @contextmanager
+    def deciding_end(self) -> Iterator[None]:
+        """While the topic is being ended: producers that come wait for the outcome."""
+        decided = self._decided = self._decided or asyncio.Event()
+        self._deciding += 1
+        try:
+            yield
+        finally:
+            self._deciding -= 1
+            if not self._deciding:
+                self._decided = None
+                decided.set()
+
+    async def end_decided(self) -> None:
+        """Return when nobody is ending the topic, or after a while. A client that was told to come
+        again would do so after a pause, in which it publishes nothing."""
+        if self._decided is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_S_MAX):
+                    await self._decided.wait()
 
     def check_not_terminated(self) -> None:
         """Refuse a producer if the topic takes no more messages.

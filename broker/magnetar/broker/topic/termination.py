@@ -13,9 +13,10 @@ _log = structlog.get_logger()
 async def terminate(topic: Topic) -> Position:
     """End the topic behind its last message, whose position this returns; again: the same.
 
-    Publishes under way are stored and answered first. Producers are told to look again, and learn
-    it then: a SEND that comes too late is answered by that alone. A client that heard of the end by
-    SEND_ERROR would take its producer for closed, and leave what it has pending to a timeout.
+    Publishes under way are stored and answered first. Producers are told to come again, and learn
+    it then; those that come too early wait for that. A SEND that comes too late is answered by that
+    alone. A client that heard of the end by SEND_ERROR would take its producer for closed, and
+    leave what it has pending to a timeout.
     Consumers that have everything are told by `Topic.log_ended`.
 
     Raises:
@@ -24,7 +25,8 @@ async def terminate(topic: Topic) -> Position:
     """
     topic.line.is_terminating = True
     try:
-        last = await topic.log.terminate()
+        with topic.line.deciding_end():
+            last = await topic.log.terminate()
     except (LogFencedError, LogClosedError) as error:
         raise ServiceNotReadyError(f"{topic.name} is not terminated: {error}") from error
     except LedgerError as error:

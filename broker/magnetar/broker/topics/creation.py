@@ -60,6 +60,8 @@ class Scalable(Protocol):
 
     async def segment(self, name: TopicName) -> SegmentRecord | None: ...
 
+    async def is_pruned(self, name: TopicName) -> bool: ...
+
     async def finish(self, topic: TopicName) -> None: ...
 
     async def create(
@@ -215,8 +217,12 @@ class TopicCreation:
     async def _check_segment(self, name: TopicName) -> None:
         """Refuse a segment that its topic does not have: one of a topic that is deleted, or one
         whose log is gone, must not come back because a client still knows it."""
-        found = await self._scalable.segment(name) if self._scalable is not None else None
-        if found is None or (found.is_sealed and not await self._exists(name)):
+        scalable = self._scalable
+        found = await scalable.segment(name) if scalable is not None else None
+        if found is not None and not found.is_sealed:
+            return
+        is_known = found is not None or (scalable is not None and await scalable.is_pruned(name))
+        if not is_known or not await self._exists(name):
             raise TopicNotFoundError(f"{name} does not exist")
 
     async def have_scalable(self, name: TopicName, *, may_create: bool) -> None:

@@ -3,6 +3,10 @@
 Loading one does not hold up others. Failures that may pass are tried again until
 `topic_load_timeout_ms`: to the official client, an error it may retry is worse than waiting
 (trap 10 of the protocol sheet's appendix C).
+
+A topic may be opened ahead of its use, while nobody may use it yet: the children of a split are.
+Nobody is given it before it may be used: the first request for which that is so brings it forward,
+with the subscriptions that were made in the store meanwhile.
 """
 
 import asyncio
@@ -75,6 +79,23 @@ class TopicLoader:
                     raise ServiceNotReadyError(f"{name} cannot be loaded now: {error}") from error
             await asyncio.sleep(self._settings.topic_load_retry_ms / 1000)
 
+    async def open_ahead(self, name: TopicName) -> None:
+        """Load a persistent topic that is about to come into use. Nothing is done if it is here.
+
+        Call it right after it was found to be coming, without a wait in between: a topic that was
+        deleted meanwhile must not come back.
+
+        Raises:
+            ServiceNotReadyError, BrokerPersistenceError, NotAllowedError: it is not loaded.
+            BrokerMetadataError
+        """
+        table = self._table
+        if table.is_stopping:
+            raise ServiceNotReadyError("the broker is stopping")
+        is_here = name in table.served or name in table.loading or name in table.closing
+        if not is_here and self._removal.held(name) is None:
+            await asyncio.shield(self._start(name, is_ahead=True))
+
     def _deadline_s(self) -> float:
         return self._clock.monotonic_s() + self._settings.topic_load_timeout_ms / 1000
 
@@ -88,8 +109,8 @@ class TopicLoader:
         table = self._table
         await self._policies.check_namespace(name.namespace_name)
         while True:
-            topic = table.served.get(name)
-            if topic is not None and not topic.is_closed:
+            topic = table.usable(name)
+            if topic is not None:
                 return topic
             if table.is_stopping:
                 raise ServiceNotReadyError("the broker is stopping")
@@ -104,22 +125,24 @@ class TopicLoader:
                     # Cut off from the store it cannot tell what exists, but where others are.
                     await self._ownership.acquire(name, timeout_s=self._left_s(deadline_s))
                 await self._creation.check(name, may_create=may_create)
-                topic = table.served.get(name)
-                if name in table.closing or (topic is not None and not topic.is_closed):
+                if name in table.closing or table.usable(name) is not None:
                     continue  # Somebody who heard it sooner has loaded it meanwhile.
                 if self._removal.held(name) is not None:
                     continue  # Or deletes it.
             await asyncio.shield(self._start(name))
 
-    def _start(self, name: TopicName) -> "asyncio.Task[Topic]":
+    def _start(self, name: TopicName, *, is_ahead: bool = False) -> "asyncio.Task[Topic]":
         table = self._table
         loading = table.loading.get(name)
         if loading is None:
-            if len(table.served) + len(table.loading) >= self._settings.topics_max:
+            count = len(table.served) + len(table.loading)
+            if name not in table.served and count >= self._settings.topics_max:
                 raise NotAllowedError(
                     f"the broker serves {len(table.served)} topics, which is its limit"
                 )
-            loading = asyncio.get_running_loop().create_task(self._load(name), name=f"load-{name}")
+            loading = asyncio.get_running_loop().create_task(
+                self._load(name, is_ahead=is_ahead), name=f"load-{name}"
+            )
             table.loading[name] = loading
             loading.add_done_callback(partial(self._ended, name))
         return loading
@@ -130,17 +153,17 @@ class TopicLoader:
             return
         error = loading.exception()  # retrieved, even if nobody waits any more
         if error is None:
-            self.loads += 1
+            self.loads += loading.result() not in self._table.ahead
         else:
             self.failed_loads += 1
             _log.warning("topic_not_loaded", topic=str(name), error=str(error))
 
-    async def _load(self, name: TopicName) -> Topic:
+    async def _load(self, name: TopicName, *, is_ahead: bool) -> Topic:
         started_s = self._clock.monotonic_s()
         deadline_s = self._deadline_s()
         while True:
             try:
-                topic = await self._try_load(name, deadline_s)
+                topic = await self._try_load(name, deadline_s, is_ahead=is_ahead)
             except (LedgerError, CursorError, BrokerPersistenceError) as error:
                 # Losing a race for the log is no reason to give up: whoever won may be gone.
                 may_pass = getattr(error, "retryable", False) or isinstance(error, LogFencedError)
@@ -151,14 +174,18 @@ class TopicLoader:
                 await asyncio.sleep(self._settings.topic_load_retry_ms / 1000)
             else:
                 _log.info(
-                    "topic_loaded",
+                    "topic_opened_ahead" if is_ahead else "topic_loaded",
                     topic=str(name),
                     subscriptions=len(topic.subscriptions),
                     milliseconds=round((self._clock.monotonic_s() - started_s) * 1000),
                 )
                 return topic
 
-    async def _try_load(self, name: TopicName, deadline_s: float) -> Topic:
+    async def _try_load(self, name: TopicName, deadline_s: float, *, is_ahead: bool) -> Topic:
+        ahead = self._table.served.get(name)
+        if ahead is not None and not ahead.is_closed:
+            await self._bring_forward(ahead)
+            return ahead
         self._table.unwanted.discard(name)
         tenure = await self._ownership.acquire(name, timeout_s=self._left_s(deadline_s))
         async with self._at_once:
@@ -166,6 +193,21 @@ class TopicLoader:
                 raise LogFencedError(f"the lease of {name} was lost while it waited to be loaded")
             policies = await self._policies.of(name)
             topic, log = await self._opener.open(name, tenure, policies)
-            self._table.serve(topic, log)
+            self._table.serve(topic, log, is_ahead=is_ahead)
         topic.apply_policies(self._policies.known(name))  # They may have changed meanwhile.
+        if is_ahead:
+            log.prepare()
         return topic
+
+    async def _bring_forward(self, topic: Topic) -> None:
+        """Have a topic used that was opened ahead.
+
+        Raises:
+            LogFencedError: it was dropped or closed meanwhile.
+            As `TopicOpener.open`.
+        """
+        table = self._table
+        await self._opener.catch_up(topic, table.logs[topic])
+        if not table.is_served(topic):
+            raise LogFencedError(f"{topic.name} was lost before it came into use")
+        table.ahead.discard(topic)

@@ -252,6 +252,18 @@ class TopicOpener:
             is_part = await self._scalable.segment(name) is not None
         return SegmentSealing(topic, partial(self._scalable.is_settled, name), is_part=is_part)
 
+    async def catch_up(self, topic: Topic, log: ServedLog) -> None:
+        """Have the subscriptions that were made in the store since the topic was opened, while
+        nobody could use it.
+
+        Raises:
+            As `open`.
+        """
+        assert isinstance(log, ManagedLog), "only what is stored is opened ahead"
+        stored = await list_cursors(self._store, log.path)
+        names = [name for name in stored if name not in topic.subscriptions]
+        await self._restore_subscriptions(topic, log, names)
+
     async def _restore_subscriptions(
         self, topic: Topic, log: ManagedLog, names: Sequence[str]
     ) -> None:

@@ -167,6 +167,16 @@ class Topics:
         topic.use.is_asked_for = True
         return topic
 
+    async def open_ahead(self, name: TopicName) -> None:
+        """Load a topic that is about to come into use, and that nobody is given before it may be
+        used; one that is here already stays as it is. Call it right after it was found to be
+        coming, without a wait in between.
+
+        Raises:
+            As `get`.
+        """
+        await self._loader.open_ahead(name)
+
     async def wake(self, name: TopicName) -> Topic:
         """Load a topic for the broker's own work, which does not count as a use of it. Whoever
         calls this closes it again, by `ends.put_to_rest`.

@@ -4,6 +4,7 @@ A segment is a topic like any other: the broker that owns its bundle serves it, 
 the one that changes the layout, or divides the segments among consumers. That one asks over HTTP.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Sequence
@@ -93,9 +94,33 @@ class OwnSegments:
         if sealing is None:
             raise NotAllowedError(f"{segment} is a topic of the brokers' own: it is not migrated")
         sealing.begin()
-        await terminate(topic)
+        # From here on there are no new ones, so the list need not wait for the end of the log. It
+        # counts only with that end: until then, another owner may take new ones.
+        ended, names = await asyncio.gather(
+            terminate(topic),
+            self._placed(segment, sealing),
+            return_exceptions=True,
+        )
+        if isinstance(ended, BaseException):
+            raise ended
+        if isinstance(names, BaseException):
+            raise names
+        return names
+
+    async def _placed(self, segment: TopicName, sealing: SegmentSealing) -> list[str]:
+        """The durable subscriptions of a segment, once those that are being made are there."""
         await sealing.wait_placed()
         return await durable_subscriptions(self._store, segment)
+
+    async def open_ahead(self, segment: TopicName) -> None:
+        """Load a segment that a change under way makes; nobody is given it before the change has
+        come to its end. Without such a change nothing is done.
+
+        Raises:
+            RequestError: it is not loaded.
+        """
+        if await self._topics.scalable.is_coming(segment):
+            await self._topics.open_ahead(segment)
 
     async def delete(self, segment: TopicName) -> None:
         """Delete what a segment holds; its clients are disconnected.
@@ -221,6 +246,18 @@ class SegmentOwnersAnywhere:
                 f"the owner of {segment} did not say which subscriptions it has"
             )
         return [str(name) for name in names]
+
+    async def open_ahead(self, segment: TopicName) -> None:
+        """Have the owner load a segment that a change under way makes.
+
+        Raises:
+            RequestError: it is not loaded, or nobody knows.
+        """
+        owner = await self._ownership.owner_of(segment)
+        if owner.is_self:
+            await self.own.open_ahead(segment)
+        else:
+            await self._ask(owner, "PUT", segment, "/ahead")
 
     async def delete(self, segment: TopicName) -> None:
         """Have the owner delete a segment.

@@ -1,7 +1,8 @@
 """Where each topic is in its life here: being loaded, served, or being closed.
 
 A name is in one of these at a time, but for a moment: a topic that is closed is out of `served`
-before it is in `closing`, in one turn of the loop.
+before it is in `closing`, in one turn of the loop. A topic that was opened ahead of its use is
+served, as far as its end is concerned, but `usable` to nobody until it is brought forward.
 """
 
 import asyncio
@@ -41,6 +42,8 @@ class TopicTable:
         self.served: dict[TopicName, Topic] = {}
         self.logs: dict[Topic, ServedLog] = {}
         """Of the topics that are served."""
+        self.ahead: set[Topic] = set()
+        """Topics that are served, and that nobody may use yet."""
         self.loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self.unwanted: set[TopicName] = set()
         """Topics that were dropped while they were being loaded."""
@@ -53,14 +56,23 @@ class TopicTable:
         names = dict.fromkeys([*self.served, *self.loading, *self.closing])
         return [name for name in names if belongs(name)]
 
-    def serve(self, topic: Topic, log: ServedLog) -> None:
-        """A topic is loaded."""
+    def usable(self, name: TopicName) -> Topic | None:
+        """The topic of a name that may be given to those who use it; None: it is to be loaded, or
+        brought forward."""
+        topic = self.served.get(name)
+        return None if topic is None or topic.is_closed or topic in self.ahead else topic
+
+    def serve(self, topic: Topic, log: ServedLog, *, is_ahead: bool = False) -> None:
+        """A topic is loaded. `is_ahead`: nobody may use it yet."""
         self.logs[topic] = log
         self.served[topic.name] = topic
+        if is_ahead:
+            self.ahead.add(topic)
 
     def take_out(self, topic: Topic) -> ServedLog:
         """A topic is served no more; returns its log."""
         del self.served[topic.name]
+        self.ahead.discard(topic)
         return self.logs.pop(topic)
 
     def is_served(self, topic: Topic) -> bool:

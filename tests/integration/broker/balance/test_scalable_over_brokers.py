@@ -1,6 +1,7 @@
 """Clients of Pulsar 5 at several broker processes: who coordinates, and what follows a move."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -148,7 +149,8 @@ async def test_a_transaction_coordinator_that_moves_is_told_to_those_who_watch(
 
 
 async def test_a_topic_is_split_whatever_broker_owns_its_segments(cluster: RealCluster) -> None:
-    """Both brokers are asked; sessions at both hear of it; the segments are sealed at once."""
+    """Both brokers are asked; sessions at both hear of it; the segments are sealed at once. Their
+    children are loaded before that, whoever owns them."""
     name = "topic://public/default/divides"
     path = "/admin/v2/scalable/public/default/divides"
     answer = await asyncio.to_thread(
@@ -167,6 +169,9 @@ async def test_a_topic_is_split_whatever_broker_owns_its_segments(cluster: RealC
     answer = await asyncio.to_thread(call, cluster, "broker-2", "GET", f"{path}/stats")
     segments = answer.json["layout"]["segments"]
     assert [key for key, each in segments.items() if each["state"] == "SEALED"] == ["0", "1"]
+    lines = [line for each in _BROKERS for line in cluster.log_text(each).splitlines()]
+    ahead = {json.loads(line)["topic"] for line in lines if '"topic_opened_ahead"' in line}
+    assert {each["name"] for each in list(segments.values())[4:]} <= ahead
     answer = await asyncio.to_thread(call, cluster, "broker-2", "DELETE", path)
     assert answer.status == 204, answer
     for client in clients:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,15 @@ from magnetar.broker.base.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.cluster.partitions import PartitionedTopics
-from magnetar.broker.features.scalable import RecordLayouts, ScalableTopicRecord, ScalableTopics
+from magnetar.broker.features.scalable import (
+    RecordLayouts,
+    ScalableTopicRecord,
+    ScalableTopics,
+    scalable_topics,
+)
 from magnetar.broker.features.scalable.scalable_topics import durable_subscriptions
 from magnetar.broker.policies.records import read_record
+from magnetar.cursors import copy_cursor
 from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_node
 from magnetar.ledger.errors import NoNodeError
 from magnetar.ledger.metadata.store import MetadataStore
@@ -37,6 +44,11 @@ class Owners:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self.sealed: list[TopicName] = []
+        self.opened: list[TopicName] = []
+        """Children that were to be opened ahead."""
+        self.is_slow = False
+        """Whether opening anything ahead takes for ever."""
+        self.opens_nothing = False
         self.deleted: list[TopicName] = []
         self.subscribed: list[tuple[int, str]] = []
         self.failures = 0
@@ -46,6 +58,8 @@ class Owners:
         """Subscriptions that are made on a segment right before it is sealed."""
         self.steps: list[str] = []
         """Of seeks, in their order."""
+        self.order: list[str] = []
+        """Of children that were to be opened, and seals."""
         self.on_unsubscribe: Callable[[], Awaitable[None]] | None = None
         """Called once, before a subscription is deleted."""
         self.on_sealed: Callable[[], Awaitable[None]] | None = None
@@ -56,11 +70,20 @@ class Owners:
         for name in self.gained.pop(segment, ()):
             await have_cursor(self._store, segment, name)
         self.sealed.append(segment)
+        self.order.append("seal")
         names = await durable_subscriptions(self._store, segment)
         on_sealed, self.on_sealed = self.on_sealed, None
         if on_sealed is not None:
             await on_sealed()
         return names
+
+    async def open_ahead(self, segment: TopicName) -> None:
+        self.opened.append(segment)
+        self.order.append("open")
+        if self.is_slow:
+            await asyncio.Event().wait()
+        if self.opens_nothing:
+            raise ServiceNotReadyError("its owner is not there")
 
     async def delete(self, segment: TopicName) -> None:
         self._fail()
@@ -220,6 +243,60 @@ async def test_a_split_carries_all_durable_subscriptions_to_the_children(scene: 
         node = decode_node((await scene.store.get(path)).value)
         assert node.mark_delete == (EARLIEST.ledger_id, EARLIEST.entry_id)
         assert node.properties == {"a": "b"}
+
+
+async def test_children_are_loaded_before_publishing_stands_still(scene: Scene) -> None:
+    await scene.create()
+    await scene.topics.split(TOPIC, 0)
+    assert scene.owners.opened == [await scene.name(1), await scene.name(2)]
+    assert scene.owners.order == ["open", "open", "seal"]
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_a_split_does_without_children_that_cannot_be_loaded(
+    scene: Scene, is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scalable_topics, "_AHEAD_S_MAX", 0.05)
+    await scene.create()
+    scene.owners.is_slow = is_slow
+    scene.owners.opens_nothing = not is_slow
+    await scene.topics.split(TOPIC, 0)
+    assert len(scene.owners.opened) == 2
+    assert await scene.active() == [1, 2]
+
+
+async def test_who_takes_a_change_over_does_not_wait_for_children_to_be_loaded(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parents may be sealed already."""
+    await scene.create()
+    first = scene.broker()
+    monkeypatch.setattr(first, "finish", _crash)
+    with pytest.raises(_CrashError):
+        await first.split(TOPIC, 0)
+    await scene.broker().finish(TOPIC)
+    assert (await scene.active(), scene.owners.opened) == ([1, 2], [])
+
+
+async def test_a_subscription_that_is_made_anew_before_the_seal_is_in_the_children(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that was deleted when it was to be carried does not count as carried."""
+    await scene.create()
+    parent = await scene.name(0)
+    await have_cursor(scene.store, parent, "s")
+    scene.owners.gained[parent] = ["s"]
+
+    async def copy_late(store: MetadataStore, one: str, other: str, name: str) -> bool:
+        if not scene.owners.sealed:
+            with suppress(NoNodeError):  # of the other child
+                await store.delete(cursor_path(one, name))
+        return await copy_cursor(store, one, other, name)
+
+    monkeypatch.setattr(scalable_topics, "copy_cursor", copy_late)
+    await scene.topics.split(TOPIC, 0)
+    for child in (1, 2):
+        assert await scene.subscriptions(child) == ["s"]
 
 
 async def test_a_merge_unites_the_subscriptions_of_both_parents(scene: Scene) -> None:

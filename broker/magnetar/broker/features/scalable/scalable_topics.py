@@ -5,6 +5,7 @@ A split or merge takes five steps. Any broker that finds the change in the recor
 
 1. begin: one compare-and-set names the change in the record. Nothing else is different yet.
 2. prepare: the children get logs, with all durable subscriptions of the parents at their beginning.
+   Their owners load them, which nobody can use yet, so that publishing need not wait for that.
 3. seal: the owner of each parent ends its log. Publishes under way are stored and answered, later
    ones are refused; a durable subscription that is new waits from here on.
 4. carry: subscriptions that the parents have gained since step 2 are made in the children, too.
@@ -59,12 +60,16 @@ from magnetar.sdk.wire import TopicName
 _log = structlog.get_logger()
 
 _COPIES_AT_ONCE = 32
+_AHEAD_S_MAX = 1.0
+"""For the owners of children to load them before the parents are sealed."""
 _PRUNED_AT_ONCE = 16
 """Sealed segments of a topic whose owners are asked at one time: that loads them."""
 _WORK = "work"
 """The part of the broker that notes changes which it works on."""
 
 _ChangeRecord = Callable[[ScalableTopicRecord | None], ScalableTopicRecord | None]
+_Carried = dict[TopicName, set[str]]
+"""Subscriptions that children certainly have."""
 
 
 class SegmentOwners(Protocol):
@@ -75,6 +80,15 @@ class SegmentOwners(Protocol):
 
         Raises:
             RequestError: it is not sealed, or nobody knows.
+        """
+        ...
+
+    async def open_ahead(self, segment: TopicName) -> None:
+        """Have a segment loaded that a change under way makes. Nobody can use it before the change
+        has come to its end.
+
+        Raises:
+            RequestError: it is not loaded, or nobody knows; that may be left at that.
         """
         ...
 
@@ -233,6 +247,22 @@ class ScalableTopics:
                 await asked(self._store.catch_up(), f"read segments of {topic}")
         return None
 
+    async def is_coming(self, name: TopicName) -> bool:
+        """Whether a change that is under way makes a segment: it is none yet.
+
+        Raises:
+            BrokerMetadataError
+        """
+        topic = name.partitioned
+        for is_behind in (True, False):
+            record = await self.find(topic)
+            change = record.change if record is not None and not record.is_deleted else None
+            if change is not None and any(each.name_in(topic) == name for each in change.children):
+                return True
+            if is_behind:
+                await asked(self._store.catch_up(), f"read segments of {topic}")
+        return False
+
     async def is_parting(self, name: TopicName) -> bool:
         """Whether a change that is under way, or one that has come to its end, seals a segment.
 
@@ -271,7 +301,18 @@ class ScalableTopics:
             BrokerMetadataError
         """
         found = await self.segment(name)
-        return found is not None and found.is_sealed
+        return found.is_sealed if found is not None else await self.is_pruned(name)
+
+    async def is_pruned(self, name: TopicName) -> bool:
+        """Whether a segment has left the layout, while its log is still to be deleted.
+
+        Raises:
+            BrokerMetadataError
+        """
+        topic = name.partitioned
+        record = await self.find(topic)
+        pruned = record.pruned if record is not None and not record.is_deleted else ()
+        return any(each.name_in(topic) == name for each in pruned)
 
     async def names(self, namespace: str) -> list[str]:
         """The `topic://` names of a namespace's scalable topics, sorted.
@@ -538,7 +579,10 @@ class ScalableTopics:
         Raises:
             _OvertakenError, RequestError
         """
-        await self._prepare(topic, change, parents)
+        carried: _Carried = {}
+        await self._prepare(topic, change, parents, carried)
+        if is_first:  # Otherwise the parents may be sealed, and nothing else is urgent.
+            await self._open_ahead(topic, change)
         sealing_s = self._clock.monotonic_s()
 
         def stalled_s() -> float:
@@ -548,7 +592,7 @@ class ScalableTopics:
             return max(0.0, (self._clock.wall_ms() - change.begun_ms) / 1000)
 
         names = await self._seal(parents)
-        await self._carry(topic, change, parents, names)
+        await self._carry(topic, change, parents, names, carried)
         is_ours = False
 
         def commit(now: ScalableTopicRecord | None) -> ScalableTopicRecord | None:
@@ -569,7 +613,11 @@ class ScalableTopics:
         _log.info("segments_changed", topic=str(topic), epoch=after.epoch)
 
     async def _prepare(
-        self, topic: TopicName, change: PendingChange, parents: Sequence[TopicName]
+        self,
+        topic: TopicName,
+        change: PendingChange,
+        parents: Sequence[TopicName],
+        carried: _Carried,
     ) -> None:
         """Make the logs of the children, with the subscriptions that the parents have now: what is
         done here need not be done while publishing stands still."""
@@ -577,7 +625,23 @@ class ScalableTopics:
             await self._check_current(topic, change)
             await self._logs.create_log(child.name_in(topic))
         names = {parent: await self._subscriptions(parent) for parent in parents}
-        await self._carry(topic, change, parents, names)
+        await self._carry(topic, change, parents, names, carried)
+
+    async def _open_ahead(self, topic: TopicName, change: PendingChange) -> None:
+        """Have the children loaded. What is not done in time is done at the first use."""
+        open_ahead = self.reached_owners.open_ahead
+        names = [each.name_in(topic) for each in change.children]
+        try:
+            async with asyncio.timeout(_AHEAD_S_MAX):
+                results = await asyncio.gather(*map(open_ahead, names), return_exceptions=True)
+        except TimeoutError:
+            _log.info("segments_not_opened_ahead", topic=str(topic), error="it took too long")
+            return
+        for result in results:
+            if isinstance(result, RequestError):
+                _log.info("segments_not_opened_ahead", topic=str(topic), error=str(result))
+            elif isinstance(result, BaseException):
+                raise result
 
     async def _seal(self, parents: Sequence[TopicName]) -> Mapping[TopicName, Sequence[str]]:
         """Have the parents take no more messages, side by side: the first one waits for the last.
@@ -600,18 +664,25 @@ class ScalableTopics:
         change: PendingChange,
         parents: Sequence[TopicName],
         names: Mapping[TopicName, Sequence[str]],
+        carried: _Carried,
     ) -> None:
-        """Have each of these subscriptions at the beginning of all children that lack it.
+        """Have each of these subscriptions at the beginning of all children that lack it. `carried`
+        says which are there for certain, and is told more: nothing is asked again while publishing
+        stands still.
 
         Raises:
             _OvertakenError: the change has come to its end: children may be in use, and what
                 somebody deletes there must not come back.
             BrokerMetadataError
         """
+        wanted = {name for parent in parents for name in names[parent]}
         copies: list[tuple[TopicName, TopicName, str]] = []
         for child in (each.name_in(topic) for each in change.children):
+            there = carried.setdefault(child, set())
+            if wanted <= there:
+                continue
             path = naming.log_path(child)
-            there = set(await asked(list_cursors(self._store, path), f"read {path}"))
+            there.update(await asked(list_cursors(self._store, path), f"read {path}"))
             copies += [
                 (parent, child, name)
                 for parent in parents
@@ -620,17 +691,20 @@ class ScalableTopics:
             ]
         if copies:
             await self._check_current(topic, change)
-            await self._copy(copies)
+            await self._copy(copies, carried)
 
-    async def _copy(self, copies: Iterable[tuple[TopicName, TopicName, str]]) -> None:
+    async def _copy(
+        self, copies: Iterable[tuple[TopicName, TopicName, str]], carried: _Carried
+    ) -> None:
         limit = asyncio.Semaphore(_COPIES_AT_ONCE)
 
         async def copy(parent: TopicName, child: TopicName, name: str) -> None:
             async with limit:
                 try:
-                    await copy_cursor(
+                    if await copy_cursor(
                         self._store, naming.log_path(parent), naming.log_path(child), name
-                    )
+                    ):
+                        carried[child].add(name)
                 except (CursorError, MetadataError) as error:
                     raise BrokerMetadataError(
                         f"subscription {name} of {parent} cannot be made in {child}: {error}"
@@ -679,11 +753,14 @@ class ScalableTopics:
     # Pruning
 
     async def prune(self, topic: TopicName, record: ScalableTopicRecord) -> None:
-        """Take segments that nobody needs out of a topic, some at a time, and delete their logs.
+        """Take segments that nobody needs out of a topic, some at a time, and delete the logs of
+        those that were taken out by earlier calls.
 
-        One compare-and-set takes them out, and names them as pruned; then their owners delete the
-        logs; then the names go. Each step can be taken again, also by several brokers at once: ids
-        are used once, so a name never means another segment. `record`: as it was read last.
+        One compare-and-set takes them out, and names them as pruned. At the next call their owners
+        delete the logs; then the names go. Until then, a client that was told of the layout before
+        can use them still: to Java's, a subscription to one that is gone is the failure of all.
+        Each step can be taken again, also by several brokers at once: ids are used once, so a name
+        never means another segment. `record`: as it was read last.
 
         Raises:
             RequestError: not all; call again.
@@ -697,10 +774,7 @@ class ScalableTopics:
         )
         gone = {each.id for each, is_it in zip(candidates, used_up, strict=True) if is_it is True}
         if gone:
-            after = await self._change(topic, lambda now: changes.prune(now, gone))
-            if after is None:
-                return
-            record = after
+            await self._change(topic, lambda now: changes.prune(now, gone))
             _log.info("segments_pruned", topic=str(topic), segments=sorted(gone))
         await self._delete_pruned(topic, record, owners)
         for result in used_up:

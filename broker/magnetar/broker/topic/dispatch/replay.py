@@ -184,6 +184,9 @@ class ReplayLoader:
         self.waiting = RedeliverySet()
         self._cache = cache
         self._loaded: deque[LoadedEntry] = deque()
+        self._being_read: Position | None = None
+        """The lowest position that is being read. Those behind it wait, though the cache has them:
+        the chunks of a message must keep their order."""
         self._reader = ReplayReader(
             log, settings, label=label, on_read=self._on_read, on_ready=on_ready
         )
@@ -204,7 +207,8 @@ class ReplayLoader:
         The position stays in `waiting` until the caller discards it there.
         """
         while True:
-            while self._loaded:
+            before = self._being_read
+            while self._loaded and (before is None or self._loaded[0].position < before):
                 loaded = self._loaded.popleft()
                 if loaded.position in self.waiting:
                     return loaded
@@ -215,6 +219,7 @@ class ReplayLoader:
         """Forget everything."""
         self.waiting.clear()
         self._loaded.clear()
+        self._being_read = None
         self._reader.stop()
 
     def _load(self) -> bool:
@@ -229,12 +234,14 @@ class ReplayLoader:
                 index = run.index_of(position)
                 self._loaded.append(LoadedEntry(position, run.stored(index), run.messages[index]))
         if missing:
+            self._being_read = missing[0]
             self._reader.read(missing)
         return bool(self._loaded)
 
     def _on_read(
         self, found: list[LoadedEntry], gone: list[Position], left: list[Position]
     ) -> None:
+        self._being_read = None
         for position in gone:
             self.waiting.discard(position)
         self.waiting.give_back(left)

@@ -175,6 +175,8 @@ SCALABLE = (
         (f"{_OTHER}/subscription/s", 404),
         before=_SEGMENTED,
     ),
+    # No change makes it: there is nothing to do.
+    Row("PUT", f"{P}/ahead", None, 204, (f"{_WRONG}/ahead", None, 412), before=_SEGMENTED),
     # It is neither being split nor merged.
     Row(
         "POST",

@@ -19,11 +19,11 @@ from tests.http_calls import HasHttp, admin, topic_path
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 
-_RATE: Final = 20_000
+_RATE: Final = 22_000
 _SIZE: Final = 1_000
 _BATCH: Final = 100
-_REACHED: Final = 0.98
-"""Of the rate that is asked for: what arrives after the last publish takes a moment."""
+_RATE_MIN: Final = 20_000
+"""What must be reached until the last copy has arrived."""
 _DELAY_RATE: Final = 1_000
 _DELAY_MS_MAX: Final = 100.0
 _WITHIN_S: Final = 300.0
@@ -107,8 +107,8 @@ class ReplicationBench:
                 name=f"copies both ways, 1 KB, batches of {_BATCH}, each way{suffix}",
                 unit="msg/s",
                 value=round(rate),
-                target=f">= {_REACHED * _RATE:,.0f}",
-                met=rate >= _REACHED * _RATE,
+                target=f">= {_RATE_MIN:,}",
+                met=rate >= _RATE_MIN,
                 runs=[round(run["msgs_per_s"]) for run in runs],
                 details={
                     "servers' CPU per message, us": round(cpu_us, 2),

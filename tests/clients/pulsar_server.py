@@ -16,6 +16,7 @@ from tests.waiting import wait_until
 VERSION = "4.0.8"
 READY_TIMEOUT_S = 180.0
 DOWNLOAD_TIMEOUT_S = 900
+_COMMAND_S_MAX = 120
 
 
 class PulsarServer:
@@ -32,7 +33,7 @@ class PulsarServer:
         """`settings`: further lines of its configuration."""
         self.directory = directory
         self.cluster = cluster
-        self._distribution = distribution
+        self.distribution = distribution
         self.port, self.http_port, self._bookie_port = free_ports(3)
         directory.mkdir(parents=True, exist_ok=True)
         wanted = {
@@ -63,7 +64,7 @@ class PulsarServer:
         """Start it; returns when it serves."""
         self._process = ServerProcess(
             [
-                str(self._distribution / "bin" / "pulsar"),
+                str(self.distribution / "bin" / "pulsar"),
                 "standalone",
                 "--no-functions-worker",
                 "--no-stream-storage",
@@ -103,3 +104,19 @@ def distribution(place: Path) -> Path:
     (found,) = place.iterdir()
     assert shutil.which("pulsar", path=str(found / "bin"))
     return found
+
+
+def pulsar_admin(distribution: Path, http_url: str, *arguments: str) -> str:
+    """What a command of Apache Pulsar's `pulsar-admin` prints; it must succeed. Whose server is
+    asked, it does not know."""
+    done = subprocess.run(
+        [str(distribution / "bin" / "pulsar-admin"), "--admin-url", http_url, *arguments],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_COMMAND_S_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout

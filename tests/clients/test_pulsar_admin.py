@@ -4,8 +4,6 @@
 """
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pulsar
 import pytest
 
 from tests.bench.pulsar_peer import distribution, why_missing
+from tests.clients.pulsar_server import pulsar_admin as run_pulsar_admin
 from tests.integration.pulsar_client.support import connect, publish_to
 from tests.integration.pulsar_client.test_offloading import are
 from tests.standalone import Standalone
@@ -51,22 +50,7 @@ def server(tmp_path: Path, store: Path) -> Iterator[Standalone]:
 
 
 def pulsar_admin(server: Standalone, *arguments: str) -> str:
-    """What a command of `pulsar-admin` prints; it must succeed."""
-    done = subprocess.run(
-        [
-            str(distribution() / "bin" / "pulsar-admin"),
-            *("--admin-url", server.http_url),
-            *arguments,
-        ],
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
-    return done.stdout
+    return run_pulsar_admin(distribution(), server.http_url, *arguments)
 
 
 def ledgers(server: Standalone) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Record, String
 
-from tests.clients.pulsar_server import PulsarServer, distribution
+from tests.clients.pulsar_server import PulsarServer, distribution, pulsar_admin
 from tests.http_calls import admin, call, topic_path
 from tests.integration.pulsar_client.support import connect, receive
 from tests.standalone import Standalone
@@ -51,13 +51,15 @@ def ours(tmp_path_factory: pytest.TempPathFactory, java: PulsarServer) -> Iterat
             (server, "java", java),
             (java, "ours", server),
         )
+        both_names = "java,ours"
         for here, name, other in both:
-            data = {"brokerServiceUrl": other.url, "serviceUrl": other.http_url}
-            call(here, "PUT", f"/admin/v2/clusters/{name}", data, expect=200)
-            tenant = {"allowedClusters": ["java", "ours"], "adminRoles": []}
-            call(here, "PUT", "/admin/v2/tenants/geo", tenant, expect=204)
-            body = {"replication_clusters": ["java", "ours"]}
-            call(here, "PUT", f"/admin/v2/namespaces/{NAMESPACE}", body, expect=204)
+            for command in (
+                f"clusters create {name} --url {other.http_url} --broker-url {other.url}",
+                f"tenants create geo --allowed-clusters {both_names}",
+                f"namespaces create {NAMESPACE} --clusters {both_names}",
+                f"namespaces set-replicator-dispatch-rate {NAMESPACE} -md 100000",
+            ):
+                pulsar_admin(java.distribution, here.http_url, *command.split())
         yield server
         server.assert_log_clean()
 

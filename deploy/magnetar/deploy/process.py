@@ -13,14 +13,12 @@ import asyncio
 import gc
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import structlog
 import uvloop
-
-from magnetar.ledger.ports import Clock
-from magnetar.ledger.system import SystemClock
 
 _log = structlog.get_logger(__name__)
 
@@ -93,7 +91,7 @@ async def _serve(
     # What start-up made lives as long as the process: the collector need not walk it again.
     gc.collect()
     gc.freeze()
-    full_collections = FullCollections(SystemClock())
+    full_collections = FullCollections()
     full_collections.start()
     say_ready(server)
     try:
@@ -162,9 +160,15 @@ class FullCollections:
     later is the next.
     """
 
-    def __init__(self, clock: Clock, collect: Callable[[], object] = gc.collect) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        collect: Callable[[], object] = gc.collect,
+        computed_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`computed_s`: processor time of this thread. What others took of the machine meanwhile is
+        no reason to let garbage lie."""
         self._collect = collect
+        self._computed_s = computed_s
         self._timer: asyncio.TimerHandle | None = None
         self._thresholds = gc.get_threshold()
 
@@ -184,9 +188,9 @@ class FullCollections:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._run)
 
     def _run(self) -> None:
-        started_s = self._clock.monotonic_s()
+        started_s = self._computed_s()
         self._collect()
-        took_s = self._clock.monotonic_s() - started_s
+        took_s = self._computed_s() - started_s
         self._wait(
             min(
                 _COLLECTION_INTERVAL_S_MAX,

@@ -10,22 +10,6 @@ import pytest
 from magnetar.deploy.process import FullCollections, run_server
 
 
-class HandClock:
-    """Stands still, but when something takes time."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def boot_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 0
-
-
 class Timers:
     """Instead of the loop's: a test strikes them."""
 
@@ -51,14 +35,15 @@ def thresholds() -> Iterator[tuple[int, int, int]]:
 async def test_full_collections_take_a_bounded_share_of_the_time(
     monkeypatch: pytest.MonkeyPatch, thresholds: tuple[int, int, int]
 ) -> None:
-    timers, clock = Timers(), HandClock()
+    timers = Timers()
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", timers.call_later)
-    takes_s = 0.0
+    takes_s = computed_s = 0.0
 
     def collect() -> None:
-        clock.now_s += takes_s
+        nonlocal computed_s
+        computed_s += takes_s
 
-    collections = FullCollections(clock, collect)
+    collections = FullCollections(collect, lambda: computed_s)
     collections.start()
     assert timers.delay_s == 60
     timers.strike()
@@ -75,7 +60,7 @@ async def test_full_collections_take_a_bounded_share_of_the_time(
 async def test_the_interpreter_makes_no_full_collection_by_itself_in_between(
     thresholds: tuple[int, int, int],
 ) -> None:
-    collections = FullCollections(HandClock(), lambda: None)
+    collections = FullCollections(lambda: None)
     collections.start()
     before = gc.get_stats()[2]["collections"]
     kept: list[list[int]] = [[] for _ in range(300_000)]

@@ -14,7 +14,7 @@ import pytest
 from tests.clients.suites import needs
 from tests.clients.test_clients import CLIENTS, run
 from tests.integration.pulsar_client.support import connect, receive
-from tests.integration.pulsar_client.test_replication import NAMESPACE, _settings, connect_both
+from tests.integration.pulsar_client.two_clusters import NAMESPACE, connect_both, settings_of
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 
@@ -79,8 +79,8 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def clusters(tmp_path: Path) -> Iterator[tuple[Standalone, Standalone]]:
     with (
-        Standalone(tmp_path / "east", settings=_settings("east")) as east,
-        Standalone(tmp_path / "west", settings=_settings("west")) as west,
+        Standalone(tmp_path / "east", settings=settings_of("east")) as east,
+        Standalone(tmp_path / "west", settings=settings_of("west")) as west,
     ):
         connect_both(east, west)
         yield east, west

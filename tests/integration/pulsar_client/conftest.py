@@ -38,3 +38,30 @@ def topic() -> str:
 @pytest.fixture(scope="session")
 def flights() -> list[bytes]:
     return list(read_flights())
+
+
+# Of modules that have two clusters, by a fixture `clusters` of their own.
+
+
+@pytest.fixture
+def east(clusters: tuple[Standalone, Standalone]) -> Standalone:
+    return clusters[0]
+
+
+@pytest.fixture
+def west(clusters: tuple[Standalone, Standalone]) -> Standalone:
+    return clusters[1]
+
+
+@pytest.fixture
+def at_east(east: Standalone) -> Iterator[pulsar.Client]:
+    client = connect(east.url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def at_west(west: Standalone) -> Iterator[pulsar.Client]:
+    client = connect(west.url)
+    yield client
+    client.close()

@@ -10,7 +10,7 @@ import pulsar
 import pytest
 
 from tests.http_calls import admin, call, topic_path
-from tests.integration.pulsar_client.support import connect, receive
+from tests.integration.pulsar_client.support import receive
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 
@@ -51,30 +51,6 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Standal
         for each in (east, west):
             assert each.terminate() == 0
             each.assert_log_clean()
-
-
-@pytest.fixture
-def east(clusters: tuple[Standalone, Standalone]) -> Standalone:
-    return clusters[0]
-
-
-@pytest.fixture
-def west(clusters: tuple[Standalone, Standalone]) -> Standalone:
-    return clusters[1]
-
-
-@pytest.fixture
-def at_east(east: Standalone) -> Iterator[pulsar.Client]:
-    client = connect(east.url)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def at_west(west: Standalone) -> Iterator[pulsar.Client]:
-    client = connect(west.url)
-    yield client
-    client.close()
 
 
 def stats(server: Standalone, topic: str) -> dict[str, Any]:

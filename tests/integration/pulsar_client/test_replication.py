@@ -12,95 +12,29 @@ from pulsar.schema import AvroSchema, Record, String
 from magnetar.sdk import Client
 from tests.http_calls import admin, call, topic_path
 from tests.integration.pulsar_client.support import connect, receive
+from tests.integration.pulsar_client.two_clusters import (
+    NAMESPACE,
+    connect_both,
+    open_topic,
+    replication,
+    settings_of,
+)
 from tests.standalone import Standalone
 from tests.waiting import wait_until
-
-NAMESPACE = "public/both"
-
-
-def _settings(cluster: str) -> dict[str, str]:
-    return {
-        "CLUSTER_NAME": cluster,
-        "REPLICATION_RETRY_S_MAX": "0.5",
-        "LEDGER_ENTRIES_MAX": "50",
-        "LEDGER_AGE_MIN_S": "0",
-    }
-
-
-def introduce(here: Standalone, other: Standalone, name: str) -> None:
-    """Tell a cluster where another one is."""
-    data = {"brokerServiceUrl": other.url, "serviceUrl": other.http_url}
-    call(here, "PUT", f"/admin/v2/clusters/{name}", data, expect=200)
-
-
-def connect_both(east: Standalone, west: Standalone) -> None:
-    """Have all topics of the namespace copied both ways."""
-    introduce(east, west, "west")
-    introduce(west, east, "east")
-    for each in (east, west):
-        call(
-            each,
-            "POST",
-            "/admin/v2/tenants/public",
-            {"allowedClusters": ["east", "west"], "adminRoles": []},
-            expect=204,
-        )
-        call(each, "PUT", f"/admin/v2/namespaces/{NAMESPACE}", {}, expect=204)
-        clusters = ["east", "west"]
-        call(each, "POST", f"/admin/v2/namespaces/{NAMESPACE}/replication", clusters, expect=204)
 
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Standalone, Standalone]]:
     folder = tmp_path_factory.mktemp("replication")
     with (
-        Standalone(folder / "east", settings=_settings("east")) as east,
-        Standalone(folder / "west", settings=_settings("west")) as west,
+        Standalone(folder / "east", settings=settings_of("east")) as east,
+        Standalone(folder / "west", settings=settings_of("west")) as west,
     ):
         connect_both(east, west)
         yield east, west
         for each in (east, west):
             assert each.terminate() == 0
             each.assert_log_clean()
-
-
-@pytest.fixture
-def east(clusters: tuple[Standalone, Standalone]) -> Standalone:
-    return clusters[0]
-
-
-@pytest.fixture
-def west(clusters: tuple[Standalone, Standalone]) -> Standalone:
-    return clusters[1]
-
-
-@pytest.fixture
-def at_east(east: Standalone) -> Iterator[pulsar.Client]:
-    client = connect(east.url)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def at_west(west: Standalone) -> Iterator[pulsar.Client]:
-    client = connect(west.url)
-    yield client
-    client.close()
-
-
-def replication(server: Standalone, topic: str) -> dict[str, dict[str, object]]:
-    found = admin(server, "GET", f"{topic_path(topic)}/stats")["replication"]
-    assert isinstance(found, dict)
-    return found
-
-
-def open_topic(
-    client: pulsar.Client, server: Standalone, topic: str, *others: str
-) -> pulsar.Producer:
-    """A producer of a topic whose replicators are at work."""
-    producer = client.create_producer(topic)
-    wait_until(lambda: all(replication(server, topic).get(each) for each in others))
-    return producer
 
 
 def bodies(consumer: pulsar.Consumer, count: int) -> Sequence[str]:
@@ -497,10 +431,10 @@ def test_copies_go_on_after_a_restart_though_nobody_uses_the_topic(
 ) -> None:
     folder = tmp_path_factory.mktemp("replication-at-rest")
     topic = f"persistent://{NAMESPACE}/forgotten"
-    settings = {**_settings("east"), "TOPICS_AT_REST_INTERVAL_S": "0.5"}
+    settings = {**settings_of("east"), "TOPICS_AT_REST_INTERVAL_S": "0.5"}
     with (
         Standalone(folder / "east", settings=settings) as east,
-        Standalone(folder / "west", settings=_settings("west")) as west,
+        Standalone(folder / "west", settings=settings_of("west")) as west,
     ):
         connect_both(east, west)
         client = connect(east.url)

@@ -8,13 +8,13 @@ import pytest
 from pulsar.schema import AvroSchema, Integer, Record, String
 
 from tests.http_calls import admin, call, topic_path
-from tests.integration.pulsar_client.support import connect, receive
-from tests.integration.pulsar_client.test_replication import (
+from tests.integration.pulsar_client.support import receive
+from tests.integration.pulsar_client.two_clusters import (
     NAMESPACE,
-    _settings,
     connect_both,
     open_topic,
     replication,
+    settings_of,
 )
 from tests.standalone import Standalone
 from tests.waiting import wait_until
@@ -42,10 +42,10 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Standal
     late = folder / "late"
     late.mkdir()
     (late / "sitecustomize.py").write_text(_AN_HOUR_LATE)
-    small = {**_settings("west"), "MESSAGE_BYTES_MAX": "2000"}
+    small = {**settings_of("west"), "MESSAGE_BYTES_MAX": "2000"}
     shifted = {"PYTHONPATH": str(late)}
     with (
-        Standalone(folder / "east", settings=_settings("east")) as east,
+        Standalone(folder / "east", settings=settings_of("east")) as east,
         # By `env`, in an interpreter of its own: a fork would have the right time.
         Standalone(
             folder / "west", settings=small, environment=shifted, command_prefix=["env"]
@@ -56,30 +56,6 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Standal
         for each in (east, west):
             assert each.terminate() == 0
             each.assert_log_clean()
-
-
-@pytest.fixture
-def east(clusters: tuple[Standalone, Standalone]) -> Standalone:
-    return clusters[0]
-
-
-@pytest.fixture
-def west(clusters: tuple[Standalone, Standalone]) -> Standalone:
-    return clusters[1]
-
-
-@pytest.fixture
-def at_east(east: Standalone) -> Iterator[pulsar.Client]:
-    client = connect(east.url)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def at_west(west: Standalone) -> Iterator[pulsar.Client]:
-    client = connect(west.url)
-    yield client
-    client.close()
 
 
 def problem(server: Standalone, topic: str, other: str) -> str:

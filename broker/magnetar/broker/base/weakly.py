@@ -1,7 +1,7 @@
-"""Calls back to whoever made an object, without keeping it alive.
+"""Weak callbacks: a part calls a method of its owner without keeping the owner in memory.
 
-An object and a part of it that knows it stay in memory until a full collection of cycles, which
-comes every few minutes. Subscriptions come and go all the time.
+An owner and a part that refer to each other are freed by a full collection of cycles only, which
+runs every few minutes. Subscriptions come and go all the time.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from weakref import WeakMethod
 
 
 def weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """Return what calls a bound method for as long as its object lives, and then does nothing."""
+    """Return a function that calls a bound method for as long as its object lives."""
     found = WeakMethod(method)
 
     def call() -> None:

@@ -54,7 +54,7 @@ Changed = Callable[[str, TopicName | None], None]
 @dataclass(frozen=True, slots=True)
 class _Merged:
     levels: tuple[Policies, NamespaceRecord, Policies | None]
-    """What was merged: of the broker, of the namespace, of the topic."""
+    """The policies that were merged: those of the broker, the namespace and the topic."""
     policies: Policies
 
 

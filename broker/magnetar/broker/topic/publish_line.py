@@ -100,7 +100,7 @@ class PublishLine:
         self.is_terminating = False
         """The topic is about to take no more messages, for good; its log takes none by now."""
         self._deciding = 0
-        """How many calls end the topic just now."""
+        """Calls of `terminate` that are under way."""
         self._decided: asyncio.Event | None = None
         """Set when the end of the topic is decided; None: nobody ends it."""
         self._in_flight = 0

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from magnetar.bookie.engine.write_cache import LedgerRuns, WriteBuffer
@@ -99,6 +99,7 @@ def test_blocks_are_planned_in_the_order_in_which_they_came(
         assert run.packets_bytes <= bytes_max or run.entries == 1
 
 
+@example([[0], [1]], 0)
 @given(st.lists(id_sets, min_size=1, max_size=8), st.integers(0, 45))
 def test_the_newest_run_is_found_and_nothing_newer_lies_below_the_ceiling(
     blocks: list[list[int]], entry_id: int

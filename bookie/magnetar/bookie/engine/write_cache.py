@@ -75,13 +75,14 @@ class LedgerRuns:
         if entry_id > self.last:
             return _NOTHING
         after = bisect_right(self._firsts, entry_id)
+        next_first = self._firsts[after] if after < len(self._firsts) else ENTRY_ID_MAX
         if after > 0:
             run = self.runs[after - 1]
             if run.holds(entry_id):
-                return Found(run, ENTRY_ID_MAX)
+                return Found(run, next_first)
             if entry_id < run.last:
                 return Found(None, run.next_held(entry_id))
-        return Found(None, self._firsts[after] if after < len(self._firsts) else ENTRY_ID_MAX)
+        return Found(None, next_first)
 
     def _find_newest(self, entry_id: int) -> Found:
         ceiling = ENTRY_ID_MAX

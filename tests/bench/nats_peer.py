@@ -72,8 +72,9 @@ class NatsCluster:
         for server in self._servers:
             server.wait_ready(_READY_TIMEOUT_S)
 
-    def resident_bytes(self) -> int:
-        return sum(server.resident_bytes() for server in self._servers)
+    @property
+    def pids(self) -> list[int]:
+        return [server.pid for server in self._servers]
 
     def stop(self) -> None:
         for server in self._servers:

@@ -3,54 +3,59 @@
 Loads at full speed: 1 KB messages unbatched with 1000 in flight; 100 B messages in batches of 1000
 (for a client that has no batches: one by one, with 10 000 in flight); 1 KB with one in flight, for
 the latency of a single publish; and reading the first of them all back from the start. Loads at a
-moderate rate, for the latency of a publish, counted from the moment at which its message was due:
-one topic at 5,000/s, and 1,000 fresh topics at 5/s each, from the first message on, each with a
-consumer that acknowledges.
+moderate rate, for the latency of a publish and of a delivery, counted from the moment at which its
+message was due: one topic at 5,000/s and at 20,000/s, and 1,000 topics at 5/s and at 20/s each,
+fresh ones and from the first message on. Each has a consumer that acknowledges.
 
 Every system starts empty; the rounds go round all systems, and each figure is the median of its
 rounds. A system whose program is compiled as it runs is warmed up first. All clients are Python
 ones on the same machine as the servers: `magnetar perf` and `rates_load.py` for whatever speaks
-Pulsar's protocol, nats-py for NATS.
+Pulsar's protocol, nats-py for NATS. Processor time is that of all servers of a system; what is
+written is counted by the block device, from the begin of the load to a sync after it; memory is the
+proportional set size (Pss) after all loads.
 
 JSON goes to stdout, a Markdown table to stderr. A load that a system does not get through is
 shown as failed, with the reason below the table; a system that cannot be run here is left out, with
 a line that says why.
 
-usage: python -m tests.bench.peers [--quick] [--only WORD] [--dir DIR]
+usage: python -m tests.bench.peers [--quick] [--only WORD] [--rounds N] [--dir DIR]
 """
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import uvloop
 from nats.errors import Error as NatsError
 
-from tests.bench import ceiling, load, nats_peer, pulsar_peer
+from tests.bench import ceiling, nats_peer, pulsar_peer
+from tests.bench import load as load_process
 from tests.bench.figures import Latency, Rate, describe_machine
 from tests.bench.nats_peer import NatsCluster
 from tests.bench.pulsar_lite_peer import PulsarLite
 from tests.bench.pulsar_peer import ApachePulsar
 from tests.cluster import ProcessCluster
+from tests.processes import cpu_s_of, descendants_of, pss_bytes_of
 from tests.standalone import Standalone
+
+T = TypeVar("T")
 
 _SECONDS_MAX = 20.0
 _IN_FLIGHT = 1000
 _IN_FLIGHT_SMALL = 10_000
 _BATCH = 1000
-_STEADY_MSGS_PER_S = 5_000
-_TOPICS = 1_000
-_TOPIC_MSGS_PER_S = 5
-_TOPIC_CLIENTS = 10
+_SECTOR_BYTES = 512
+"""The unit of `/proc/diskstats`, whatever the device's own is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,19 @@ class Effort:
     single_messages: int
     steady_s: float
     """Of each load at a moderate rate."""
+    sustained_s: float
+    """Of the heaviest of them."""
     warm_share: float = 1.0
     """Of the messages by which a system is warmed up that needs it."""
 
 
 FULL = Effort(
-    rounds=3, messages=100_000, small_messages=2_000_000, single_messages=3000, steady_s=10.0
+    rounds=3,
+    messages=100_000,
+    small_messages=2_000_000,
+    single_messages=3000,
+    steady_s=10.0,
+    sustained_s=30.0,
 )
 QUICK = Effort(
     rounds=1,
@@ -74,8 +86,50 @@ QUICK = Effort(
     small_messages=200_000,
     single_messages=300,
     steady_s=2.0,
+    sustained_s=2.0,
     warm_share=0.1,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyLoad:
+    """A moderate rate: each message is due at its moment."""
+
+    name: str
+    topics: int
+    msgs_per_s: float
+    """Of each topic."""
+    clients: int = 1
+    is_sustained: bool = False
+
+
+STEADY = (
+    SteadyLoad("5,000/s", topics=1, msgs_per_s=5_000),
+    SteadyLoad("20,000/s", topics=1, msgs_per_s=20_000),
+    SteadyLoad("1,000 fresh topics x 5/s", topics=1_000, msgs_per_s=5, clients=10),
+    SteadyLoad(
+        "1,000 fresh topics x 20/s", topics=1_000, msgs_per_s=20, clients=10, is_sustained=True
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """What a system did at a moderate rate."""
+
+    published: int
+    publish_ms: Latency
+    end_to_end_ms: Latency
+    cpu_us: float
+    """Processor time of all servers per message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a message costs the servers at full speed."""
+
+    cpu_us: float
+    disk_kb: float
 
 
 class System(Protocol):
@@ -89,15 +143,13 @@ class System(Protocol):
 
     def consume(self, topic: str, *, messages: int) -> Rate: ...
 
-    def steady(self, topic: str, *, seconds: float) -> Rate | None:
-        """One topic at a moderate rate; None: there is no such load for it."""
+    def steady(self, name: str, load: SteadyLoad, *, seconds: float) -> Steady | None:
+        """A moderate rate, on topics whose names begin so; None: there is no such load for it."""
         ...
 
-    def many_topics(self, topic: str, *, seconds: float) -> Rate | None:
-        """Many fresh topics at a moderate rate; None: there is no such load for it."""
+    def pids(self) -> Sequence[int]:
+        """Its processes."""
         ...
-
-    def resident_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +172,17 @@ class Round:
     """What one system did in one round; None where it failed, with the reason."""
 
     publish: Rate | None
+    publish_cost: Cost | None
     publish_small: Rate | None
     publish_single: Rate | None
     consume: Rate | None
-    steady: Rate | None
-    many_topics: Rate | None
-    resident_mb: float
+    steady: dict[str, Steady | None]
+    """By the names of the loads."""
+    memory_mb: float
     failures: dict[str, str]
+
+
+Rounds = Sequence[Round]
 
 
 class IncompleteError(Exception):
@@ -139,10 +195,10 @@ class PulsarSystem:
 
     url: str
     port: int
-    resident: Callable[[], int]
+    pids: Callable[[], Sequence[int]]
 
     def publish(self, topic: str, *, messages: int) -> Rate:
-        return load.produce(
+        return load_process.produce(
             self.url,
             topic,
             messages=messages,
@@ -152,7 +208,7 @@ class PulsarSystem:
         )
 
     def publish_small(self, topic: str, *, messages: int) -> Rate:
-        return load.produce(
+        return load_process.produce(
             self.url,
             topic,
             messages=messages,
@@ -162,32 +218,27 @@ class PulsarSystem:
         )
 
     def publish_single(self, topic: str, *, messages: int) -> Rate:
-        return load.produce(
+        return load_process.produce(
             self.url, topic, messages=messages, size=1024, in_flight=1, seconds_max=_SECONDS_MAX
         )
 
     def consume(self, topic: str, *, messages: int) -> Rate:
         # The queue that clients have by default: pulsar-lite stalls with a larger one.
-        return load.consume(
+        return load_process.consume(
             self.url, topic, messages=messages, receiver_queue=1000, ack="cumulative"
         )
 
-    def steady(self, topic: str, *, seconds: float) -> Rate:
-        return self._at_rate(topic, 1, _STEADY_MSGS_PER_S, 1, seconds)
-
-    def many_topics(self, topic: str, *, seconds: float) -> Rate:
-        return self._at_rate(topic, _TOPICS, _TOPIC_MSGS_PER_S, _TOPIC_CLIENTS, seconds)
-
-    def _at_rate(
-        self, topic: str, topics: int, msgs_per_s: int, clients: int, seconds: float
-    ) -> Rate:
-        found = load.run("rates_load", self.port, topics, clients, msgs_per_s, 0, seconds, topic)
-        per_s = found["published"] / found["seconds"]
-        latency = Latency(**found["latency_ms"])
-        return Rate(found["published"], found["seconds"], per_s, per_s * 1024 / 1e6, latency)
-
-    def resident_bytes(self) -> int:
-        return self.resident()
+    def steady(self, name: str, load: SteadyLoad, *, seconds: float) -> Steady:
+        found = load_process.run(
+            *("rates_load", self.port, load.topics, load.clients, load.msgs_per_s),
+            *(0, seconds, name, *self.pids()),
+        )
+        return Steady(
+            found["published"],
+            Latency(**found["latency_ms"]),
+            Latency(**found["end_to_end_ms"]),
+            round(sum(found["cpu_s"]) / max(1, found["published"]) * 1e6, 1),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +265,11 @@ class NatsSystem:
     def consume(self, topic: str, *, messages: int) -> Rate:
         return uvloop.run(nats_peer.consume(self.cluster.urls, topic, messages=messages, size=1024))
 
-    def steady(self, topic: str, *, seconds: float) -> None:
+    def steady(self, name: str, load: SteadyLoad, *, seconds: float) -> None:
         return None
 
-    def many_topics(self, topic: str, *, seconds: float) -> None:
-        return None
-
-    def resident_bytes(self) -> int:
-        return self.cluster.resident_bytes()
+    def pids(self) -> Sequence[int]:
+        return self.cluster.pids
 
     def _publish(self, topic: str, *, messages: int, size: int, in_flight: int) -> Rate:
         urls = self.cluster.urls
@@ -238,10 +286,14 @@ class NatsSystem:
         )
 
 
+def _tree_of(pid: int) -> list[int]:
+    return [pid, *descendants_of(pid)]
+
+
 @contextmanager
 def _standalone(directory: Path, *arguments: str) -> Iterator[System]:
     with Standalone(directory, arguments=arguments) as server:
-        yield PulsarSystem(server.url, server.port, server.process.resident_bytes)
+        yield PulsarSystem(server.url, server.port, partial(_tree_of, server.process.pid))
 
 
 @contextmanager
@@ -253,7 +305,9 @@ def _three_in_one(directory: Path) -> Iterator[System]:
 @contextmanager
 def _replicated(directory: Path) -> Iterator[System]:
     with ProcessCluster(directory) as cluster:
-        yield PulsarSystem(cluster.url, cluster.port, cluster.resident_bytes)
+        yield PulsarSystem(
+            cluster.url, cluster.port, lambda: [each.pid for each in cluster.servers]
+        )
 
 
 @contextmanager
@@ -261,7 +315,7 @@ def _pulsar_lite(directory: Path) -> Iterator[System]:
     server = PulsarLite(directory)
     try:
         server.wait_ready()
-        yield PulsarSystem(server.url, server.port, server.resident_bytes)
+        yield PulsarSystem(server.url, server.port, partial(_tree_of, server.pid))
     finally:
         server.stop()
 
@@ -271,7 +325,7 @@ def _apache_pulsar(directory: Path, *, bookies: int) -> Iterator[System]:
     server = ApachePulsar(directory, bookies=bookies)
     try:
         server.wait_ready()
-        yield PulsarSystem(server.url, server.port, server.resident_bytes)
+        yield PulsarSystem(server.url, server.port, partial(_tree_of, server.pid))
     finally:
         server.stop()
 
@@ -330,10 +384,10 @@ PEERS = (
 def _run_round(peer: Peer, directory: Path, effort: Effort) -> Round:
     failures: dict[str, str] = {}
 
-    def attempt(name: str, run: Callable[[], Rate | None]) -> Rate | None:
+    def attempt(name: str, run: Callable[[], T]) -> T | None:
         try:
             return run()
-        except (load.LoadFailedError, IncompleteError, TimeoutError, NatsError) as error:
+        except (load_process.LoadFailedError, IncompleteError, TimeoutError, NatsError) as error:
             failures[name] = f"{type(error).__name__}: {error}"
             return None
 
@@ -342,8 +396,10 @@ def _run_round(peer: Peer, directory: Path, effort: Effort) -> Round:
         while warm_messages > 0:
             warmed = system.publish("warm", messages=min(warm_messages, effort.messages))
             warm_messages -= max(1, warmed.messages)
+        cpu_s, disk_bytes = _cpu_s(system), _written_bytes(directory)
         publish = attempt("publish", lambda: system.publish("large", messages=effort.messages))
         published = publish.messages if publish else 0
+        cpu_s, disk_bytes = _cpu_s(system) - cpu_s, _written_bytes(directory) - disk_bytes
 
         def consume() -> Rate:
             rate = system.consume("large", messages=published)
@@ -351,8 +407,19 @@ def _run_round(peer: Peer, directory: Path, effort: Effort) -> Round:
                 raise IncompleteError(f"{rate.messages} of {published} messages came")
             return rate
 
+        def steady(number: int, load: SteadyLoad) -> Steady | None:
+            seconds = effort.sustained_s if load.is_sustained else effort.steady_s
+            return attempt(
+                load.name, lambda: system.steady(f"steady-{number}", load, seconds=seconds)
+            )
+
         return Round(
             publish=publish,
+            publish_cost=Cost(
+                round(cpu_s / published * 1e6, 1), round(disk_bytes / published / 1024, 2)
+            )
+            if published
+            else None,
             consume=attempt("consume", consume) if published else None,
             publish_small=attempt(
                 "publish_small",
@@ -362,65 +429,130 @@ def _run_round(peer: Peer, directory: Path, effort: Effort) -> Round:
                 "publish_single",
                 lambda: system.publish_single("single", messages=effort.single_messages),
             ),
-            steady=attempt("steady", lambda: system.steady("steady", seconds=effort.steady_s)),
-            many_topics=attempt(
-                "many_topics", lambda: system.many_topics("many", seconds=effort.steady_s)
-            ),
-            resident_mb=round(system.resident_bytes() / 1e6, 1),
+            steady={each.name: steady(number, each) for number, each in enumerate(STEADY)},
+            memory_mb=round(sum(map(pss_bytes_of, system.pids())) / 1e6, 1),
             failures=failures,
         )
 
 
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
+def _cpu_s(system: System) -> float:
+    return sum(map(cpu_s_of, system.pids()))
+
+
+def _written_bytes(directory: Path) -> int:
+    """What was written so far to the block device of a directory, when all is on it; 0: it has
+    none."""
+    os.sync()
+    device = directory.stat().st_dev
+    for line in Path("/proc/diskstats").read_text().splitlines():
+        fields = line.split()
+        if (int(fields[0]), int(fields[1])) == (os.major(device), os.minor(device)):
+            return int(fields[9]) * _SECTOR_BYTES
+    return 0
+
+
+Shown = Callable[[Round], float | None]
+"""A figure of a round; None: there is none."""
+
+
+def _median(rounds: Sequence[Round], of: Shown) -> float | None:
+    known = [value for each in rounds if (value := of(each)) is not None]
     return statistics.median(known) if known else None
 
 
-def _rate(rates: Sequence[Rate | None]) -> str:
-    value = _median([rate.msgs_per_s if rate else None for rate in rates])
-    return "failed" if value is None else f"{value:,.0f}"
+def _row(name: str, *figures: Shown, form: str = ",.0f") -> tuple[str, Callable[[Rounds], str]]:
+    """A row of the table: figures beside each other, as medians."""
+
+    def cell(rounds: Rounds) -> str:
+        found = [_median(rounds, each) for each in figures]
+        shown = [format(each, form) for each in found if each is not None]
+        return " / ".join(shown) or "-"
+
+    return name, cell
 
 
-def _latency(rates: Sequence[Rate | None], *, with_p999: bool = False) -> str:
-    known = [rate.latency_ms for rate in rates if rate and rate.latency_ms]
-    if not known:
-        return "-"
-    p50 = statistics.median(each.p50 for each in known)
-    p99 = statistics.median(each.p99 for each in known)
-    if not with_p999:
-        return f"{p50:.2f} / {p99:.2f}"
-    return f"{p50:.2f} / {p99:.2f} / {statistics.median(each.p999 for each in known):.2f}"
+def _speed(of: Callable[[Round], Rate | None]) -> Shown:
+    return lambda each: rate.msgs_per_s if (rate := of(each)) is not None else None
 
 
-def table(results: Mapping[str, Sequence[Round]]) -> str:
-    """One line per system, medians of its rounds."""
-    lines = [
-        "| | copies | synced | 1 KB, 1000 in flight, msg/s | p50 / p99 ms | 100 B batched, msg/s "
-        "| 1 KB, one in flight, p50 / p99 ms | catch-up read, msg/s "
-        "| 5,000/s, p50 / p99 / p99.9 ms | 1,000 fresh topics at 5/s, p50 / p99 / p99.9 ms "
-        "| servers' memory, MB |",
-        "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    notes = []
-    for peer in PEERS:
-        rounds = results.get(peer.name)
-        if not rounds:
-            continue
-        small = _rate([each.publish_small for each in rounds])
-        if not peer.small_load.startswith("in batches"):
-            small += " (1)"
-            notes.append(f"(1) {peer.small_load}.")
-        publish = [each.publish for each in rounds]
-        lines.append(
-            f"| {peer.name} | {peer.copies} | {peer.synced} | {_rate(publish)} "
-            f"| {_latency(publish)} | {small} "
-            f"| {_latency([each.publish_single for each in rounds])} "
-            f"| {_rate([each.consume for each in rounds])} "
-            f"| {_latency([each.steady for each in rounds], with_p999=True)} "
-            f"| {_latency([each.many_topics for each in rounds], with_p999=True)} "
-            f"| {statistics.median(each.resident_mb for each in rounds):.0f} |"
+def _percentiles(of: Callable[[Round], Latency | None], *names: str) -> list[Shown]:
+    def one(name: str) -> Shown:
+        return lambda each: getattr(found, name) if (found := of(each)) is not None else None
+
+    return [one(name) for name in names]
+
+
+def _single(each: Round) -> Latency | None:
+    return each.publish_single.latency_ms if each.publish_single is not None else None
+
+
+def _publish_of(name: str) -> Callable[[Round], Latency | None]:
+    return lambda each: found.publish_ms if (found := each.steady[name]) is not None else None
+
+
+def _end_to_end_of(name: str) -> Callable[[Round], Latency | None]:
+    return lambda each: found.end_to_end_ms if (found := each.steady[name]) is not None else None
+
+
+def _cpu_of(name: str) -> Shown:
+    return lambda each: found.cpu_us if (found := each.steady[name]) is not None else None
+
+
+def _rows() -> Iterator[tuple[str, Callable[[Rounds], str]]]:
+    yield _row("publish, 1 KB, 1,000 in flight, messages/s", _speed(lambda each: each.publish))
+    yield _row("publish, 100 B in batches, messages/s", _speed(lambda each: each.publish_small))
+    yield _row("catch-up read, 1 KB, messages/s", _speed(lambda each: each.consume))
+    yield _row(
+        "publish, 1 KB, one in flight: p50 / p99, ms",
+        *_percentiles(_single, "p50", "p99"),
+        form=".2f",
+    )
+    for each in STEADY:
+        tail = ("p50", "p99", "p999")
+        yield _row(
+            f"publish, {each.name}: p50 / p99 / p99.9, ms",
+            *_percentiles(_publish_of(each.name), *tail),
+            form=".1f",
         )
-        for each in rounds:
+        yield _row(
+            f"end to end, {each.name}: p50 / p99 / p99.9, ms",
+            *_percentiles(_end_to_end_of(each.name), *tail),
+            form=".1f",
+        )
+    yield _row(
+        "processor time of the servers per message, at full speed, us",
+        lambda each: each.publish_cost.cpu_us if each.publish_cost is not None else None,
+    )
+    for each in STEADY:
+        yield _row(
+            f"processor time of the servers per message, {each.name}, us", _cpu_of(each.name)
+        )
+    yield _row(
+        "written to disk per message of 1 KB, KB",
+        lambda each: each.publish_cost.disk_kb if each.publish_cost is not None else None,
+        form=".1f",
+    )
+    yield _row("memory of the servers after all that, MB", lambda each: each.memory_mb)
+
+
+def table(results: Mapping[str, Rounds]) -> str:
+    """One column per system, medians of its rounds."""
+    peers = [peer for peer in PEERS if results.get(peer.name)]
+    lines = [
+        " | ".join(["| ", *(peer.name for peer in peers)]) + " |",
+        "|---" + "|--:" * len(peers) + "|",
+        " | ".join(["| copies; synced", *(f"{peer.copies}; {peer.synced}" for peer in peers)])
+        + " |",
+    ]
+    for name, cell in _rows():
+        lines.append(" | ".join([f"| {name}", *(cell(results[p.name]) for p in peers)]) + " |")
+    notes = [
+        f"{peer.name}: 100 B {peer.small_load}."
+        for peer in peers
+        if not peer.small_load.startswith("in batches")
+    ]
+    for peer in peers:
+        for each in results[peer.name]:
             notes += [f"{peer.name}, {what}: {why}" for what, why in each.failures.items()]
     return "\n".join([*lines, "", *notes])
 
@@ -431,9 +563,12 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="one round, rough figures")
     parser.add_argument("--only", metavar="WORD", help="systems whose name holds the word")
+    parser.add_argument("--rounds", type=int, help="other than three, or one if quick")
     parser.add_argument("--dir", type=Path, help="parent of the data folder (default: temporary)")
     arguments = parser.parse_args()
     effort = QUICK if arguments.quick else FULL
+    if arguments.rounds:
+        effort = replace(effort, rounds=arguments.rounds)
     machine = describe_machine()
     results: dict[str, list[Round]] = {}
     ceilings: list[float] = []

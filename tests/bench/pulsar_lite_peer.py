@@ -53,8 +53,9 @@ class PulsarLite:
     def wait_ready(self) -> None:
         self._server.wait_ready(_READY_TIMEOUT_S)
 
-    def resident_bytes(self) -> int:
-        return self._server.resident_bytes()
+    @property
+    def pid(self) -> int:
+        return self._server.pid
 
     def stop(self) -> None:
         self._server.kill()

@@ -15,9 +15,7 @@ from tests.processes import (
     HOST,
     ROOT,
     ServerProcess,
-    descendants_of,
     free_ports,
-    pss_bytes_of,
 )
 
 VERSION = "4.0.8"
@@ -121,9 +119,10 @@ class ApachePulsar:
     def wait_ready(self) -> None:
         self._server.wait_ready(_READY_TIMEOUT_S)
 
-    def resident_bytes(self) -> int:
-        """The proportional set size of all its processes."""
-        return sum(map(pss_bytes_of, [self._server.pid, *descendants_of(self._server.pid)]))
+    @property
+    def pid(self) -> int:
+        """Of the script that runs it."""
+        return self._server.pid
 
     def stop(self) -> None:
         self._server.kill()

@@ -2,8 +2,9 @@
 
 Clients have as many topics each as share a connection. Every topic has its turn in each period, the
 turns evenly spread over it; a latency counts from the moment at which its message was due, so that
-a client that comes too late does not make the broker look better. Consumers acknowledge one by
-one. What the servers use of the processor is taken over the time that is measured.
+a client that comes too late does not make the broker look better: up to its receipt, and up to its
+consumer. Consumers acknowledge one by one. What the servers use of the processor is taken over the
+time that is measured.
 
 usage: python -m tests.bench.rates_load PORT TOPICS CLIENTS MSGS_PER_S WARM_S SECONDS PREFIX PID...
 """
@@ -12,6 +13,7 @@ import asyncio
 import json
 import sys
 import time
+from collections import deque
 from dataclasses import asdict
 
 import uvloop
@@ -44,6 +46,9 @@ class _Topics(LeanClient):
         self.due_s: list[dict[int, float]] = [{} for _ in range(count)]
         """By sequence id, of messages without a receipt."""
         self.latencies_s: list[float] = []
+        self._undelivered_due_s: list[deque[float]] = [deque() for _ in range(count)]
+        """Of messages that have not come back, in the order in which they do."""
+        self.delivered_s: list[float] = []
         self.received = 0
         self._used = [0] * count
         self._acks: list[bytes] = []
@@ -60,6 +65,7 @@ class _Topics(LeanClient):
         sequence_id = self.sent[number]
         self.sent[number] += 1
         self.due_s[number][sequence_id] = due_s
+        self._undelivered_due_s[number].append(due_s)
         return self.encoders[number].encode_prefix(
             _BODY, sequence_id=sequence_id, publish_time=_TIME
         )
@@ -78,6 +84,7 @@ class _Topics(LeanClient):
             size = len(command)
             self._acks.append((4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + command)
             self.received += 1
+            self.delivered_s.append(time.perf_counter() - self._undelivered_due_s[number].popleft())
             self._used[number] += 1
             if self._used[number] == _QUEUE // 2:
                 self._used[number] = 0
@@ -140,6 +147,7 @@ async def _run(port: int, topics: int, clients: int, rate: float) -> dict[str, o
     await schedule.run(warm_s)
     for each in every:
         each.latencies_s.clear()
+        each.delivered_s.clear()
     started_s, client_s = time.perf_counter(), time.process_time()
     before_s = [cpu_s_of(pid) for pid in servers]
     received = sum(each.received for each in every)
@@ -153,6 +161,7 @@ async def _run(port: int, topics: int, clients: int, rate: float) -> dict[str, o
             progress.clear()
             await progress.wait()
     latency = Latency.of([latency for each in every for latency in each.latencies_s])
+    delivered = Latency.of([latency for each in every for latency in each.delivered_s])
     for each in every:
         each.transport.close()
     return {
@@ -160,6 +169,7 @@ async def _run(port: int, topics: int, clients: int, rate: float) -> dict[str, o
         "published": published,
         "received": received,
         "latency_ms": asdict(latency),
+        "end_to_end_ms": asdict(delivered),
         "client_cpu_s": client_s,
         "cpu_s": used_s,
     }

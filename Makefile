@@ -27,7 +27,7 @@ INSTALL := sh deploy/bootstrap/packages.sh $(VENV)
 LOCKED := --quiet --universal --generate-hashes --no-header --python-version 3.11 --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster check format-check lint types imports unit test static docs docs-serve bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak offload-proof store-away migration-proof spark-matrix bench bench-peers fmt proto lock dist clean
+.PHONY: help run cluster check format-check lint types imports unit test static docs docs-serve bench-starts bootstrap nightly every-test bench-starts-whole clients model sim mutations chaos fuzz hostile soak offload-proof store-away migration-proof spark-matrix spark-release bench bench-peers fmt proto lock dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -169,6 +169,13 @@ spark-matrix: $(VENV)/.stamp-test ## read topics by Spark in all 288 ways of cho
 	@sh deploy/bootstrap/java.sh
 	MAGNETAR_SPARK_MATRIX=all $(BIN)/pytest tests/integration/spark/test_matrix.py $(ARGS)
 
+# In an environment of its own, which differs from the other one in this package only.
+spark-release: ## Spark's tests with another release of it: SPARK=4.2.1
+	@$(MAKE) --no-print-directory VENV=$(VENV)-spark $(VENV)-spark/.stamp-test
+	@sh deploy/bootstrap/java.sh
+	@sh deploy/bootstrap/packages.sh $(VENV)-spark pyspark==$(or $(SPARK),4.2.1)
+	$(VENV)-spark/bin/pytest -n 3 --dist loadscope --no-loadscope-reorder tests/integration/spark $(ARGS)
+
 fuzz: $(VENV)/.stamp-test ## odd and spoiled input on every side, as bookie, broker, rest: RUNS=2000 inputs each, from SEED=n on; ARGS='--side rest'
 	$(BIN)/python -m tests.fuzz --runs $(or $(RUNS),2000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -203,4 +210,4 @@ dist: $(VENV)/.stamp-test ## make wheel, sdist, chart and bill of materials of t
 	$(BIN)/python deploy/bootstrap/dist.py
 
 clean: ## remove the virtual environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-spark .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -51,6 +51,7 @@ STAGES = (
     Stage("every test", ("every-test",)),
     Stage("bench", ("bench-starts-whole",)),
     Stage("every way of Spark", ("spark-matrix",)),
+    Stage("the release of Spark before", ("spark-release", "SPARK=4.2.1")),
     Stage("ledgers and logs", ("sim", "RUNS=10000")),
     Stage("clusters", ("sim", "RUNS=1000", "CLUSTER=1")),
     Stage("clusters that deduplicate", ("sim", "RUNS=1000", "CLUSTER=1", "ARGS=--start 3000000")),

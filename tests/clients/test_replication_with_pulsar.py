@@ -57,6 +57,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory, java: PulsarServer) -> Iterat
                 f"clusters create {name} --url {other.http_url} --broker-url {other.url}",
                 f"tenants create geo --allowed-clusters {both_names}",
                 f"namespaces create {NAMESPACE} --clusters {both_names}",
+                f"namespaces set-replicator-dispatch-rate {NAMESPACE} -md 100000",
             ):
                 pulsar_admin(java.distribution, here.http_url, *command.split())
         yield server

@@ -1,6 +1,9 @@
 """Archives in Iceberg tables, for tests: archivers as processes and in this one, and readers."""
 
+import random
+import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,9 +28,12 @@ from magnetar.arrow.iceberg.watermark import parse_watermark
 from magnetar.deploy.iceberg_archive import JobWorld
 from tests.integration.arrow.support import Server
 from tests.processes import magnetar_command, magnetar_environment
+from tests.waiting import wait_until
 
 NAME = "lake.rows"
 JOB_TIMEOUT_S = 240.0
+PAUSE_S_MAX = 1.0
+"""Between a commit of an archiver and its kill."""
 
 
 @dataclass
@@ -87,6 +93,25 @@ class Lake:
             check=False,
             env=magnetar_environment(),
         )
+
+    def archive_through_kills(
+        self, topic: str, *more: str, kills: int, chance: random.Random
+    ) -> None:
+        """Start archivers, each of which is killed some time after its first commit."""
+        for _ in range(kills):
+            before = self.rows_committed()
+            with self.running(topic, *more) as archiver:
+                wait_until(
+                    lambda before=before, archiver=archiver: (  # type: ignore[misc]
+                        self.rows_committed() > before or archiver.poll() is not None
+                    ),
+                    "the archiver gets on",
+                    within_s=120,
+                )
+                assert archiver.poll() in (None, 0), "see archiver.log"
+                threading.Event().wait(chance.uniform(0, PAUSE_S_MAX))
+                archiver.send_signal(signal.SIGKILL)
+                archiver.wait()
 
     def archive_here(
         self, topic: str, *, kind: type[SqlCatalog] = SqlCatalog, **settings: Any

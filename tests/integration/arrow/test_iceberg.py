@@ -4,7 +4,6 @@ import random
 import re
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ pytestmark = pytest.mark.timeout(600)
 
 FLIGHTS = 120_000
 KILLS = 5
-PAUSE_S_MAX = 1.0
 SMALL_BATCHES = ("--batch-bytes", str(1 << 20))
 PAGE = ROOT / "docs" / "pipeline.md"
 
@@ -70,18 +68,7 @@ def test_the_flights_are_there_row_for_row_after_five_kills(
 ) -> None:
     lines = list(read_flights(FLIGHTS))
     publish_to(client, topic, lines, batching_enabled=True, batching_max_messages=100)
-    chance = random.Random(26)
-    for _ in range(KILLS):
-        before = lake.rows_committed()
-        with lake.running(topic, *SMALL_BATCHES) as archiver:
-            wait_until(
-                lambda before=before: lake.rows_committed() > before or archiver.poll() is not None,  # type: ignore[misc]
-                "the archiver gets on",
-                within_s=120,
-            )
-            threading.Event().wait(chance.uniform(0, PAUSE_S_MAX))
-            archiver.send_signal(signal.SIGKILL)
-            archiver.wait()
+    lake.archive_through_kills(topic, *SMALL_BATCHES, kills=KILLS, chance=random.Random(26))
     done = lake.archive(topic, *SMALL_BATCHES)
     assert done.returncode == 0, done.stderr
     table = lake.table()

@@ -362,7 +362,9 @@ async def lose_next_append(world: World) -> None:
 async def test_a_request_that_is_not_stored_is_written_again() -> None:
     world = World()
     await replicated(world)
+    world.harness.log.is_immediate = False
     await world.publish("a")
+    world.harness.log.confirm()  # the message, not the request behind it
     await lose_next_append(world)
     await until(lambda: world.last(Request) is not None)
     assert world.counts.snapshots_pending == 1

@@ -48,7 +48,9 @@ def read(topic: str | Sequence[str], **arguments: Unpack[ReadArguments]) -> pa.R
     end.
 
     Args:
-        topic: a name, or several. A partitioned topic is all its partitions.
+        topic: a name, or several. A partitioned topic is all its partitions, and a scalable one all
+            its segments, those that were split or merged before what came of them: so the messages
+            of a key come in their order.
         arguments: where to read and what: see `ReadArguments`.
 
     Raises:
@@ -152,9 +154,12 @@ def planned_columns(
     return value_schema, pa.schema([known.field(name) for name in dict.fromkeys(request.columns)])
 
 
-def slice_order(wanted: Slice) -> tuple[str, int]:
-    """Partitions by their numbers. Slices of one topic are in order already."""
-    return str(TopicName.parse(wanted.topic).partitioned), wanted.partition
+def slice_order(wanted: Slice) -> tuple[str, bool, int]:
+    """Partitions by their numbers. Segments by theirs, so that parents come before their children;
+    those that were partitions come first. Slices of one topic are in order already."""
+    topic = TopicName.parse(wanted.topic)
+    number = topic.segment_id if topic.is_segment else wanted.partition
+    return str(topic.partitioned), topic.is_segment, number
 
 
 def warn_of_missing(states: Mapping[str, TopicState]) -> None:

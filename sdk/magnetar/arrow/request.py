@@ -10,13 +10,12 @@ from typing import TypedDict, cast
 from magnetar.arrow.change_token import Reached, parse_token
 from magnetar.arrow.errors import OptionError
 from magnetar.arrow.slice_jobs import RowFilter
-from magnetar.arrow.stored.offsets import shown_id
+from magnetar.arrow.stored.offsets import full_name, shown_id
 from magnetar.arrow.stored.options import shown
 from magnetar.arrow.stored.slices import DROPMALFORMED, FAILFAST, PERMISSIVE
 from magnetar.arrow.stored.source_options import SourceOptions
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.errors import TopicNameError
-from magnetar.sdk.wire.topic_name import TopicName
 
 Place = str | int | datetime | bytes | MessageId | Mapping[str, str | bytes | MessageId]
 """Where to begin or end: `earliest`, `latest`, the id of a message as `ledger:entry`, as bytes or
@@ -210,7 +209,14 @@ def _of_newest(topic: str | Sequence[str], arguments: Mapping[str, object]) -> R
     common = {
         name: value for name, value in arguments.items() if name in CommonArguments.__annotations__
     }
-    return checked(topic, cast(ReadArguments, common))
+    request = checked(topic, cast(ReadArguments, common))
+    if request.source.selection.scalable is not None:
+        raise OptionError(
+            "topic",
+            "tables and change feeds of scalable topics are not supported: segments have no "
+            "compacted ledger in common. Use read or scan",
+        )
+    return request
 
 
 def _check_names(given: Collection[str], known: Collection[str]) -> None:
@@ -293,7 +299,7 @@ def _id_text(place: str | bytes | MessageId) -> str:
 
 def _as_json(argument: str, ids: Mapping[str, str]) -> str:
     try:
-        return json.dumps({str(TopicName.parse(topic)): text for topic, text in ids.items()})
+        return json.dumps({full_name(topic): text for topic, text in ids.items()})
     except TopicNameError as error:
         raise OptionError(argument, str(error)) from None
 

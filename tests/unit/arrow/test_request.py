@@ -144,7 +144,22 @@ def test_one_id_is_not_for_several_topics() -> None:
         _request(["a", "b"], start="1:2")
 
 
+def test_places_are_given_for_segments_and_for_whole_scalable_topics() -> None:
+    topic, segment = "topic://public/default/t", "segment://public/default/t/0000-ffff-0"
+    source = _request(topic, start={segment: "1:2"}, end={topic: "latest"}).source
+    assert source.starting.of(segment) == MessageId(1, 2)
+    assert source.ending.of(topic) == MessageId.LATEST
+    with pytest.raises(OptionError, match=r"option start: .*give message ids for its segments"):
+        _request(topic, start="1:2")
+
+
 WHERE: Any = {"service_url": "pulsar://h:1", "admin_url": "http://h:2"}
+
+
+def test_tables_of_scalable_topics_are_refused() -> None:
+    for checked_as in (checked_table, checked_changes):
+        with pytest.raises(OptionError, match=r"option topic: tables .* Use read or scan"):
+            checked_as("topic://public/default/t", WHERE)
 
 
 def test_a_table_is_of_the_whole_topic() -> None:

@@ -122,7 +122,7 @@ class ArchiveSettings:
             OptionError: the topics or servers are not given as they should be.
         """
         message_bytes = max(_MESSAGE_BYTES_MIN, self.batch_bytes)
-        return SourceOptions.read(
+        checked = SourceOptions.read(
             {
                 "sliceBytes": str(_SLICE_BYTES),
                 "maxDecompressedBytes": str(message_bytes),
@@ -134,6 +134,13 @@ class ArchiveSettings:
             },
             is_stream=False,
         )
+        if checked.selection.scalable is not None:
+            raise OptionError(
+                "topic",
+                "scalable topics are not archived to Iceberg tables yet; a streaming query of "
+                "Spark reads them",
+            )
+        return checked
 
 
 @dataclass(frozen=True, slots=True)

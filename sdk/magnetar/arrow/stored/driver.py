@@ -3,9 +3,9 @@
 Everything that can be wrong with a read is found here, before a slice of it is read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from magnetar.arrow.stored.admin_client import AdminClient
 from magnetar.arrow.stored.errors import DataLossError, OffsetError
@@ -18,6 +18,14 @@ from magnetar.arrow.stored.planning import (
     plan_slices,
     slice_entries,
 )
+from magnetar.arrow.stored.scalable_states import ScalableStates
+from magnetar.arrow.stored.segment_offsets import (
+    begins_behind,
+    begun_by,
+    done_names,
+    with_segments,
+)
+from magnetar.arrow.stored.segment_order import Begun, SegmentOrder
 from magnetar.arrow.stored.slices import (
     LedgerPart,
     ObjectPart,
@@ -32,11 +40,26 @@ from magnetar.arrow.stored.topic_schema import (
 )
 from magnetar.arrow.stored.topic_states import TopicState, TopicStates
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.scalable.names import is_scalable_name
 from magnetar.sdk.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from magnetar.arrow.stored.ledger_directory import LedgerDirectory
     from magnetar.arrow.stored.stored_topics import StoredTopics
+
+
+_NOTHING_BEGUN = Begun()
+
+
+class Beginning(NamedTuple):
+    """Where a streaming query begins."""
+
+    starts: dict[str, MessageId]
+    """Topics that its first offset names, and the last entry of each that is *not* read."""
+    ended: frozenset[str]
+    """Segments among them of which nothing is left to read."""
+    waiting: frozenset[str]
+    """Segments that are begun later, when those before them were read."""
 
 
 class SourceDriver:
@@ -52,6 +75,7 @@ class SourceDriver:
         self._stored: StoredTopics | None = None
         self._directory: LedgerDirectory | None = None
         self._states: TopicStates | StoredTopics
+        self._scalable: ScalableStates | None = None
         self.schemas: SchemaSource
         """Tells the schemas of the topics."""
         if options.objects is not None:
@@ -59,6 +83,12 @@ class SourceDriver:
         else:
             self._admin = AdminClient(options.connection)
             self._states = TopicStates(self._admin, options.selection)
+            if options.selection.scalable is not None:
+                self._scalable = ScalableStates(
+                    self._admin,
+                    options.selection.scalable,
+                    allows_loss=not options.settings.fail_on_data_loss,
+                )
             self.schemas = BrokerSchemas(self._admin)
 
     @property
@@ -76,17 +106,37 @@ class SourceDriver:
             self._directory.close()
             self._directory = None
 
-    def topics(self, *, missing_ok: bool = False, hold_s: int = 0) -> dict[str, TopicState]:
-        """The topics as they are now; brokers keep them for so long, although nobody connects.
+    def topics(
+        self, *, missing_ok: bool = False, hold_s: int = 0, begun: Begun = _NOTHING_BEGUN
+    ) -> dict[str, TopicState]:
+        """The topics as they are now; brokers keep them for so long, although nobody connects. Of
+        scalable topics, the segments of which something may be left to read behind `begun`.
 
         Raises:
             TopicNotFoundError
+            DataLossError: a scalable topic was deleted and created again.
         """
-        return self._states.read(missing_ok=missing_ok, hold_s=hold_s)
+        states = self._states.read(missing_ok=missing_ok, hold_s=hold_s)
+        if self._scalable is not None:
+            states.update(self._scalable.read(begun, missing_ok=missing_ok, hold_s=hold_s))
+        return states
+
+    @property
+    def orders(self) -> Mapping[str, SegmentOrder]:
+        """The scalable topics as they were at the last look, by `topic://` name."""
+        return self._scalable.orders if self._scalable is not None else {}
+
+    def order_of(self, name: str) -> SegmentOrder | None:
+        """The scalable topic that a topic is a segment of, as it was at the last look."""
+        if self._scalable is None:
+            return None
+        return self._scalable.order_of(TopicName.parse(name))
 
     def selects(self, name: str) -> bool:
         """Whether the options name this topic."""
-        return self._states.selects(name)
+        if self._states.selects(name):
+            return True
+        return self._scalable is not None and self._scalable.selects(TopicName.parse(name))
 
     def starts(self, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
         """Where the query begins: offsets, the last entry that is *not* read.
@@ -98,11 +148,85 @@ class SourceDriver:
         options = self.options
         if options.starting_ms is not None:
             return self._states.first_since(states, options.starting_ms)
-        _check_names("startingOffsets", options.starting, states)
+        starting = self._starting(states)
         return {
-            name: self._start("startingOffsets", state, options.starting.of(name))
+            name: self._start("startingOffsets", state, starting.of(name))
             for name, state in states.items()
         }
+
+    def beginning(self, states: Mapping[str, TopicState]) -> Beginning:
+        """Where a streaming query begins: as `starts`, and of scalable topics with the segments
+        that can be read first. Those that come of them follow later, from their beginning.
+
+        Raises:
+            As `starts`; OffsetError also: a segment is to be read from a place on, and one that
+            came of it as well.
+        """
+        starts = self.starts(states)
+        if not self.orders:
+            return Beginning(starts, frozenset(), frozenset())
+        starting = StartingOffsets("earliest")
+        if self._begins_by_offsets:
+            starting = self._starting(states)
+        return Beginning(*begun_by(self.orders.values(), states, starts, starting))
+
+    def next_names(
+        self,
+        begun: Mapping[str, MessageId],
+        ended: Collection[str],
+        states: Mapping[str, TopicState],
+    ) -> set[str]:
+        """The topics that the next offset of a query names; all but segments that cannot be read
+        yet, or need not be any more.
+
+        Args:
+            begun: the offset before.
+            ended: segments of which it is known that they were read to their ends.
+        """
+        names = set(states)
+        done = done_names(begun, states).union(ended)
+        for order in self.orders.values():
+            names.difference_update(order.names)
+            names |= order.step(begun, done) & states.keys()
+        return names
+
+    @property
+    def _begins_by_offsets(self) -> bool:
+        """Whether `startingOffsets` says where the query begins."""
+        return self.options.starting_ms is None
+
+    def _starting(self, states: Mapping[str, TopicState]) -> StartingOffsets:
+        """`startingOffsets`, with the segments of scalable topics in the place of these.
+
+        Raises:
+            OffsetError, DataLossError: it names what is not there.
+        """
+        starting = self._of_segments("startingOffsets", self.options.starting, states)
+        for order in self.orders.values():
+            starting = begins_behind(starting, order)
+        return starting
+
+    def _of_segments(
+        self, option: str, offsets: StartingOffsets, states: Mapping[str, TopicState]
+    ) -> StartingOffsets:
+        offsets = with_segments(offsets, self.orders.values())
+        gone = [name for name in offsets.topics if name not in states and self._was_segment(name)]
+        if gone and self.options.settings.fail_on_data_loss:
+            raise DataLossError(
+                f"option {option}: {gone[0]} is not in the layout of its topic any more: all of it "
+                "was deleted. Name a later segment, or set failOnDataLoss to false"
+            )
+        offsets = replace(
+            offsets, topics={name: at for name, at in offsets.topics.items() if name not in gone}
+        )
+        _check_names(option, offsets, states)
+        return offsets
+
+    def _was_segment(self, name: str) -> bool:
+        if self._scalable is None or is_scalable_name(name):
+            return False
+        topic = TopicName.parse(name)
+        return topic.is_segment and self._scalable.selects(topic)
 
     def ends(self, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
         """Where a batch query ends: offsets, the last entry that is read.
@@ -115,10 +239,10 @@ class SourceDriver:
         if options.ending_ms is not None:
             # The first message behind that time is the first that is not read.
             return self._states.first_since(states, options.ending_ms + 1)
-        _check_names("endingOffsets", options.ending, states)
+        ending = self._of_segments("endingOffsets", options.ending, states)
         found = {}
         for name, state in states.items():
-            at = options.ending.of(name)
+            at = ending.of(name)
             if at is None or at == MessageId.LATEST:
                 found[name] = state.end
             elif at == MessageId.EARLIEST:

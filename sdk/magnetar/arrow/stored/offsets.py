@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from magnetar.arrow.stored.errors import OffsetError
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.scalable.names import LayoutName, is_scalable_name
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -59,7 +60,7 @@ def parse_offsets(text: str) -> StartingOffsets:
     topics: dict[str, MessageId] = {}
     for name, value in found.items():
         try:
-            topic = str(TopicName.parse(name))
+            topic = full_name(name)
         except TopicNameError as error:
             raise OffsetError(str(error)) from None
         if not isinstance(value, str):
@@ -67,9 +68,23 @@ def parse_offsets(text: str) -> StartingOffsets:
         if value.lower() in ("earliest", "latest"):
             is_earliest = value.lower() == "earliest"
             topics[topic] = MessageId.EARLIEST if is_earliest else MessageId.LATEST
+        elif is_scalable_name(topic):
+            raise OffsetError(
+                f"{topic}: of a scalable topic it is earliest or latest; give message ids for its "
+                "segments, by their names as in column __topic"
+            )
         else:
             topics[topic] = _user_id(name, value)
     return StartingOffsets("", topics)
+
+
+def full_name(name: str) -> str:
+    """The name that offsets have for a topic, a partition, a segment or a whole scalable topic.
+
+    Raises:
+        TopicNameError
+    """
+    return str(LayoutName.parse(name) if is_scalable_name(name) else TopicName.parse(name))
 
 
 def _user_id(name: str, value: str) -> MessageId:

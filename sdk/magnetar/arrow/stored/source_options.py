@@ -15,6 +15,7 @@ from magnetar.arrow.stored.offsets import StartingOffsets, parse_offsets
 from magnetar.arrow.stored.options import CONNECTION_NAMES, ConnectionOptions, OptionReader, shown
 from magnetar.arrow.stored.slices import FAILFAST, MODES, BookieSecurity, ReadSettings
 from magnetar.ledger.metadata.url import shared_secret_beside
+from magnetar.sdk.scalable.names import LayoutName, is_scalable_name
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -61,6 +62,8 @@ class Selection:
     namespace: str = ""
     pattern: str = ""
     """Of topics' own names, from end to end."""
+    scalable: "Selection | None" = None
+    """Scalable topics, by their `persistent://` names; None: there are none."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ class SourceOptions:
             raise OptionError("objects", _NO_STREAM)
         connection = ConnectionOptions.none() if objects else _connection(read)
         selection = _selection(read)
+        if objects is not None and selection.scalable is not None:
+            raise OptionError("objects", _NO_SEGMENTS)
         metadata_url = read.text("metadata.url", "")
         reads_bookies = _reads_bookies(read, metadata_url)
         if is_stream is not None:
@@ -157,6 +162,10 @@ _NO_STREAM = (
     "it is for batch queries only: objects alone do not tell of what comes later. Read them in "
     "batches, or stream from the brokers (service.url, admin.url)"
 )
+_NO_SEGMENTS = (
+    "it is for plain and partitioned topics only: an object store does not tell the layout of a "
+    "scalable topic. Read it from the brokers (service.url, admin.url)"
+)
 
 
 def _connection(read: OptionReader) -> ConnectionOptions:
@@ -209,21 +218,31 @@ def _selection(read: OptionReader) -> Selection:
     if name == "topicsPattern":
         return _pattern(read.text(name))
     texts = (read.text(name),) if name == "topic" else read.names(name)
-    topics = []
+    topics: list[TopicName] = []
+    scalable: list[TopicName] = []
     for text in texts:
         try:
+            if is_scalable_name(text):
+                scalable.append(LayoutName.parse(text).whole)
+                continue
             topic = TopicName.parse(text)
         except TopicNameError as error:
             raise OptionError(name, str(error)) from None
         if not topic.is_persistent:
             raise OptionError(name, f"{topic}: only persistent topics can be read")
         topics.append(topic)
-    return Selection(tuple(dict.fromkeys(topics)))
+    return Selection(
+        tuple(dict.fromkeys(topics)),
+        scalable=Selection(tuple(dict.fromkeys(scalable))) if scalable else None,
+    )
 
 
 def _pattern(text: str) -> Selection:
-    """`[persistent://]tenant/namespace/regular-expression`, or the expression alone."""
+    """`[persistent://]tenant/namespace/regular-expression`, or the expression alone; with
+    `topic://` before it, of scalable topics."""
     rest = text.removeprefix("persistent://")
+    if is_scalable_name(text):
+        return Selection(scalable=_pattern(text.removeprefix("topic://")))
     parts = rest.split("/", 2)
     if len(parts) == 1:
         tenant, namespace, expression = "public", "default", rest

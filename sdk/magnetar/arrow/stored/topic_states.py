@@ -21,6 +21,8 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.topic_name import TopicName
 
 _NOT_FOUND = 404
+_ENDED = "Terminated"
+"""State of a topic whose log was ended for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class TopicState:
     """False: a partition that the topic should have, and that does not exist."""
     unread: str = ""
     """What of the topic a query does not read, though it was there; empty: nothing is known."""
+    has_ended: bool = False
+    """The topic was terminated, and all of it can be read: nothing will ever be behind `end`."""
 
     @property
     def first_ledger_id(self) -> int:
@@ -136,7 +140,7 @@ class TopicStates:
         """
         answers = self._admin.ask_topics("messageIds", states, timeMs=time_ms)
         for name, refusal in answers.refused.items():
-            if refusal.status != _NOT_FOUND or states[name].is_there:
+            if refusal.status != _NOT_FOUND or (states[name].is_there and states[name].ledgers):
                 raise refusal
         return {
             name: _before_first(state, answers.found.get(name)) for name, state in states.items()
@@ -190,7 +194,7 @@ def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
     Raises:
         OffsetError: an answer that cannot be.
     """
-    last = _position(stats["lastConfirmedEntry"])
+    confirmed = last = _position(stats["lastConfirmedEntry"])
     transactions = stats.get("transactions", {})
     if transactions:
         last = min(last, _position(transactions["maxReadPosition"]))
@@ -229,8 +233,15 @@ def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
         cursors,
         aborted,
         removed_through=int(stats.get("removedThrough", -1)),
+        has_ended=stats.get("state") == _ENDED and _is_all_read(end, confirmed),
         stores={name: json.dumps(each) for name, each in stats.get("objectStores", {}).items()},
     )
+
+
+def _is_all_read(end: MessageId, confirmed: MessageId) -> bool:
+    """Whether what can be read ends with the last entry there is: no transaction holds anything
+    back, and all ledgers are counted."""
+    return confirmed.entry_id < 0 or end == confirmed
 
 
 def _position(text: str) -> MessageId:

@@ -1,7 +1,7 @@
 """The offset of a streaming query, as Spark logs it in the checkpoint. Pure.
 
-It is `{topic: "ledger:entry"}` per topic, or partition of one, and what the next process of the
-query has to know beside that.
+It is `{topic: "ledger:entry"}` per topic, or partition or segment of one, and what the next process
+of the query has to know beside that.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,8 @@ part of the offset so that a restarted query finds its own."""
 LEFT_KEY = "entriesLeft"
 REMOVED_KEY = "removedThrough"
 JOINED_KEY = "joined"
+ENDED_KEY = "endedSegments"
+EPOCHS_KEY = "layoutEpochs"
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,18 @@ class QueryOffset:
     ledger they are gone, and nothing else tells of them then."""
     removed_through: Mapping[str, int] = field(default_factory=dict)
     """The last ledger that had been removed by then, of topics of which nothing has been read; -1:
-    none. One that goes later is a loss."""
+    none. One that goes later is a loss. Segments that are begun later are among them."""
 
     joined: Mapping[str, int] = field(default_factory=dict)
     """Topic -> number of the task that reads it with others in the micro-batch that ends here; see
     `planning.joined_topics`. Empty in a checkpoint from before that was logged."""
+    ended: frozenset[str] = frozenset()
+    """Segments that were read to their ends, and are named until what came of them is begun."""
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """Scalable topic -> epoch of its layout then; no older one is taken."""
 
     def to_json(self) -> dict[str, object]:
-        return {
+        found: dict[str, object] = {
             "topics": {name: shown_id(at) for name, at in sorted(self.topics.items())},
             SUBSCRIPTION_KEY: self.subscription,
             SLICES_KEY: dict(sorted(self.slice_entries.items())),
@@ -49,6 +55,12 @@ class QueryOffset:
             REMOVED_KEY: dict(sorted(self.removed_through.items())),
             JOINED_KEY: dict(sorted(self.joined.items())),
         }
+        # Offsets of other topics stay as older versions wrote them, to the byte.
+        if self.epochs:
+            found[EPOCHS_KEY] = dict(sorted(self.epochs.items()))
+        if self.ended:
+            found[ENDED_KEY] = sorted(self.ended)
+        return found
 
     @classmethod
     def from_json(cls, found: Mapping[str, object]) -> "QueryOffset":
@@ -59,6 +71,7 @@ class QueryOffset:
         topics, subscription = found.get("topics"), found.get(SUBSCRIPTION_KEY, "")
         cuts, left = found.get(SLICES_KEY, {}), found.get(LEFT_KEY, {})
         removed, joined = found.get(REMOVED_KEY, {}), found.get(JOINED_KEY, {})
+        ended, epochs = found.get(ENDED_KEY, []), found.get(EPOCHS_KEY, {})
         if (
             not isinstance(topics, dict)
             or not isinstance(subscription, str)
@@ -66,13 +79,19 @@ class QueryOffset:
             or not _are_numbers(left, at_least=1)
             or not _are_numbers(removed, at_least=-1)
             or not _are_numbers(joined, at_least=0)
+            or not _are_numbers(epochs, at_least=0)
+            or not _are_names(ended)
         ):
             raise OffsetError(f"the checkpoint's offset is not from this source: {found!r:.200}")
         read = {name: parse_id(str(at)) for name, at in topics.items()}
-        return cls(read, subscription, cuts, left, removed, joined)
+        return cls(read, subscription, cuts, left, removed, joined, frozenset(ended), epochs)
 
 
 def _are_numbers(found: object, *, at_least: int) -> TypeGuard[dict[str, int]]:
     return isinstance(found, dict) and all(
         isinstance(each, int) and each >= at_least for each in found.values()
     )
+
+
+def _are_names(found: object) -> TypeGuard[list[str]]:
+    return isinstance(found, list) and all(isinstance(each, str) for each in found)

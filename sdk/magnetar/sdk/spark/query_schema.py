@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 from magnetar.arrow.stored.column_names import VALUE
 from magnetar.arrow.stored.column_types import METADATA_FIELDS, all_columns, value_fields
 from magnetar.arrow.stored.driver import SourceDriver
+from magnetar.arrow.stored.errors import OptionError
 from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.arrow.stored.source_options import SourceOptions
 from magnetar.arrow.stored.topic_schema import value_schema_of
@@ -31,7 +32,14 @@ def archived_schema(options: Mapping[str, str]) -> StructType:
     Raises:
         OptionError, TopicNotFoundError, SchemaMismatchError, UnreachableError
     """
-    value_schema = _value_schema(SourceOptions.read(options))
+    checked = SourceOptions.read(options)
+    if checked.selection.scalable is not None:
+        raise OptionError(
+            "topics",
+            "scalable topics are not archived yet: a replay would not keep the order of a key over "
+            "the segments. A streaming query reads them",
+        )
+    value_schema = _value_schema(checked)
     stored = [pa.field(VALUE, pa.binary())]
     fields = value_fields(value_schema) if value_schema.kind in ("JSON", "AVRO") else stored
     return spark_schema([*fields, *METADATA_FIELDS])

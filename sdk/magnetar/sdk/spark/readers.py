@@ -12,7 +12,7 @@ before is gone.
 
 import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,13 +31,22 @@ from magnetar.arrow.stored.driver import SourceDriver
 from magnetar.arrow.stored.hold import Hold
 from magnetar.arrow.stored.offsets import BEFORE_FIRST, reach, shown_id
 from magnetar.arrow.stored.planning import entries_left, limited_ends, releasable
+from magnetar.arrow.stored.segment_offsets import done_names
+from magnetar.arrow.stored.segment_order import Begun
 from magnetar.arrow.stored.slices import Slice, ValueSchema
 from magnetar.arrow.stored.source_options import SourceOptions
 from magnetar.arrow.stored.topic_schema import value_schema_of
 from magnetar.arrow.stored.topic_states import TopicState
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.ports import SystemClock
+from magnetar.sdk.ports import Clock, SystemClock
 from magnetar.sdk.spark.errors import DataLossError, one_line_errors
+from magnetar.sdk.spark.kept_segments import (
+    check_gone,
+    check_new,
+    check_read,
+    check_waiting,
+    is_empty_for_good,
+)
 from magnetar.sdk.spark.partitions import partition_of, slices_of
 from magnetar.sdk.spark.query_columns import value_columns, wants_bytes_only
 from magnetar.sdk.spark.query_offset import QueryOffset
@@ -151,7 +160,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the last micro-batch began that this process has planned."""
         self._done_through: Mapping[str, MessageId] | None = None
         """As Spark has said last, by `commit`."""
-        self._clock = SystemClock()
+        self._left: dict[str, MessageId] = {}
+        """Segments that no offset names any more, to be released at these places: their ends."""
+        self._has_released = False
+        """What offsets of earlier processes do not name any more was looked at."""
+        self._clock: Clock = SystemClock()
         self._new_at_s = self._clock.monotonic_s()
         """When there was something new last."""
 
@@ -173,7 +186,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             driver = self._started()
             states = driver.topics()
             self._check_schema(driver, states)
-            starts = driver.starts(states)
+            starts, ended, later = driver.beginning(states)
+            waiting = [name for name in later if not is_empty_for_good(states[name])]
+            places = {**starts, **dict.fromkeys(waiting, BEFORE_FIRST)}
             if self._hold is None:
                 random_name = f"spark-{random.SystemRandom().getrandbits(48):012x}"
                 self._hold = Hold(driver.admin, self._options.subscription or random_name)
@@ -181,11 +196,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._hold.keep(
                 {
                     topic: (through, (states[topic].mark_deletes or {}).get(name))
-                    for topic, through in starts.items()
+                    for topic, through in places.items()
+                    if topic not in ended
                 }
             )
             self._began_at = starts
-            self._beginning = _offset(states, starts, name).to_json()
+            offset = _offset(states, starts, name, removed=_removed(states, waiting))
+            self._beginning = replace(offset, ended=ended, epochs=_epochs(driver)).to_json()
             return self._beginning
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -205,9 +222,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begun = QueryOffset.from_json(start)
             states = self._looked(begun)
             starts = self._starts(begun, states)
+            driver = self._started()
+            names = driver.next_names(begun.topics, begun.ended, states)
             ends = {
-                name: max(starts[name], self._end(state), key=reach)
-                for name, state in states.items()
+                name: max(starts[name], self._end(states[name]), key=reach)
+                for name in states
+                if name in names
             }
             if not isinstance(limit, ReadAllAvailable):
                 ends = limited_ends(
@@ -217,14 +237,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     entries_max=self._options.entries_max,
                     bytes_max=self._options.bytes_max,
                 )
-            if ends == begun.topics:
+            ended = frozenset(name for name in done_names(ends, states) if driver.order_of(name))
+            if ends == begun.topics and ended == begun.ended:
                 self._release_idle(begun, states)
                 return start  # Spark compares the whole of it to see whether there is anything new
             self._new_at_s = self._clock.monotonic_s()
-            driver = self._started()
+            self._left.update(
+                (name, states[name].end)
+                for name in begun.topics.keys() - ends.keys()
+                if name in states
+            )
             cuts = driver.cuts(states, starts, ends)
             joined = driver.joined(states, starts, ends, cuts)
-            return _offset(states, ends, begun.subscription, cuts, joined).to_json()
+            waiting = _waiting(driver, states, ends)
+            removed = _removed(states, waiting, begun.removed_through)
+            offset = _offset(states, ends, begun.subscription, cuts, joined, removed)
+            return replace(offset, ended=ended, epochs=_epochs(driver)).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if not self._states:
@@ -246,7 +274,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for name, through in ended.topics.items()
             ):
                 # After a restart: these offsets were planned by a process that is gone.
-                states = self._looked(begun)
+                states = self._looked(begun, epochs=ended.epochs)
+            ended = _without_passed(driver, begun, ended)
             self._check_reaches(begun, ended, states)
             starts = self._starts(begun, states)
             if self._value_schema is None:
@@ -264,11 +293,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             hold = self._held(done.subscription)
             hold.release(
                 {
-                    name: releasable(self._states[name], hold.stands_at(name), through)
+                    name: through
+                    if name in done.ended  # No message in chunks goes on in another segment.
+                    else releasable(self._states[name], hold.stands_at(name), through)
                     for name, through in done.topics.items()
                     if name in self._states
                 }
             )
+            self._release_left(done, hold)
 
     def stop(self) -> None:
         if self._driver is not None:
@@ -299,8 +331,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of a first micro-batch that another process has planned: its end was logged with the
         subscription of then. The one that came with the beginning is not needed."""
         if not self._options.subscription:
-            self._held(begun.subscription).drop(begun.topics)
+            self._held(begun.subscription).drop({**begun.topics, **begun.removed_through})
         return replace(begun, subscription=ended.subscription)
+
+    def _release_left(self, done: QueryOffset, hold: Hold) -> None:
+        """Hold nothing of segments that were read to their ends and are named no more. Those of
+        earlier processes are looked at once: a crash may have come before their commit."""
+        driver = self._started()
+        passed = {
+            name for order in driver.orders.values() for name in order.passed(done.topics.keys())
+        }
+        passed -= done.topics.keys()
+        if not self._has_released:
+            self._has_released = True
+            earlier = driver.topics(missing_ok=True) if passed - self._left.keys() else {}
+            for name in passed & earlier.keys():
+                stands_at = (earlier[name].mark_deletes or {}).get(done.subscription)
+                if stands_at is not None:
+                    self._left.setdefault(name, earlier[name].end)
+        released = {name: at for name, at in self._left.items() if name in passed}
+        hold.release(released)
+        for name in released:
+            del self._left[name]
 
     def _release_idle(self, begun: QueryOffset, states: Mapping[str, TopicState]) -> None:
         """Hold nothing of a query that has read everything: `commit` of its last micro-batch comes
@@ -316,7 +368,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is None and self._clock.monotonic_s() - self._new_at_s < IDLE_RELEASE_S:
             return
         read = {name: at for name, at in begun.topics.items() if name in states}
-        self._held(begun.subscription).release(read, is_idle=True)
+        hold = self._held(begun.subscription)
+        hold.release(read, is_idle=True)
+        self._release_left(begun, hold)
 
     def _check_schema(self, driver: SourceDriver, states: Mapping[str, TopicState]) -> None:
         self._value_schema = value_schema_of(
@@ -324,43 +378,65 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         value_columns(self._schema, self._value_schema)
 
-    def _looked(self, begun: QueryOffset) -> dict[str, TopicState]:
+    def _looked(
+        self, begun: QueryOffset, *, epochs: Mapping[str, int] | None = None
+    ) -> dict[str, TopicState]:
         """The topics as they are now; what the query needs of them is held from here on.
+
+        Args:
+            epochs: of layouts that must be known at least, beside those of the offset.
 
         Raises:
             DataLossError: a topic was deleted, or trimmed, or is not named any more, and that is
                 not allowed.
         """
         driver = self._started()
-        states = driver.topics(missing_ok=True)
-        allows_loss = not self._options.settings.fail_on_data_loss
+        seen = Begun(begun.topics.keys(), {**begun.epochs, **(epochs or {})})
+        states = driver.topics(missing_ok=True, begun=seen)
         hold = self._held(begun.subscription)
         kept: dict[str, tuple[MessageId, MessageId | None]] = {}
+        for name, state in states.items():
+            stands_at = (state.mark_deletes or {}).get(begun.subscription)
+            if name not in begun.ended and not is_empty_for_good(state):
+                kept[name] = begun.topics.get(name, BEFORE_FIRST), stands_at
+        if self._options.settings.fail_on_data_loss:
+            self._check_there(driver, begun, states)
+        hold.keep(kept)
+        self._states = states
+        return states
+
+    def _check_there(
+        self, driver: SourceDriver, begun: QueryOffset, states: Mapping[str, TopicState]
+    ) -> None:
+        """
+        Raises:
+            DataLossError: something that the query has not read is gone, or is not named any more.
+        """
         for name, through in begun.topics.items():
+            if name in begun.ended:
+                continue
             state = states.get(name)
-            if state is None:
-                if allows_loss:
-                    continue
-                if not driver.selects(name):
-                    raise DataLossError(
-                        f"{name}: the options no longer name this topic, and the query has read it "
-                        f"up to {shown_id(through)}. Name it again, or set failOnDataLoss to false "
-                        f"to go on without it; then delete its subscription {begun.subscription}, "
-                        "which retains its messages"
-                    )
+            if state is not None:
+                stands_at = (state.mark_deletes or {}).get(begun.subscription)
+                _check_kept(state, begun, stands_at)
+                continue
+            if not driver.selects(name):
+                raise DataLossError(
+                    f"{name}: the options no longer name this topic, and the query has read it "
+                    f"up to {shown_id(through)}. Name it again, or set failOnDataLoss to false "
+                    f"to go on without it; then delete its subscription {begun.subscription}, "
+                    "which retains its messages"
+                )
+            order = driver.order_of(name)
+            if order is None:
                 raise DataLossError(
                     f"{name}: the topic was deleted; the query has read it up to "
                     f"{shown_id(through)}. Set failOnDataLoss to false to go on without it"
                 )
-            stands_at = (state.mark_deletes or {}).get(begun.subscription)
-            if not allows_loss:
-                _check_kept(state, begun, stands_at)
-            kept[name] = through, stands_at
-        for name in states.keys() - begun.topics.keys():
-            kept[name] = BEFORE_FIRST, (states[name].mark_deletes or {}).get(hold.subscription)
-        hold.keep(kept)
-        self._states = states
-        return states
+            check_gone(name, begun, order, states)
+        for order in driver.orders.values():
+            check_new(order, begun, states)
+        check_waiting(begun, states, driver.orders.values())
 
     def _starts(self, begun: QueryOffset, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
         """Topics and partitions that are new are read from their beginning."""
@@ -383,7 +459,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         for name, through in ended.topics.items():
             state = states.get(name)
-            if state is None or reach(state.end) >= reach(through):
+            if state is None:
+                check_read(name, begun, through)
+                continue
+            if reach(state.end) >= reach(through):
                 continue
             if state.end != BEFORE_FIRST:
                 raise DataLossError(
@@ -404,6 +483,7 @@ def _offset(
     subscription: str,
     slice_entries: Mapping[str, int] | None = None,
     joined: Mapping[str, int] | None = None,
+    removed: Mapping[str, int] | None = None,
 ) -> QueryOffset:
     """With what will tell later whether something behind it is gone."""
     left = {name: entries_left(states[name], at) for name, at in topics.items()}
@@ -413,10 +493,42 @@ def _offset(
         slice_entries or {},
         entries_left={name: count for name, count in left.items() if count},
         removed_through={
-            name: states[name].removed_through for name, at in topics.items() if at == BEFORE_FIRST
+            **(removed or {}),
+            **_removed(states, [name for name, at in topics.items() if at == BEFORE_FIRST]),
         },
         joined=joined or {},
     )
+
+
+def _removed(
+    states: Mapping[str, TopicState], names: Iterable[str], known: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The last ledger that had been removed of each topic when it was first seen."""
+    return {name: (known or {}).get(name, states[name].removed_through) for name in names}
+
+
+def _waiting(
+    driver: SourceDriver, states: Mapping[str, TopicState], ends: Mapping[str, MessageId]
+) -> list[str]:
+    """Segments with messages, or with messages to come, that are begun later."""
+    return [
+        name
+        for order in driver.orders.values()
+        for name in order.unread(ends.keys())
+        if name not in ends and name in states and not is_empty_for_good(states[name])
+    ]
+
+
+def _without_passed(driver: SourceDriver, begun: QueryOffset, ended: QueryOffset) -> QueryOffset:
+    """The end of a micro-batch without segments that lie before where it begins: its beginning may
+    be a later one, when another process has planned the first micro-batch of a query."""
+    passed = {name for each in driver.orders.values() for name in each.passed(begun.topics.keys())}
+    kept = {name: at for name, at in ended.topics.items() if name not in passed}
+    return replace(ended, topics=kept)
+
+
+def _epochs(driver: SourceDriver) -> dict[str, int]:
+    return {name: order.epoch for name, order in driver.orders.items()}
 
 
 def _check_kept(state: TopicState, begun: QueryOffset, stands_at: MessageId | None) -> None:

@@ -10,7 +10,8 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from magnetar.arrow.stored.column_types import METADATA_FIELDS, SCHEMA_TYPES, value_fields
 from magnetar.arrow.stored.slices import ValueSchema
-from magnetar.sdk.spark.query_schema import arrow_schema, spark_schema
+from magnetar.sdk.spark.errors import OptionError
+from magnetar.sdk.spark.query_schema import archived_schema, arrow_schema, spark_schema
 
 PLACE = {
     "type": "record",
@@ -133,3 +134,9 @@ def test_batches_have_the_schema_that_each_spark_wants(monkeypatch: pytest.Monke
         lambda each: to_arrow_schema(each, timezone="UTC"),
     )
     assert arrow_schema(schema) == expected
+
+
+def test_scalable_topics_have_no_archive() -> None:
+    servers = {"service.url": "pulsar://h:1", "admin.url": "http://h:1"}
+    with pytest.raises(OptionError, match="option topics: scalable topics are not archived"):
+        archived_schema({**servers, "topics": "topic://public/default/t"})

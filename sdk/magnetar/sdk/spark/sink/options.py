@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from magnetar.arrow.stored.options import ConnectionOptions, OptionReader, shown
+from magnetar.sdk.scalable.names import is_scalable_name
 from magnetar.sdk.spark.errors import OptionError
 from magnetar.sdk.wire.compression import Compression
 from magnetar.sdk.wire.errors import TopicNameError
-from magnetar.sdk.wire.topic_name import TopicName
+from magnetar.sdk.wire.topic_name import SEGMENT, TopicName
 
 _OF_SPARK = ("path", "checkpointLocation", "queryName", "outputMode", "mode")
 """Names that Spark puts among the options of a sink."""
@@ -114,6 +115,7 @@ def _check_admin_url(connection: ConnectionOptions, deduplication: Deduplication
 def _topic(name: str) -> str:
     if not name:
         return ""
+    check_not_scalable(name)
     try:
         topic = TopicName.parse(name)
     except TopicNameError as error:
@@ -121,6 +123,21 @@ def _topic(name: str) -> str:
     if not topic.is_persistent:
         raise OptionError("topic", f"{shown(name)} is not persistent: nothing would be kept")
     return str(topic)
+
+
+def check_not_scalable(name: str) -> None:
+    """
+    Raises:
+        OptionError: the sink cannot write to this topic.
+    """
+    if is_scalable_name(name) or name.startswith(f"{SEGMENT}://"):
+        raise OptionError(
+            "topic",
+            f"{shown(name)} is a scalable topic, to which the sink does not write: brokers know "
+            "what a task has stored segment by segment, so a retry after a split would store rows "
+            "twice. Write to a plain or partitioned topic, or use a producer of the SDK in "
+            "foreachBatch, which may store rows twice when a batch is repeated",
+        )
 
 
 def _name(name: str) -> str:

@@ -58,7 +58,7 @@ from magnetar.sdk.spark.errors import (
 from magnetar.sdk.spark.sink.attempts import Router, runs
 from magnetar.sdk.spark.sink.items import Messages
 from magnetar.sdk.spark.sink.lane import Lane, TaskIdentity, open_lane
-from magnetar.sdk.spark.sink.options import SinkOptions
+from magnetar.sdk.spark.sink.options import SinkOptions, check_not_scalable
 from magnetar.sdk.spark.sink.rows import RowPlan, plan_rows
 from magnetar.sdk.spark.sink.topics import ReadyTopic, prepare_topic
 from magnetar.sdk.wire.topic_name import TopicName
@@ -305,7 +305,10 @@ class _TaskWriter:
     def _topic_names(self, column: pa.Array) -> pa.Array:
         """Full names, without nulls."""
         encoded = column.dictionary_encode()
-        names = [str(TopicName.parse(each)) for each in encoded.dictionary.to_pylist()]
+        given = encoded.dictionary.to_pylist()
+        for each in given:
+            check_not_scalable(each)
+        names = [str(TopicName.parse(each)) for each in given]
         default = self._plan.options.topic
         if column.null_count and not default:
             raise SchemaMismatchError(f"a row without {TOPIC} (null), and no option topic")

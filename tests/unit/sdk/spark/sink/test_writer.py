@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from magnetar.sdk.spark.errors import OptionError
 from magnetar.sdk.spark.sink import writer
 from magnetar.sdk.spark.sink.lane import TaskIdentity
 from magnetar.sdk.spark.sink.options import SinkOptions
@@ -61,3 +62,11 @@ def test_a_task_has_one_name_in_all_batches_of_a_query_and_another_in_the_next_q
     first, second, other = names(monkeypatch, runs, **options)
     assert first == second != other
     assert first == f"magnetar-spark-{'mine-' if options else ''}a-3"
+
+
+@pytest.mark.parametrize(
+    "topic", ["topic://public/default/t", "segment://public/default/t/0000-ffff-0"]
+)
+def test_a_scalable_topic_is_not_written_to(topic: str) -> None:
+    with pytest.raises(OptionError, match="is a scalable topic, to which the sink does not write"):
+        SinkOptions.read({**GIVEN, "topic": topic})

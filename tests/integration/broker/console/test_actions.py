@@ -89,7 +89,7 @@ def test_skipping_and_clearing_ask_first_and_then_do_it(
     _dialog(tab, "Clear the backlog", "Clear")
     tab.sees("The backlog is cleared.")
     assert _backlog(shop, place) == 0
-    tab.field("Go on at").fill("2020-01-01T00:00:00")
+    tab.field("Time").fill("2020-01-01T00:00:00")
     _dialog(tab, "Reset", "Reset")
     tab.sees("The subscription was moved.")
     assert _backlog(shop, place) == 5

@@ -91,7 +91,7 @@ export function whenLoaded({ topic, content, signal }, show) {
     after: () => look(),
   });
   const notice = h("div", { class: "empty at-rest" },
-    h("p", {}, h("strong", {}, "The topic is at rest."), " Nobody uses it, and no broker has it loaded. To look into it, have it loaded. ",
+    h("p", {}, h("strong", {}, "The topic is at rest."), " Nobody uses it, and no broker has it loaded. Load it to look into it. ",
       "Without a subscription, a loaded topic that nobody uses is deleted after a while, where the policies of its namespace say so (inactive topics)."),
     load);
 }

@@ -437,7 +437,12 @@ def test_what_reaches_brokers_from_outside_and_beside_them() -> None:
             "back up an ensemble of your own",
         ),
         (
-            {"monitoring": dict.fromkeys(("podMonitors", "serviceMonitors"), {"enabled": True})},
+            {
+                "monitoring": {
+                    "podMonitors": {"enabled": True},
+                    "serviceMonitors": {"enabled": True},
+                }
+            },
             "would scrape each server twice",
         ),
     ],

@@ -94,7 +94,7 @@ PARTITIONS = 3
 
 
 class Wide:
-    """A partitioned topic whose messages go to its partitions in turn, each at a time of its own."""
+    """A partitioned topic. Messages go to its partitions in turn, each at a time of its own."""
 
     def __init__(self, server: Standalone) -> None:
         self._client = pulsar.Client(

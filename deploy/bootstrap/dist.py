@@ -121,7 +121,7 @@ def pack_chart(source: Path, version: str, output: Path) -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    """All files below a folder, those in folders that are links among them: rules and dashboards."""
+    """All files below a folder, also those in folders that are links, as rules and dashboards."""
     found = []
     for parent, _, names in os.walk(folder, followlinks=True):
         found += [Path(parent, name) for name in names]

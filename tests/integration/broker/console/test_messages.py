@@ -107,12 +107,14 @@ class Wide:
         ]
         self._sent_ms = 0
 
+    def _is_later(self) -> bool:
+        return time.time() * 1000 >= self._sent_ms + 2
+
     def send(self, *numbers: int) -> list[str]:
         """Return the ids of the messages, as the console shows them."""
         ids = []
         for each in numbers:
-            before_ms = self._sent_ms
-            wait_until(lambda at=before_ms: time.time() * 1000 >= at + 2, "time goes on")
+            wait_until(self._is_later, "time goes on")
             self._sent_ms = int(time.time() * 1000)
             producer = self._producers[each % PARTITIONS]
             sent = producer.send(f"text {each}".encode(), partition_key=f"k{each}")

@@ -392,7 +392,7 @@ function actions(topic, partitions, after) {
     actionButton("Unload", {
       question: () => ({
         title: `Unload ${topic.name}?`,
-        text: "Its broker closes it, and whoever asks for it next has it loaded again, perhaps at another broker. Clients reconnect by themselves; nothing is lost.",
+        text: "The broker closes the topic. The next client that uses it loads it again, perhaps at another broker. Clients reconnect by themselves; nothing is lost.",
         action: "Unload",
         isDanger: false,
       }),
@@ -418,7 +418,7 @@ function actions(topic, partitions, after) {
         isDanger: true,
         question: () => ({
           title: `Terminate ${topic.name}?`,
-          text: "Nothing can be published to it any more, ever. Consumers read what is there, and are told that the end has come.",
+          text: "Nothing can be published to it any more, ever. Consumers read to the end, and are notified there.",
           action: "Terminate",
           typed: topic.name,
         }),

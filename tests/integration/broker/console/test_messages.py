@@ -153,6 +153,17 @@ def test_messages_of_all_partitions_are_one_list_by_the_time_of_publishing(
     tab.button("Search").click()
     tab.sees("No message has this id.")
 
+    tab.open("#/subscription/persistent/shop/orders/wide-messages/desk")
+    tab.sees("10 entries with 10 messages, the next one first, by the time of publishing.")
+    assert previews.all_inner_texts() == [f"text {each}" for each in range(10)]
+    tab.button("Next").click()
+    expect(previews).to_have_text([f"text {each}" for each in range(10, 14)])
+    expect(tab.button("Next")).to_be_disabled()
+    tab.button("Previous").click()
+    expect(previews.first).to_have_text("text 0")
+
+    tab.open(WIDE_VIEW)
+    expect(previews.first).to_have_text("text 13")
     tab.button("Follow new messages").click()
     with tab.page.expect_response("**/partitioned-internalStats?*"):
         pass

@@ -1,15 +1,15 @@
 // A look at messages, which stay where they are: those of a topic from any place on, or what a subscription
 // gets next. A look is bounded: some entries at a time, and of each no more than a part of its payload.
 
-import { ApiError, each, get, path, restingStats, topicPath, wordsOf } from "./api.js";
+import { ApiError, each, get, path, topicPath, wordsOf } from "./api.js";
 import { shown, strictText } from "./decode.js";
 import { actionButton, tell } from "./dialogs.js";
 import { draft } from "./draft.js";
 import { field, h, say, section, visible } from "./dom.js";
-import { read, readAt } from "./entries.js";
+import { readAt } from "./entries.js";
 import { bytes, many, time } from "./format.js";
 import { fullName, parseTopic, partitionOf, topicView, wholeOf } from "./names.js";
-import { PARTITIONS_MAX, sightOf } from "./parts.js";
+import { backlogOf, PARTITIONS_MAX, sightOf } from "./parts.js";
 import { poll } from "./polling.js";
 import { newestSchema } from "./schemas.js";
 import { link } from "./table.js";
@@ -88,49 +88,48 @@ function messageList(topic, signal) {
 
 const itemsOf = (entry) => entry.messages.slice(0, MESSAGES_OF_ENTRY_MAX).map((message, index) => ({ entry, message, index }));
 
-/** What a subscription gets next, with buttons to go on. */
-export function peekList({ topic, subscription, signal }) {
+/** What a subscription gets next, of one topic or of all its partitions, with buttons to go on. */
+export function peekList({ topic, subscription, partitions, signal }) {
   const list = messageList(topic, signal);
   const note = h("p", { class: "quiet", role: "status" });
-  const again = h("button", { type: "button", onclick: () => look(0) }, "Reload");
-  const back = h("button", { type: "button", onclick: () => look(first - ENTRIES) }, "Previous");
-  const next = h("button", { type: "button", onclick: () => look(first + ENTRIES) }, "Next");
-  let first = 0;
+  const again = h("button", { type: "button", onclick: () => look([]) }, "Reload");
+  const back = h("button", { type: "button", onclick: () => look(turned.slice(0, -1)) }, "Previous");
+  const next = h("button", { type: "button", onclick: () => look([...turned, ahead]) }, "Next");
+  let turned = []; // where each page so far began
+  let ahead = null;
 
-  async function look(from) {
-    first = Math.max(0, from);
+  async function look(pages) {
     for (const button of [again, back, next]) button.disabled = true;
     say(note, "Looking.");
-    let isFull = false;
     try {
-      // Browsers log each request for what is not there: no more are asked for than wait.
-      const stats = await restingStats(topic, { signal });
-      const waiting = stats.subscriptions?.[subscription]?.msgBacklog ?? 0;
-      const numbers = Array.from({ length: Math.min(ENTRIES, Math.max(0, waiting - first)) }, (_, index) => first + index + 1);
-      let isEnd = false;
-      const found = await each(numbers, AT_ONCE, async (number) => {
-        const entry = isEnd ? null : await read(topic, signal, "subscription", subscription, "position", String(number));
-        isEnd ||= entry === null;
-        return entry;
-      });
+      const sight = await backlogOf(topic, subscription, partitions, signal);
+      turned = pages.length ? pages : [sight.oldest()];
+      const reader = sight.reader(turned.at(-1), false, ENTRIES, signal);
       // What is acknowledged meanwhile moves the others: one may have been seen twice.
       const known = new Set();
-      const entries = found.filter((entry) => entry && !known.has(entry.id) && known.add(entry.id));
-      isFull = !isEnd && waiting > first + ENTRIES;
+      const entries = (await reader.take(ENTRIES)).filter((entry) => !known.has(entry.id) && known.add(entry.id));
+      ahead = reader.next();
       await list.learn(entries);
       list.show(entries.flatMap(itemsOf));
-      say(note, entries.length ? `${toldOf(entries)}, the next one first.` : first > 0 ? "There are no more." : "Nothing waits: everything is acknowledged.");
+      say(note, told(entries, sight.resting.length));
     } catch (error) {
       if (signal.aborted) return;
+      ahead = null;
       list.show([]);
       say(note, wordsOf(error));
     }
     again.disabled = false;
-    back.disabled = first === 0;
-    next.disabled = !isFull;
+    back.disabled = turned.length < 2;
+    next.disabled = ahead === null;
   }
 
-  look(0);
+  function told(entries, resting) {
+    const rest = resting ? ` ${many(resting, "partition")} with a backlog ${resting === 1 ? "is" : "are"} at rest, and not looked into.` : "";
+    if (entries.length) return `${toldOf(entries)}, the next one first${partitions ? ", by the time of publishing" : ""}.${rest}`;
+    return (turned.length > 1 ? "There are no more." : rest ? "Nothing else waits." : "Nothing waits: everything is acknowledged.") + rest;
+  }
+
+  look([]);
   return h("div", {}, h("div", { class: "controls" }, field("Show payloads", list.format), h("div", { class: "pager" }, again, back, next)), note, list.node);
 }
 

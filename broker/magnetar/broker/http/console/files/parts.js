@@ -2,8 +2,8 @@
 // the partitions among each other by the times at which their messages were published. A partition that no
 // broker has loaded is left as it is: to load it may be its end.
 
-import { each, get, topicPath } from "./api.js";
-import { readAt } from "./entries.js";
+import { each, get, restingStats, topicPath } from "./api.js";
+import { read, readAt } from "./entries.js";
 import { parseTopic } from "./names.js";
 import { numbered, placesOf } from "./places.js";
 
@@ -31,6 +31,37 @@ export async function sightOf(topic, partitions, signal) {
   }
   return sight(parts, resting, true);
 }
+
+/** The same of what a subscription has not acknowledged: its entries are known by their number alone. No more
+ * are asked for than wait, because browsers log each request for what is not there. */
+export async function backlogOf(topic, subscription, partitions, signal) {
+  const found = partitions
+    ? (await get(`${topicPath(topic, "partitioned-stats")}?perPartition=true&onlyLoaded=true`, { signal })).partitions
+    : { "": await restingStats(topic, { signal }) };
+  const parts = [];
+  const resting = [];
+  for (const [key, stats] of Object.entries(found)) {
+    const part = partitions ? parseTopic(key) : topic;
+    const waiting = stats.subscriptions?.[subscription]?.msgBacklog || 0;
+    if (stats.atRest?.subscriptions?.[subscription]?.msgBacklog > 0) resting.push({ key, topic: part });
+    else if (waiting) parts.push({
+      key,
+      topic: part,
+      places: counted(waiting),
+      read: (index) => read(part, signal, "subscription", subscription, "position", String(index + 1)),
+    });
+  }
+  return sight(parts, resting, Boolean(partitions));
+}
+
+const counted = (total) => ({
+  total,
+  has: (index) => index >= 0 && index < total,
+  at: (index) => (index >= 0 && index < total ? { index } : null),
+  indexOf: (place) => place.index,
+});
+
+const readOf = (part, index, signal) => (part.read ? part.read(index) : readAt(part.topic, part.places.at(index), signal));
 
 function sight(parts, resting, isParted) {
   const cursor = (placeOf) => new Map(parts.map((part) => [part.key, placeOf(part)]));
@@ -81,10 +112,10 @@ function readerOf(parts, start, isDown, lookMax, signal) {
       if (!dry.length) return;
       const jobs = dry.flatMap((line) => Array.from({ length: Math.min(ahead, wanted) }, (_, index) => ({ line, index: line.at + step * index }))
         .filter(({ index }) => line.part.places.has(index)));
-      const entries = await each(jobs, atOnce, ({ line, index }) => readAt(line.part.topic, line.part.places.at(index), signal));
+      const entries = await each(jobs, atOnce, ({ line, index }) => readOf(line.part, index, signal));
       jobs.forEach(({ line, index }, number) => {
         line.at = index + step;
-        // None: it was trimmed meanwhile.
+        // None: it was trimmed or acknowledged meanwhile.
         if (entries[number]) line.waiting.push({ index, entry: entries[number] });
         else looked += 1;
       });

@@ -8,6 +8,7 @@ import { field, h, identity, say, section, visible } from "./dom.js";
 import { amount, count, many, rate, time } from "./format.js";
 import { peekList } from "./messages.js";
 import { crumbsOf, fullName, topicView } from "./names.js";
+import { PARTITIONS_MAX } from "./parts.js";
 import { plot } from "./plot.js";
 import { poll } from "./polling.js";
 import { adviceFor, hoarding, HOARDING_ADVICE, isStalled, stalled } from "./reasons.js";
@@ -117,7 +118,7 @@ function show({ topic, name, partitions, content, signal }) {
       trouble.replaceChildren(`The topic has no subscription ${name} (any more). `, link(topicView(topic), "To the topic"));
       return;
     }
-    if (!next.firstChild) next.append(partitions ? partitionLinks(topic, name, partitions) : peekList({ topic, subscription: name, signal }));
+    if (!next.firstChild) next.append(partitions > PARTITIONS_MAX ? partitionLinks(topic, name, partitions) : peekList({ topic, subscription: name, partitions, signal }));
     out.push([found.msgRateOut]);
     backlog.push([found.msgBacklog]);
     known.hoarders = found.hoarders || [];

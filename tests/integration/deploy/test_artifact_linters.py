@@ -40,6 +40,14 @@ from tests.artifacts import (
     read_yaml,
     servers_secret,
 )
+from tests.processes import (
+    HOST,
+    ServerProcess,
+    free_ports,
+    magnetar_command,
+    magnetar_environment,
+)
+from tests.standalone import READY_TIMEOUT_S, is_ready_line
 
 KUBERNETES_VERSIONS = ("1.27", "1.31", "1.37")
 """The oldest that the chart takes, a usual one, and the newest with a schema here."""
@@ -484,6 +492,42 @@ def test_one_server_takes_the_place_of_all_others_and_is_reached_as_they_are(
         read_config_file(path)
     (monitor,) = (each for each in objects_of("standalone") if each["kind"] == "ServiceMonitor")
     assert monitor["spec"]["endpoints"][0]["authorization"]["credentials"]["name"] == "tokens"
+
+
+def test_the_one_server_starts_with_what_the_chart_tells_it(tmp_path: Path) -> None:
+    pod = workloads("standalone for everybody")["broker"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (settings,) = (
+        each
+        for each in objects_of("standalone for everybody")
+        if each["metadata"]["name"].endswith("-settings")
+    )
+    path = tmp_path / "magnetar.toml"
+    path.write_text(settings["data"]["magnetar.toml"])
+    port, http_port = map(str, free_ports(2))
+    here = {
+        "MAGNETAR_STANDALONE_DATA": str(tmp_path / "data"),
+        "MAGNETAR_STANDALONE_ADVERTISED_HOST": HOST,
+        "MAGNETAR_STANDALONE_PORT": port,
+        "MAGNETAR_STANDALONE_HTTP_PORT": http_port,
+    }
+    command, *options = container["args"]
+    arguments = [str(path) if each.endswith(".toml") else each for each in options]
+    server = ServerProcess(
+        magnetar_command(command, *arguments),
+        log_path=tmp_path / "log",
+        is_ready=is_ready_line,
+        environment={**magnetar_environment(), **environment_of(container), **here},
+    )
+    try:
+        server.wait_ready(READY_TIMEOUT_S)
+        assert server.ready_line.split()[1:] == [
+            f"pulsar://{HOST}:{port}",
+            f"http://{HOST}:{http_port}",
+        ]
+        assert "environment_variable_unknown" not in (tmp_path / "log").read_text()
+    finally:
+        server.kill()
 
 
 def test_an_upgrade_in_steps_replaces_bookies_then_auto_recovery_then_brokers() -> None:

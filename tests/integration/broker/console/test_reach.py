@@ -227,7 +227,7 @@ def test_from_the_cluster_to_a_cleared_backlog_by_keyboard_alone(console: OpenCo
     expect(heading).to_be_focused()
     _tab_to(tab, tab.field("New subscription"))
     keys.type("keys")
-    _tab_to(tab, tab.field("It begins"))
+    _tab_to(tab, tab.field("Start position"))
     keys.press("ArrowDown")
     keys.press("Enter")
     tab.page.get_by_role("main").get_by_role("button", name="Create", exact=True).focus()

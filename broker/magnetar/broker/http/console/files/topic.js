@@ -367,8 +367,8 @@ const sumOf = (subscriptions, what) => Object.values(subscriptions || {}).reduce
 
 function newSubscription(topic, after) {
   const name = h("input", { required: true, autocomplete: "off", spellcheck: "false" });
-  const from = h("select", {}, h("option", { value: "latest" }, "at the end"), h("option", { value: "earliest" }, "at the first message"));
-  const form = h("form", { class: "controls", onsubmit: submit }, field("New subscription", name), field("It begins", from),
+  const from = h("select", {}, h("option", { value: "latest" }, "the end"), h("option", { value: "earliest" }, "the first message"));
+  const form = h("form", { class: "controls", onsubmit: submit }, field("New subscription", name), field("Start position", from),
     h("button", {}, "Create"));
   async function submit(event) {
     event.preventDefault();

@@ -14,6 +14,7 @@ import argparse
 import gzip
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -85,9 +86,9 @@ def copy_working_tree(target: Path) -> None:
     """Write the files that are committed or could be, as they are now, below a folder."""
     listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_file() or (ROOT / name).is_symlink():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, target / name)
+            shutil.copyfile(ROOT / name, target / name, follow_symlinks=False)
 
 
 def write_version(source: Path, version: str) -> None:
@@ -109,9 +110,7 @@ def pack_chart(source: Path, version: str, output: Path) -> Path:
         gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
     ):
-        for each in sorted(folder.rglob("*")):
-            if not each.is_file():
-                continue
+        for each in _files(folder):
             data = each.read_bytes()
             if each == folder / "Chart.yaml":
                 data = _chart_yaml(data.decode(), chart_version, version).encode()
@@ -119,6 +118,14 @@ def pack_chart(source: Path, version: str, output: Path) -> Path:
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
     return path
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files below a folder, also those in folders that are links, as rules and dashboards."""
+    found = []
+    for parent, _, names in os.walk(folder, followlinks=True):
+        found += [Path(parent, name) for name in names]
+    return sorted(found)
 
 
 def _chart_yaml(text: str, chart_version: str, version: str) -> str:

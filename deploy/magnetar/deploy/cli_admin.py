@@ -336,13 +336,15 @@ def _print_clients(stats: Mapping[str, Any]) -> None:
             subscription,
             str(each["unackedMessages"]),
             f"{each['messageAckRate']:.1f}",
+            _held_longest(each),
             str(each["address"]),
         )
         for subscription, found in stats["subscriptions"].items()
         for each in found["consumers"]
     ]
     if consumers:
-        _print_table(("consumer", "subscription", "unacked", "acked/s", "address"), consumers)
+        titles = ("consumer", "subscription", "unacked", "acked/s", "holds longest", "address")
+        _print_table(titles, consumers)
     if stats["publishers"]:
         _print_table(
             ("producer", "msg/s in", "address"),
@@ -351,6 +353,12 @@ def _print_clients(stats: Mapping[str, Any]) -> None:
                 for each in stats["publishers"]
             ),
         )
+
+
+def _held_longest(consumer: Mapping[str, Any]) -> str:
+    """The entry that a consumer has not acknowledged for longest, where it is known."""
+    held = consumer.get("longestHeld")
+    return f"{held['messageId']} for {held['seconds']} s" if held else "-"
 
 
 def _messages_of(subscription: Mapping[str, Any]) -> str:

@@ -40,6 +40,14 @@ from tests.artifacts import (
     read_yaml,
     servers_secret,
 )
+from tests.processes import (
+    HOST,
+    ServerProcess,
+    free_ports,
+    magnetar_command,
+    magnetar_environment,
+)
+from tests.standalone import READY_TIMEOUT_S, is_ready_line
 
 KUBERNETES_VERSIONS = ("1.27", "1.31", "1.37")
 """The oldest that the chart takes, a usual one, and the newest with a schema here."""
@@ -132,7 +140,21 @@ AUTHENTICATING = {
     "one key signs and checks",
 }
 """Variants whose values name a method of authentication."""
-OPERATORS = {"PodMonitor", "PrometheusRule"}
+OTHERS: dict[str, dict[str, Any]] = {
+    "standalone": {
+        "standalone": {"enabled": True, "bookies": 3},
+        "monitoring": {"serviceMonitors": {"enabled": True}},
+        "auth": {"enabled": True, "secret": "tokens"},
+        "broker": {"external": {"enabled": True, "domain": "d", "sourceRanges": ["10.0.0.0/8"]}},
+    },
+    "standalone for everybody": {"standalone": {"enabled": True}},
+    "bookies first": {"upgrade": {"through": "bookie"}},
+    "then auto-recovery": {"upgrade": {"through": "autorecovery"}},
+    "backup": {"backup": {"enabled": True, "claim": "archives", "keepDays": 3}},
+    "service monitors": {"monitoring": {"serviceMonitors": {"enabled": True}}},
+}
+"""Values for which other tests count the servers differently, or which change one thing alone."""
+OPERATORS = {"PodMonitor", "PrometheusRule", "ServiceMonitor"}
 """Kinds of the Prometheus operator, of which Kubernetes has no schema."""
 
 
@@ -213,9 +235,10 @@ def test_systemd_is_content_with_the_unit(name: str, tmp_path: Path) -> None:
     assert "OK" in exposure.splitlines()[-1]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS | OTHERS)
 def test_helm_is_content_with_the_chart(variant: str) -> None:
-    report = lint(CHART, VARIANTS[variant], strict=True, kube_version="v1.31.0")
+    values = (VARIANTS | OTHERS)[variant]
+    report = lint(CHART, values, strict=True, kube_version="v1.31.0")
     serious = [each for each in report["messages"] if each["severity"] > 1]
     assert (serious, report["errors"]) == ([], [])
 
@@ -231,10 +254,10 @@ def rendered(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @functools.cache
 def objects_of(variant: str) -> list[dict[str, Any]]:
     """Made when a test first asks: most workers of a parallel run never do."""
-    return list(rendered(VARIANTS[variant]))
+    return list(rendered((VARIANTS | OTHERS)[variant]))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS | OTHERS)
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 def test_kubernetes_takes_what_the_chart_makes(version: str, variant: str) -> None:
     for each in objects_of(variant):
@@ -416,11 +439,158 @@ def test_what_reaches_brokers_from_outside_and_beside_them() -> None:
         ({"auth": {"enabled": True}}, "auth.secret is required"),
         ({"tls": {"enabled": True}}, "tls.secret is required"),
         ({"ingress": {"enabled": True}}, "ingress.host is required"),
+        ({"backup": {"enabled": True}}, "backup.claim is required"),
+        (
+            {"backup": {"enabled": True, "claim": "c"}, "standalone": {"enabled": True}},
+            "back up an ensemble of your own",
+        ),
+        (
+            {
+                "monitoring": {
+                    "podMonitors": {"enabled": True},
+                    "serviceMonitors": {"enabled": True},
+                }
+            },
+            "would scrape each server twice",
+        ),
     ],
 )
 def test_half_of_what_is_needed_is_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(HelmError, match=words):
         list(rendered(values))
+
+
+def test_one_server_takes_the_place_of_all_others_and_is_reached_as_they_are(
+    tmp_path: Path,
+) -> None:
+    for variant, is_open in (("standalone", False), ("standalone for everybody", True)):
+        objects = objects_of(variant)
+        ((part, workload),) = workloads(variant).items()
+        pod = workload["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert (part, container["args"][0]) == ("broker", "standalone")
+        assert set(container["args"][1:]) & options_of(commands()["standalone"]) == {"--config"}
+        environment = environment_of(container)
+        assert check_environment("standalone", environment) == []
+        assert (environment.get("MAGNETAR_STANDALONE_INSECURE") == "true") is is_open
+        (claim,) = workload["spec"]["volumeClaimTemplates"]
+        mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        data = environment["MAGNETAR_STANDALONE_DATA"]
+        assert data.startswith(mounts[claim["metadata"]["name"]] + "/")
+        kinds = {each["kind"] for each in objects}
+        assert not kinds & {"Deployment", "PodDisruptionBudget", "Secret"}
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        for each in objects:
+            if each["kind"] == "Service":
+                selector = dict(each["spec"]["selector"])
+                pod_name = selector.pop("statefulset.kubernetes.io/pod-name", None)
+                assert pod_name in {None, f"{workload['metadata']['name']}-0"}
+                assert selector.items() <= labels.items()
+        (settings,) = (each for each in objects if each["metadata"]["name"].endswith("-settings"))
+        path = tmp_path / "magnetar.toml"
+        path.write_text(settings["data"]["magnetar.toml"])
+        read_config_file(path)
+    (monitor,) = (each for each in objects_of("standalone") if each["kind"] == "ServiceMonitor")
+    assert monitor["spec"]["endpoints"][0]["authorization"]["credentials"]["name"] == "tokens"
+
+
+def test_the_one_server_starts_with_what_the_chart_tells_it(tmp_path: Path) -> None:
+    pod = workloads("standalone for everybody")["broker"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (settings,) = (
+        each
+        for each in objects_of("standalone for everybody")
+        if each["metadata"]["name"].endswith("-settings")
+    )
+    path = tmp_path / "magnetar.toml"
+    path.write_text(settings["data"]["magnetar.toml"])
+    port, http_port = map(str, free_ports(2))
+    here = {
+        "MAGNETAR_STANDALONE_DATA": str(tmp_path / "data"),
+        "MAGNETAR_STANDALONE_ADVERTISED_HOST": HOST,
+        "MAGNETAR_STANDALONE_PORT": port,
+        "MAGNETAR_STANDALONE_HTTP_PORT": http_port,
+    }
+    command, *options = container["args"]
+    arguments = [str(path) if each.endswith(".toml") else each for each in options]
+    server = ServerProcess(
+        magnetar_command(command, *arguments),
+        log_path=tmp_path / "log",
+        is_ready=is_ready_line,
+        environment={**magnetar_environment(), **environment_of(container), **here},
+    )
+    try:
+        server.wait_ready(READY_TIMEOUT_S)
+        assert server.ready_line.split()[1:] == [
+            f"pulsar://{HOST}:{port}",
+            f"http://{HOST}:{http_port}",
+        ]
+        assert "environment_variable_unknown" not in (tmp_path / "log").read_text()
+    finally:
+        server.kill()
+
+
+def test_an_upgrade_in_steps_replaces_bookies_then_auto_recovery_then_brokers() -> None:
+    def held(variant: str) -> set[str]:
+        """The parts that keep their version."""
+        found = set()
+        for part, each in workloads(variant).items():
+            spec = each["spec"]
+            strategy = spec.get("updateStrategy", {}).get("rollingUpdate", {})
+            if spec.get("paused") or strategy.get("partition", 0) >= spec["replicas"]:
+                found.add(part)
+        return found
+
+    assert held("bookies first") == {"autorecovery", "broker"}
+    assert held("then auto-recovery") == {"broker"}
+    assert held("as it stands") == set()
+
+
+def test_backups_read_the_disks_of_the_first_server_on_its_node() -> None:
+    objects = objects_of("backup")
+    (cron,) = (each for each in objects if each["kind"] == "CronJob")
+    pod = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    claims = {
+        each["name"]: each["persistentVolumeClaim"]["claimName"]
+        for each in pod["volumes"]
+        if "persistentVolumeClaim" in each
+    }
+    server = workloads("backup")["zookeeper"]
+    name = f"{server['metadata']['name']}-0"
+    templates = [each["metadata"]["name"] for each in server["spec"]["volumeClaimTemplates"]]
+    assert claims == {"backup": "archives"} | {each: f"{each}-{name}" for each in templates}
+    (near,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    labels = dict(near["labelSelector"]["matchLabels"])
+    assert labels.pop("statefulset.kubernetes.io/pod-name") == name
+    assert labels.items() <= server["spec"]["template"]["metadata"]["labels"].items()
+    (container,) = pod["containers"]
+    (of_server,) = server["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == of_server["image"]
+    assert pod["securityContext"] == server["spec"]["template"]["spec"]["securityContext"]
+    for each in container["volumeMounts"]:
+        assert each.get("readOnly", False) is (each["name"] not in {"backup", "tmp"})
+    assert "-mtime +3 -delete" in container["command"][-1]
+    (script,) = (
+        each
+        for each in objects
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"].endswith("-backup")
+    )
+    assert script["data"]["backup.sh"] == (DEPLOY / "zookeeper" / "backup.sh").read_text()
+
+
+def test_service_monitors_select_one_service_of_each_part() -> None:
+    objects = objects_of("service monitors")
+    monitors = [each for each in objects if each["kind"] == "ServiceMonitor"]
+    assert len(monitors) == 4
+    for each in monitors:
+        wanted = each["spec"]["selector"]["matchLabels"].items()
+        (service,) = (
+            one
+            for one in objects
+            if one["kind"] == "Service" and wanted <= one["metadata"]["labels"].items()
+        )
+        (endpoint,) = each["spec"]["endpoints"]
+        assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
 
 
 def test_each_installation_has_a_secret_of_its_own() -> None:

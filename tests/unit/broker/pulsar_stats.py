@@ -66,3 +66,6 @@ BEYOND = frozenset(
     }
 )
 """Fields of a subscription that Pulsar 4.0 does not have."""
+
+BEYOND_OF_CONSUMER = frozenset({"longestHeld"})
+"""Fields of a consumer that Pulsar 4.0 does not have."""

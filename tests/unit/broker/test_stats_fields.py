@@ -33,7 +33,7 @@ from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, batch, entry, send_frame
 from tests.unit.broker.memory_log import ManualClock
-from tests.unit.broker.pulsar_stats import BEYOND, PULSAR
+from tests.unit.broker.pulsar_stats import BEYOND, BEYOND_OF_CONSUMER, PULSAR
 from tests.waiting import settle
 
 VOLATILE = "non-persistent://public/default/volatile"
@@ -345,6 +345,7 @@ async def hoarding(seen: Seen) -> None:
     client = await world.consumer(_TYPES.Shared, consumer_name="c")
     client.flow(HOARDING_MESSAGES_MIN)
     assert (await world.look())["subscriptions"]["s"]["hoarders"] == []
+    world.topic.sample(world.clock.wall_ms())
     world.clock.advance(HOARDING_AFTER_MS)
     assert (await world.look())["subscriptions"]["s"]["hoarders"] == ["c"]
 
@@ -372,7 +373,7 @@ async def test_every_field_of_pulsars_is_computed_or_a_constant_with_a_reason() 
     for level, fields in PULSAR.items():
         shown = {field for at, field in seen.values if at == level}
         assert fields - shown == {each for each in ABSENT if each in fields}, level
-        assert shown - fields <= BEYOND, level
+        assert shown - fields <= BEYOND | BEYOND_OF_CONSUMER, level
         constants = CONSTANTS.get(level, {})
         for field, (value, reason) in constants.items():
             assert reason
@@ -415,6 +416,37 @@ async def test_acknowledgements_are_counted_as_messages_where_they_are_known() -
         if sub_type == _TYPES.Exclusive:
             client.ack(Position(7, 2), ack_type=pb.CommandAck.Cumulative)
             assert consumer.messages_acked == 3
+
+
+async def test_the_age_of_what_a_consumer_holds_is_known_from_one_sample_to_the_next() -> None:
+    world = World(Seen())
+    world.harness.log.store(*(entry() for _ in range(3)))
+    client = await world.consumer(_TYPES.Shared)
+    client.flow(3)
+    await settle()
+
+    async def held() -> Any:
+        (consumer,) = (await world.look())["subscriptions"]["s"]["consumers"]
+        return consumer["longestHeld"]
+
+    def sample() -> None:
+        world.topic.sample(world.clock.wall_ms())
+
+    assert await held() is None  # nobody has looked yet
+    client.ack(Position(7, 0))
+    sample()
+    world.clock.advance(60_000)
+    assert await held() == {"messageId": "7:1", "seconds": 61}
+    sample()
+    world.clock.advance(60_000)
+    assert await held() == {"messageId": "7:1", "seconds": 122}
+    client.ack(Position(7, 1))
+    assert await held() is None
+    sample()
+    assert await held() == {"messageId": "7:2", "seconds": 1}
+    client.ack(Position(7, 2))
+    sample()
+    assert await held() is None
 
 
 async def test_the_oldest_message_is_read_once_while_nobody_acknowledges_it() -> None:

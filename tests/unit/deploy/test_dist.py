@@ -46,11 +46,15 @@ def test_the_chart_has_the_version_and_is_the_same_each_time(tmp_path: Path) -> 
         packed.append(dist.pack_chart(ROOT, "0.2.0.dev17+g0123abc", tmp_path / name))
     assert packed[0].read_bytes() == packed[1].read_bytes()
     with tarfile.open(packed[0]) as archive:
+        names = archive.getnames()
         file = archive.extractfile("magnetar/Chart.yaml")
         assert file is not None
         chart = file.read().decode().splitlines()
     assert "version: 0.2.0-dev.17+g0123abc" in chart
     assert 'appVersion: "0.2.0.dev17+g0123abc"' in chart
+    # They are links to the one copy of each.
+    for part in ("rules/magnetar.yaml", "dashboards/cluster.json", "backup.sh"):
+        assert f"magnetar/files/{part}" in names
 
 
 def test_the_bill_of_materials_has_every_locked_package_with_its_hashes() -> None:

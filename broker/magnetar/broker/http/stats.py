@@ -241,18 +241,29 @@ class _Routes:
             prefix + "/internalStats", summary=f"Internal statistics {of}: ledgers and cursors"
         )
         async def internal_stats(
-            tenant: str, namespace: str, topic: str, metadata: bool = False
+            tenant: str,
+            namespace: str,
+            topic: str,
+            metadata: bool = False,
+            only_loaded: OnlyLoaded = False,
         ) -> Stats:
+            stored = await self._at_rest(tenant, namespace, topic) if only_loaded else None
+            if stored is not None:
+                return stored
             return await self._internal_stats(await self._plain(tenant, namespace, topic))
 
         @router.get(
             prefix + "/partitioned-internalStats",
             summary=f"Internal statistics of all partitions {of}",
         )
-        async def partitioned_internal_stats(tenant: str, namespace: str, topic: str) -> Stats:
+        async def partitioned_internal_stats(
+            tenant: str, namespace: str, topic: str, only_loaded: OnlyLoaded = False
+        ) -> Stats:
             name = await self._context.topic(self._domain, tenant, namespace, topic)
-
-            metadata, parts = await self._parts(name, "internalStats", self._internal_stats)
+            action = "internalStats" + ("?onlyLoaded=true" if only_loaded else "")
+            metadata, parts = await self._parts(
+                name, action, self._internal_stats, only_loaded=only_loaded
+            )
             return {"metadata": metadata, "partitions": parts}
 
     def _add_stored(self) -> None:

@@ -41,6 +41,11 @@ def _largest(values: Sequence[Any]) -> Any:
     return max((each for each in values if each is not None), default=None)
 
 
+def _held_longest(values: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+    """None: nothing is held anywhere."""
+    return max((each for each in values if each), key=lambda held: held["seconds"], default=None)
+
+
 def _first(values: Sequence[Any]) -> Any:
     return values[0]
 
@@ -160,6 +165,7 @@ CONSUMER_RULES: Final = _rules(
         _first: """
             appId consumerName address clientVersion metadata keyHashRangeArrays keyHashRanges""",
         _listed: "drainingHashes",
+        _held_longest: "longestHeld",
     }
 )
 SUBSCRIPTION_RULES: Final = {

@@ -11,7 +11,10 @@ other field follows what happens. A test compares both with what Pulsar answers.
 Beyond Pulsar's fields a subscription has `whyIdle`: the name of the reason for which it delivers
 nothing just now, and `whyIdleText`, its words; both are null while it delivers. `hoarders` names
 the consumers that hold messages and acknowledge none. `nextDelayedTime` is when the next delayed
-message of the topic is due, ms since the epoch; 0: the subscription has none.
+message of the topic is due, ms since the epoch; 0: the subscription has none. Of a consumer,
+`longestHeld` names an entry that it has not acknowledged, and for how many seconds it has held it
+at least; null: it holds none that it held at the last sample (`stats_rate_interval_s`), or its
+subscription is Exclusive or Failover, whose consumers acknowledge in order.
 
 Source: HTTP sheet, section 9.5. Pure.
 """
@@ -422,8 +425,18 @@ def _consumer_stats(consumer: Consumer, dispatcher: Dispatcher | None, now_ms: i
         "lastConsumedFlowTimestamp": consumer.flow_ms,
         "firstConsumedFlowTimestamp": consumer.first_flow_ms,
         "metadata": dict(consumer.metadata),
+        "longestHeld": _held(consumer, now_ms),
         **_key_stats(consumer, dispatcher),
     }
+
+
+def _held(consumer: Consumer, now_ms: int) -> Stats | None:
+    """What a consumer has held longest without acknowledging it."""
+    held = consumer.longest_held(now_ms)
+    if held is None:
+        return None
+    (ledger_id, entry_id), held_ms = held
+    return {"messageId": f"{ledger_id}:{entry_id}", "seconds": held_ms // 1000}
 
 
 def _key_stats(consumer: Consumer, dispatcher: Dispatcher | None) -> Stats:

@@ -80,6 +80,8 @@ class Consumer:
         "first_sent_ms",
         "flow_ms",
         "hash_ranges",
+        "held",
+        "held_since_ms",
         "is_auto_consume",
         "is_blocked",
         "is_closed",
@@ -150,6 +152,9 @@ class Consumer:
         message."""
         self.pending = PendingEntries()
         """Entries sent and not acknowledged, of Shared and Key_Shared; see `PendingAccounts`."""
+        self.held: Position | None = None
+        """An entry of `pending` that was there at every sample since `held_since_ms`."""
+        self.held_since_ms = 0
         self.unacked_messages = 0
         self.messages_out = 0
         self.bytes_out = 0
@@ -172,8 +177,21 @@ class Consumer:
         """The last time it acknowledged anything."""
 
     def sample(self, now_ms: int) -> None:
-        """Note the counters for the rates, once per interval."""
+        """Note the counters for the rates, and what the consumer holds, once per interval.
+
+        Sending and acknowledging do nothing for the age of what a consumer holds: an entry is
+        followed from one sample to the next, and the next one when that is acknowledged.
+        """
         self.meter.sample(now_ms, *self._counters)
+        if self.held is None or self.held not in self.pending:
+            self.held, self.held_since_ms = self.pending.first(), now_ms
+
+    def longest_held(self, now_ms: int) -> tuple[Position, int] | None:
+        """Return an entry that the consumer has not acknowledged, and for how many ms it has held
+        it at least; None: it holds none that it held at the last sample."""
+        if self.held is None or self.held not in self.pending:
+            return None
+        return self.held, max(0, now_ms - self.held_since_ms)
 
     def rates(self, now_ms: int) -> tuple[float, ...]:
         """Messages and bytes sent, messages sent again and acknowledged, and chunks sent, per

@@ -44,6 +44,11 @@ zk://{{ join "," $hosts }}{{ .Values.metadata.path }}
 {{- end -}}
 {{- end -}}
 
+{{/* Not empty if this chart runs ZooKeeper. */}}
+{{- define "magnetar.hasZookeeper" -}}
+{{- if and .Values.zookeeper.enabled (not .Values.standalone.enabled) }}yes{{ end }}
+{{- end -}}
+
 {{/* The ports of a broker by their names; those over TLS, if the settings have them. */}}
 {{- define "magnetar.brokerPorts" -}}
 pulsar: 6650

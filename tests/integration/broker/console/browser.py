@@ -44,6 +44,8 @@ class Console:
         self.base_url = base_url
         self.troubles: list[str] = []
         """Exceptions of scripts, and what the page's policy has forbidden."""
+        self.logged: list[str] = []
+        """What the browser has written into its own log, as it does of each refused request."""
         self._watched = {
             "pageerror": lambda error: self.troubles.append(str(error)),
             "console": self._on_console,
@@ -65,6 +67,7 @@ class Console:
 
     def _on_console(self, message: "object") -> None:
         text = str(getattr(message, "text", ""))
+        self.logged.append(f"{text} {getattr(message, 'location', '')}")
         if "Content Security Policy" in text or "TrustedHTML" in text:
             self.troubles.append(text)
 

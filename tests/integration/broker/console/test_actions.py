@@ -89,7 +89,7 @@ def test_skipping_and_clearing_ask_first_and_then_do_it(
     _dialog(tab, "Clear the backlog", "Clear")
     tab.sees("The backlog is cleared.")
     assert _backlog(shop, place) == 0
-    tab.field("Go on at").fill("2020-01-01T00:00:00")
+    tab.field("Time").fill("2020-01-01T00:00:00")
     _dialog(tab, "Reset", "Reset")
     tab.sees("The subscription was moved.")
     assert _backlog(shop, place) == 5
@@ -133,9 +133,9 @@ def test_a_subscription_is_created_at_the_end_or_at_the_first_message(
 ) -> None:
     place = _topic(shop, "joined")
     tab = console().open(f"#/topic/persistent/{NAMESPACE}/joined")
-    for name, begins in (("old", "at the first message"), ("new", "at the end")):
+    for name, begins in (("old", "the first message"), ("new", "the end")):
         tab.field("New subscription").fill(name)
-        tab.field("It begins").select_option(begins)
+        tab.field("Start position").select_option(begins)
         tab.page.get_by_role("main").get_by_role("button", name="Create", exact=True).click()
         tab.sees(f"Subscription {name} is there.")
     found = admin(shop, "GET", f"{place}/stats")["subscriptions"]

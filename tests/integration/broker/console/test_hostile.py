@@ -104,7 +104,7 @@ def test_an_avro_schema_that_means_harm_does_none(console: OpenConsole, shop: St
         admin(shop, "POST", place, {"type": "AVRO", "schema": schema, "properties": {}})
         tab = console().open(f"#/topic/persistent/shop/orders/{topic}/publish")
         tab.field("Payload").fill(payload)
-        tab.field("It is").select_option("hex")
+        tab.field("Payload format").select_option("hex")
         tab.button("Publish").click()
         tab.sees("Published as ")
         tab.page.get_by_role("link", name="Look at it").click()

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.http_calls import admin
-from tests.integration.broker.console.browser import Console, OpenConsole
+from tests.integration.broker.console.browser import Console, OpenConsole, violations
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 
@@ -64,27 +64,136 @@ def test_messages_are_shown_from_a_message_a_time_or_the_oldest_on(
     console: OpenConsole, searched: float
 ) -> None:
     tab = console().open(TOPIC)
-    tab.field("Begin at").select_option("oldest")
+    tab.field("Start position").select_option("oldest")
     tab.button("Search").click()
     tab.sees("10 entries with 10 messages, the oldest first.")
     assert _previews(tab)[0] == "text 0"
-    tab.button("Further").click()
+    tab.button("Next").click()
     expect(tab.page.locator(".messages .preview").first).to_have_text("text 10")
     third = tab.page.locator(".messages .id").nth(3).inner_text()
-    tab.button("Back").click()
+    tab.button("Previous").click()
     expect(tab.page.locator(".messages .preview").first).to_have_text("text 0")
-    tab.field("Begin at").select_option("id")
+    tab.field("Start position").select_option("id")
     tab.field("Message id").fill("nonsense")
     tab.button("Search").click()
     tab.sees("A message id is ledger:entry, as 17:3.")
     tab.field("Message id").fill(third)
     tab.button("Search").click()
     expect(tab.page.locator(".messages .preview").first).to_have_text("text 13")
-    tab.field("Begin at").select_option("time")
+    tab.field("Start position").select_option("time")
     local = datetime.fromtimestamp(searched).isoformat(timespec="seconds")
     tab.field("Time").fill(local)
     tab.button("Search").click()
     expect(tab.page.locator(".messages .preview").first).to_have_text("text 20")
+
+
+WIDE = "persistent://shop/orders/wide-messages"
+WIDE_VIEW = "#/topic/persistent/shop/orders/wide-messages/messages"
+WIDE_PLACE = "/admin/v2/persistent/shop/orders/wide-messages"
+PARTITIONS = 3
+
+
+class Wide:
+    """A partitioned topic. Messages go to its partitions in turn, each at a time of its own."""
+
+    def __init__(self, server: Standalone) -> None:
+        self._client = pulsar.Client(
+            server.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        self._client.subscribe(WIDE, "desk").close()
+        self._producers = [
+            self._client.create_producer(f"{WIDE}-partition-{number}")
+            for number in range(PARTITIONS)
+        ]
+        self._sent_ms = 0
+
+    def _is_later(self) -> bool:
+        return time.time() * 1000 >= self._sent_ms + 2
+
+    def send(self, *numbers: int) -> list[str]:
+        """Return the ids of the messages, as the console shows them."""
+        ids = []
+        for each in numbers:
+            wait_until(self._is_later, "time goes on")
+            self._sent_ms = int(time.time() * 1000)
+            producer = self._producers[each % PARTITIONS]
+            sent = producer.send(f"text {each}".encode(), partition_key=f"k{each}")
+            ids.append(f"{sent.ledger_id()}:{sent.entry_id()}")
+        return ids
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def test_messages_of_all_partitions_are_one_list_by_the_time_of_publishing(
+    console: OpenConsole, shop: Standalone
+) -> None:
+    admin(shop, "PUT", f"{WIDE_PLACE}/partitions", PARTITIONS)
+    wide = Wide(shop)
+    ids = wide.send(*range(14))
+    tab = console().open(WIDE_VIEW)
+    previews = tab.page.locator(".messages .preview")
+    tab.sees("10 entries with 10 messages, the newest first, by the time of publishing.")
+    assert previews.all_inner_texts() == [f"text {each}" for each in range(13, 3, -1)]
+    newest = tab.page.locator(".messages li").first
+    expect(newest.locator("summary")).to_contain_text("partition 1")
+    tab.button("Older").click()
+    expect(previews).to_have_text([f"text {each}" for each in range(3, -1, -1)])
+    expect(tab.button("Older")).to_be_disabled()
+    tab.button("Newer").click()
+    expect(previews.first).to_have_text("text 13")
+    _search(tab, Key_has="k5")
+    tab.sees("1 message found in 14 entries, the newest first. There are no more entries.")
+    tab.field("Key has").fill("")
+    tab.field("Start position").select_option("id")
+    tab.field("Message id").fill(ids[7])
+    tab.button("Search").click()
+    expect(previews).to_have_text([f"text {each}" for each in range(7, 14)])
+    tab.field("Message id").fill("999999999:0")
+    tab.button("Search").click()
+    tab.sees("No message has this id.")
+
+    tab.open("#/subscription/persistent/shop/orders/wide-messages/desk")
+    tab.sees("10 entries with 10 messages, the next one first, by the time of publishing.")
+    assert previews.all_inner_texts() == [f"text {each}" for each in range(10)]
+    tab.button("Next").click()
+    expect(previews).to_have_text([f"text {each}" for each in range(10, 14)])
+    expect(tab.button("Next")).to_be_disabled()
+    tab.button("Previous").click()
+    expect(previews.first).to_have_text("text 0")
+
+    tab.open(WIDE_VIEW)
+    expect(previews.first).to_have_text("text 13")
+    tab.button("Follow new messages").click()
+    with tab.page.expect_response("**/partitioned-internalStats?*"):
+        pass
+    wide.send(14, 15, 16)
+    expect(previews).to_have_text(["text 16", "text 15", "text 14"])
+    assert violations(tab.page) == []
+    wide.close()
+
+
+def test_partitions_at_rest_are_told_and_loaded_only_when_somebody_wants_it(
+    console: OpenConsole, shop: Standalone
+) -> None:
+    place = "/admin/v2/persistent/shop/orders/half-rest"
+    admin(shop, "PUT", f"{place}/partitions", 2)
+    client = pulsar.Client(shop.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client.subscribe("persistent://shop/orders/half-rest", "desk").close()
+    for number in range(2):
+        name = f"persistent://shop/orders/half-rest-partition-{number}"
+        client.create_producer(name).send(f"in {number}".encode())
+    client.close()
+    admin(shop, "PUT", f"{place}-partition-1/unload")
+    tab = console().open("#/topic/persistent/shop/orders/half-rest/messages")
+    tab.sees("1 partition is at rest")
+    expect(tab.page.locator(".messages .preview")).to_have_text(["in 0"])
+    stored = admin(shop, "GET", f"{place}/partitioned-internalStats?onlyLoaded=true")["partitions"]
+    at_rest = stored["persistent://shop/orders/half-rest-partition-1"]
+    assert at_rest.keys() == {"atRest"}
+    tab.button("Load them").click()
+    expect(tab.page.locator(".messages .preview")).to_have_text(["in 1", "in 0"])
+    expect(tab.button("Load them")).to_be_hidden()
 
 
 def test_new_messages_are_followed_as_they_come(console: OpenConsole, shop: Standalone) -> None:

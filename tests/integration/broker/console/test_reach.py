@@ -14,6 +14,7 @@ VIEWS = {
     "storage": ("#/topic/persistent/shop/orders/placed/storage", "Ledgers"),
     "subscription": ("#/subscription/persistent/shop/orders/placed/stuck", "Consumers"),
     "messages": ("#/topic/persistent/shop/orders/mixed/messages", ""),
+    "messages of partitions": ("#/topic/persistent/shop/orders/parted/messages", ""),
     "publish": ("#/topic/persistent/shop/orders/placed/publish", ""),
     "schema": ("#/topic/persistent/shop/orders/placed/schema", "Versions"),
     "policies of a topic": (
@@ -79,6 +80,8 @@ def _shown(tab: Console, name: str) -> Console:
         tab.sees("4 entries with 6 messages")
         for summary in tab.page.locator(".messages summary").all():
             summary.click()
+    elif name == "messages of partitions":
+        tab.sees("The topic is empty")
     elif name == "publish":
         expect(tab.button("Publish")).to_be_enabled()
     elif name == "permissions":
@@ -86,6 +89,14 @@ def _shown(tab: Console, name: str) -> Console:
     else:
         tab.sees("No transaction is open.")
     return tab
+
+
+def test_no_view_of_what_is_there_fills_the_log_of_the_browser(console: OpenConsole) -> None:
+    tab = console()
+    for name in VIEWS:
+        _shown(tab, name)
+        tab.page.wait_for_load_state("networkidle")
+    assert tab.logged == []
 
 
 def test_no_view_is_wider_than_a_phone(console: OpenConsole) -> None:
@@ -216,7 +227,7 @@ def test_from_the_cluster_to_a_cleared_backlog_by_keyboard_alone(console: OpenCo
     expect(heading).to_be_focused()
     _tab_to(tab, tab.field("New subscription"))
     keys.type("keys")
-    _tab_to(tab, tab.field("It begins"))
+    _tab_to(tab, tab.field("Start position"))
     keys.press("ArrowDown")
     keys.press("Enter")
     tab.page.get_by_role("main").get_by_role("button", name="Create", exact=True).focus()

@@ -119,7 +119,7 @@ def test_a_topic_of_another_broker_is_shown_and_worked_on_from_here(
     tab.open(f"#/topic/persistent/public/default/{topic}")
     tab.sees(f"{HOST}:{pair.http_ports[1]}")
     tab.field("New subscription").fill("desk")
-    tab.field("It begins").select_option("at the first message")
+    tab.field("Start position").select_option("the first message")
     tab.page.get_by_role("main").get_by_role("button", name="Create", exact=True).click()
     expect(tab.row("Subscriptions", "desk")).to_contain_text("no consumer is connected")
     tab.page.get_by_role("link", name="Publish", exact=True).click()

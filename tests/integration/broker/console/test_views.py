@@ -218,7 +218,7 @@ def test_text_json_and_bytes_are_told_apart_and_batches_taken_apart(console: Ope
 def test_a_published_message_is_stored_and_can_be_looked_at(console: OpenConsole) -> None:
     tab = console().open(f"{TOPIC}/published/publish")
     tab.field("Payload").fill('{"hello": [1, 2]}')
-    tab.field("It is").select_option("json")
+    tab.field("Payload format").select_option("json")
     tab.field("Key").fill("k1")
     tab.field("Properties").fill("one=1\ntwo=a=b")
     tab.button("Publish").click()
@@ -240,7 +240,7 @@ def test_what_cannot_be_published_is_said_in_words(console: OpenConsole) -> None
         ("base64", "!", "Not published: this is not base64"),
     ):
         tab.field("Payload").fill(text)
-        tab.field("It is").select_option(kind)
+        tab.field("Payload format").select_option(kind)
         tab.button("Publish").click()
         expect(tab.page.get_by_role("alert")).to_contain_text(words)
 
@@ -256,7 +256,7 @@ def test_text_is_encoded_by_the_topics_schema_or_refused(
     tab.sees("(AVRO). Write JSON: it is encoded by the schema.")
     tab.field("Payload").fill('{"item": "nail", "cuont": 7}')
     for kind in ("text", "json"):
-        tab.field("It is").select_option(kind)
+        tab.field("Payload format").select_option(kind)
         tab.button("Publish").click()
         expect(tab.page.get_by_role("alert")).to_contain_text("the topic's schema is AVRO: ")
     tab.field("Payload").fill('{"item": "nail", "count": 7}')
@@ -276,7 +276,7 @@ def test_text_is_encoded_by_the_topics_schema_or_refused(
     tab.button("Publish").click()
     expect(tab.page.get_by_role("alert")).to_contain_text("the topic's schema is INSTANT: ")
     tab.field("Payload").fill("00 00 00 00 00 00 00 01 00 00 00 00")
-    tab.field("It is").select_option("hex")
+    tab.field("Payload format").select_option("hex")
     tab.button("Publish").click()
     tab.sees("Published as ")
 

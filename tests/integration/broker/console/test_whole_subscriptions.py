@@ -57,15 +57,15 @@ def test_what_is_done_to_a_subscription_is_done_in_every_partition(
         ("the end", "The subscription was moved.", 0),
         ("the beginning", "The subscription was moved.", EACH),
     ):
-        tab.field("Move to").select_option(place)
+        tab.field("Reset to").select_option(place)
         _do(tab, "Reset", "Reset", told)
         assert _backlogs(shop) == [left] * PARTITIONS
     tab.field("Expire what is older than").fill("30")
     tab.field("Unit").select_option("days")
     _do(tab, "Expire", "Expire", "Older messages expire now.")
     assert _backlogs(shop) == [EACH] * PARTITIONS
-    tab.field("Move to").select_option("a time")
-    tab.field("Go on at").fill("2020-01-01T00:00:00")
+    tab.field("Reset to").select_option("a time")
+    tab.field("Time").fill("2020-01-01T00:00:00")
     _do(tab, "Reset", "Reset", "The subscription was moved.")
     assert _backlogs(shop) == [EACH] * PARTITIONS
     _do(tab, "Clear the backlog", "Clear", "The backlog is cleared.")
@@ -80,7 +80,7 @@ def test_a_subscription_moves_to_a_message(console: OpenConsole, shop: Standalon
     ids = [producer.send(b"x") for _ in range(5)]
     client.close()
     tab = console().open("#/subscription/persistent/shop/orders/moved/desk")
-    tab.field("Move to").select_option("a message")
+    tab.field("Reset to").select_option("a message")
     tab.field("Message id").fill(f"{ids[3].ledger_id()}:{ids[3].entry_id()}")
     _do(tab, "Reset", "Reset", "The subscription was moved.")
     stats = admin(shop, "GET", f"{place}/stats")

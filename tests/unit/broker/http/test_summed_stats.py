@@ -15,7 +15,7 @@ from magnetar.broker.http.summed_stats import (
     summed,
 )
 from magnetar.broker.http.topic_stats import ABSENT
-from tests.unit.broker.pulsar_stats import BEYOND, PULSAR
+from tests.unit.broker.pulsar_stats import BEYOND, BEYOND_OF_CONSUMER, PULSAR
 
 RULES = {
     "topic": TOPIC_RULES,
@@ -104,13 +104,18 @@ EXPECTED: Mapping[str, Mapping[str, tuple[Any, Any, Any]]] = {
         "firstConsumedFlowTimestamp": (3, 5, 3),
         "lastAckedTime": ("2026-01-02", "2026-01-01", "2026-01-02"),
         "lastConsumedTime": ("1970-01-01", "2026-01-01", "2026-01-01"),
+        "longestHeld": (
+            {"messageId": "1:2", "seconds": 9},
+            {"messageId": "1:1", "seconds": 70},
+            {"messageId": "1:1", "seconds": 70},
+        ),
     },
 }
 """What is not a plain sum: of one partition, of the other, of both."""
 
 
 def _fields(level: str) -> set[str]:
-    beyond = BEYOND if level == "subscription" else frozenset()
+    beyond = {"subscription": BEYOND, "consumer": BEYOND_OF_CONSUMER}.get(level, frozenset())
     return set((PULSAR[level] | beyond) - ABSENT.keys() - SUMMED_ABSENT.keys() - NESTED)
 
 
@@ -196,6 +201,17 @@ def test_copies_of_partitions_are_added_by_cluster_and_connected_only_if_all_are
         "outboundConnectedSince": "2026-01-02",
         "problem": "away",
     }
+
+
+def test_what_a_consumer_holds_longest_is_that_of_the_partitions_where_it_holds_something() -> None:
+    def part(held: Any) -> dict[str, Any]:
+        consumer = {"consumerName": "c", "address": "/1", "longestHeld": held}
+        return {"subscriptions": {"s": {"consumers": [consumer]}}}
+
+    held = {"messageId": "3:4", "seconds": 60}
+    for parts, expected in (([None, None], None), ([None, held], held)):
+        found = summed([part(each) for each in parts])
+        assert found["subscriptions"]["s"]["consumers"][0]["longestHeld"] == expected
 
 
 def test_an_epoch_that_no_partition_has_is_none() -> None:

@@ -106,3 +106,4 @@ def test_rules_and_dashboards_are_those_of_this_repository() -> None:
     deploy = CHART.parents[1]
     assert (CHART / "files" / "rules").resolve() == deploy / "prometheus" / "rules"
     assert (CHART / "files" / "dashboards").resolve() == deploy / "grafana" / "dashboards"
+    assert (CHART / "files" / "backup.sh").resolve() == deploy / "zookeeper" / "backup.sh"

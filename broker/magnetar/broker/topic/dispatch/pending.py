@@ -157,6 +157,17 @@ class PendingEntries(MutableMapping[Position, int]):
                 del ledgers[ledger_id]
         return taken
 
+    def first(self) -> Position | None:
+        """Return the first position in log order; None: there is none. Looks at each neighbourhood
+        of one ledger, and at no single entry of the others."""
+        if not self._ledgers:
+            return None
+        ledger_id = min(self._ledgers)
+        chunks = self._ledgers[ledger_id]
+        index = min(chunks)
+        at = next(at for at, value in enumerate(chunks[index]) if at and value)
+        return Position(ledger_id, (index << _SHIFT) + at - 1)
+
     def clear(self) -> None:
         if (index := self._indexed()) is not None:
             for ledger_id, chunks in self._ledgers.items():

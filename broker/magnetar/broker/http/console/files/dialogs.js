@@ -57,7 +57,7 @@ export function askToken(current, why) {
   return new Promise((answer) => {
     const input = h("input", { type: "password", autocomplete: "off", spellcheck: "false", value: current });
     const content = [
-      h("p", { role: why ? "alert" : null }, why || "Requests go out in the name of whoever the token belongs to."),
+      h("p", { role: why ? "alert" : null }, why || "Requests are sent with this token: the broker decides by its role."),
       field("Token", input, "A JSON Web Token. It is kept in this tab until the tab is closed."),
     ];
     const buttons = [

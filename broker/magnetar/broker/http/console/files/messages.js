@@ -1,20 +1,21 @@
 // A look at messages, which stay where they are: those of a topic from any place on, or what a subscription
 // gets next. A look is bounded: some entries at a time, and of each no more than a part of its payload.
 
-import { ApiError, ask, each, get, path, topicPath, wordsOf } from "./api.js";
-import { messagesOf, shown, strictText } from "./decode.js";
-import { tell } from "./dialogs.js";
+import { ApiError, each, get, path, topicPath, wordsOf } from "./api.js";
+import { shown, strictText } from "./decode.js";
+import { actionButton, tell } from "./dialogs.js";
 import { draft } from "./draft.js";
 import { field, h, say, section, visible } from "./dom.js";
+import { readAt } from "./entries.js";
 import { bytes, many, time } from "./format.js";
-import { fullName, parseTopic, topicView, wholeOf } from "./names.js";
-import { placesOf } from "./places.js";
+import { fullName, parseTopic, partitionOf, topicView, wholeOf } from "./names.js";
+import { backlogOf, PARTITIONS_MAX, sightOf } from "./parts.js";
 import { poll } from "./polling.js";
+import { newestSchema } from "./schemas.js";
 import { link } from "./table.js";
 
 const ENTRIES = 10;
 const AT_ONCE = 3;
-const BODY_BYTES_MAX = 1 << 20;
 const MESSAGES_OF_ENTRY_MAX = 100;
 const MESSAGES_MAX = 200;
 const PREVIEW = 120;
@@ -27,14 +28,15 @@ const FOLLOW_EVERY_MS = 1500;
 export function showMessages({ topic, partitions, content, signal }) {
   if (topic.domain !== "persistent") {
     content.replaceChildren(h("p", { class: "empty" }, "The topic keeps no messages: there is nothing to look at."));
-  } else if (partitions) {
+  } else if (partitions > PARTITIONS_MAX) {
     const links = Array.from({ length: Math.min(partitions, 1000) }, (_, index) => {
       const part = { ...topic, name: `${topic.name}-partition-${index}` };
       return h("li", {}, link(topicView(part, "messages"), String(index)));
     });
-    content.replaceChildren(section("Messages of which partition?", h("ul", { class: "inline" }, links)));
+    content.replaceChildren(section("Messages of which partition?",
+      h("div", {}, h("p", { class: "told" }, `Topics with more than ${PARTITIONS_MAX} partitions are shown one partition at a time.`), h("ul", { class: "inline" }, links))));
   } else {
-    content.replaceChildren(section("Messages", browse({ topic, signal })));
+    content.replaceChildren(section("Messages", browse({ topic, partitions, signal })));
   }
 }
 
@@ -51,9 +53,9 @@ function messageList(topic, signal) {
   async function learn(entries) {
     const versions = new Set(entries.map((entry) => entry.schemaVersion));
     await each([...versions].filter((version) => !schemas.has(version)), 2, async (version) => {
-      const base = ["admin", "v2", "schemas", topic.tenant, topic.namespace, topic.name.replace(/-partition-\d+$/, ""), "schema"];
       try {
-        schemas.set(version, await get(version === "" ? path(...base) : path(...base, version), { signal }));
+        schemas.set(version, version === "" ? await newestSchema(topic, signal)
+          : await get(path("admin", "v2", "schemas", topic.tenant, topic.namespace, topic.name.replace(/-partition-\d+$/, ""), "schema", version), { signal }));
       } catch (error) {
         if (signal.aborted) throw error;
         schemas.set(version, null); // None, or none that may be seen: the bytes speak for themselves.
@@ -66,7 +68,7 @@ function messageList(topic, signal) {
   function draw() {
     const open = new Set([...node.querySelectorAll("details[open]")].map((one) => one.dataset.id));
     node.replaceChildren(...items.map(({ entry, message, index }) =>
-      drawMessage(topic, entry, message, index, format.value, schemaOf(entry), open)));
+      drawMessage(entry, message, index, format.value, schemaOf(entry), open)));
   }
 
   return {
@@ -86,54 +88,57 @@ function messageList(topic, signal) {
 
 const itemsOf = (entry) => entry.messages.slice(0, MESSAGES_OF_ENTRY_MAX).map((message, index) => ({ entry, message, index }));
 
-/** What a subscription gets next, with buttons to go on. */
-export function peekList({ topic, subscription, signal }) {
+/** What a subscription gets next, of one topic or of all its partitions, with buttons to go on. */
+export function peekList({ topic, subscription, partitions, signal }) {
   const list = messageList(topic, signal);
   const note = h("p", { class: "quiet", role: "status" });
-  const again = h("button", { type: "button", onclick: () => look(0) }, "Look again");
-  const back = h("button", { type: "button", onclick: () => look(first - ENTRIES) }, "Before");
-  const next = h("button", { type: "button", onclick: () => look(first + ENTRIES) }, "Further");
-  let first = 0;
+  const again = h("button", { type: "button", onclick: () => look([]) }, "Reload");
+  const back = h("button", { type: "button", onclick: () => look(turned.slice(0, -1)) }, "Previous");
+  const next = h("button", { type: "button", onclick: () => look([...turned, ahead]) }, "Next");
+  let turned = []; // where each page so far began
+  let ahead = null;
 
-  async function look(from) {
-    first = Math.max(0, from);
+  async function look(pages) {
     for (const button of [again, back, next]) button.disabled = true;
     say(note, "Looking.");
-    let isFull = false;
     try {
-      const numbers = Array.from({ length: ENTRIES }, (_, index) => first + index + 1);
-      let isEnd = false;
-      const found = await each(numbers, AT_ONCE, async (number) => {
-        const entry = isEnd ? null : await read(topicPath(topic, "subscription", subscription, "position", String(number)), signal);
-        isEnd ||= entry === null;
-        return entry;
-      });
+      const sight = await backlogOf(topic, subscription, partitions, signal);
+      turned = pages.length ? pages : [sight.oldest()];
+      const reader = sight.reader(turned.at(-1), false, ENTRIES, signal);
       // What is acknowledged meanwhile moves the others: one may have been seen twice.
       const known = new Set();
-      const entries = found.filter((entry) => entry && !known.has(entry.id) && known.add(entry.id));
-      isFull = !isEnd;
+      const entries = (await reader.take(ENTRIES)).filter((entry) => !known.has(entry.id) && known.add(entry.id));
+      ahead = reader.next();
       await list.learn(entries);
       list.show(entries.flatMap(itemsOf));
-      say(note, entries.length ? `${toldOf(entries)}, the next one first.` : first > 0 ? "There are no more." : "Nothing waits: everything is acknowledged.");
+      say(note, told(entries, sight.resting.length));
     } catch (error) {
       if (signal.aborted) return;
+      ahead = null;
       list.show([]);
       say(note, wordsOf(error));
     }
     again.disabled = false;
-    back.disabled = first === 0;
-    next.disabled = !isFull;
+    back.disabled = turned.length < 2;
+    next.disabled = ahead === null;
   }
 
-  look(0);
+  function told(entries, resting) {
+    const rest = resting ? ` ${many(resting, "partition")} with a backlog ${resting === 1 ? "is" : "are"} at rest, and not looked into.` : "";
+    if (entries.length) return `${toldOf(entries)}, the next one first${partitions ? ", by the time of publishing" : ""}.${rest}`;
+    return (turned.length > 1 ? "There are no more." : rest ? "Nothing else waits." : "Nothing waits: everything is acknowledged.") + rest;
+  }
+
+  look([]);
   return h("div", {}, h("div", { class: "controls" }, field("Show payloads", list.format), h("div", { class: "pager" }, again, back, next)), note, list.node);
 }
 
 const toldOf = (entries) =>
   `${many(entries.length, "entry", "entries")} with ${many(entries.reduce((sum, entry) => sum + entry.messages.length, 0), "message")}`;
 
-/** Messages of a topic from any place on, those that are wanted among them, and new ones as they come. */
-function browse({ topic, signal }) {
+/** Messages of a topic, or of all of its partitions, from any place on, those that are wanted among them, and
+ * new ones as they come. */
+function browse({ topic, partitions, signal }) {
   const list = messageList(topic, signal);
   const note = h("p", { class: "quiet", role: "status" });
   const start = startOf();
@@ -141,10 +146,11 @@ function browse({ topic, signal }) {
   const search = h("button", { class: "primary" }, "Search");
   const form = h("form", { class: "controls", onsubmit: (event) => { event.preventDefault(); begin(); } },
     start.nodes, wanted.nodes, search);
-  const again = h("button", { type: "button", onclick: () => begin() }, "Look again");
+  const again = h("button", { type: "button", onclick: () => begin() }, "Reload");
   const back = h("button", { type: "button", onclick: () => go(turned.slice(0, -1)) }, "Newer");
   const next = h("button", { type: "button", onclick: () => go([...turned, ahead]) }, "Older");
   const follow = h("button", { type: "button", "aria-pressed": "false", onclick: () => toggle() }, "Follow new messages");
+  const resting = restingNote(() => begin());
   let isDown = true; // the newest first
   let turned = []; // where each page so far began
   let ahead = null;
@@ -154,15 +160,21 @@ function browse({ topic, signal }) {
     stop();
     lock();
     try {
-      const places = await placesOf(topic, signal);
+      const sight = await see(signal);
       isDown = start.isDown();
-      const first = await start.first(places, topic, signal);
-      say(back, isDown ? "Newer" : "Back");
-      say(next, isDown ? "Older" : "Further");
-      await go([first], places);
+      const first = await start.first(sight, signal);
+      say(back, isDown ? "Newer" : "Previous");
+      say(next, isDown ? "Older" : "Next");
+      await go([first], sight);
     } catch (error) {
       fail(error);
     }
+  }
+
+  async function see(until) {
+    const sight = await sightOf(topic, partitions, until);
+    resting.show(sight.resting);
+    return sight;
   }
 
   function lock() {
@@ -180,9 +192,9 @@ function browse({ topic, signal }) {
   async function go(pages, given = null) {
     lock();
     try {
-      const places = given || await placesOf(topic, signal);
+      const sight = given || await see(signal);
       turned = pages;
-      await look(places, places.indexOf(pages.at(-1)));
+      await look(sight, pages.at(-1));
     } catch (error) {
       fail(error);
     }
@@ -192,38 +204,33 @@ function browse({ topic, signal }) {
     next.disabled = ahead === null;
   }
 
-  async function look(places, from) {
+  async function look(sight, from) {
     const isWanted = wanted.filter();
-    const step = isDown ? -1 : 1;
+    const reader = sight.reader(from, isDown, isWanted ? SEARCHED : ENTRIES, signal);
     const entries = [];
-    let found = [];
-    let at = from;
-    let seen = 0;
-    const isDone = () => (isWanted
-      ? seen >= SEARCHED || found.length >= FOUND_MAX
-      : entries.length >= ENTRIES || found.length >= MESSAGES_MAX);
-    while (places.has(at) && !isDone()) {
-      const left = isWanted ? SEARCHED - seen : ENTRIES - entries.length;
-      const indexes = Array.from({ length: Math.min(AT_ONCE, left) }, (_, index) => at + step * index).filter(places.has);
-      const read3 = (await each(indexes, AT_ONCE, (index) => readAt(topic, places.at(index), signal))).filter(Boolean);
-      await list.learn(read3);
-      const items = read3.flatMap(itemsOf);
+    const found = [];
+    while (found.length < (isWanted ? FOUND_MAX : MESSAGES_MAX)) {
+      const some = await reader.take(AT_ONCE);
+      if (!some.length) break;
+      await list.learn(some);
+      const items = some.flatMap(itemsOf);
       found.push(...(isWanted ? items.filter(({ entry, message }) => isWanted(entry, message, list.schemaOf(entry))) : items));
-      entries.push(...read3);
-      seen += indexes.length;
-      at += step * indexes.length;
-      if (isWanted) say(note, `Looked through ${many(seen, "entry", "entries")}: ${many(found.length, "message")} found.`);
+      entries.push(...some);
+      if (isWanted) say(note, `Looked through ${many(reader.looked, "entry", "entries")}: ${many(found.length, "message")} found.`);
     }
-    ahead = places.has(at) ? places.at(at) : null;
+    ahead = reader.next();
     list.show(found);
-    say(note, summary(entries, found, seen, Boolean(isWanted)));
+    say(note, isWanted ? outcome(found, reader.looked) : summary(entries, sight));
   }
 
-  function summary(entries, found, seen, isSearch) {
-    const order = isDown ? "the newest first" : "the oldest first";
-    if (isSearch) return `${many(found.length, "message")} found in ${many(seen, "entry", "entries")}, ${order}.${ahead ? ` "${next.textContent}" searches on.` : " There are no more entries."}`;
-    if (entries.length) return `${toldOf(entries)}, ${order}.`;
-    return turned.length > 1 || !isDown ? "There are no more." : "The topic is empty: publish a message, or connect a producer.";
+  const order = () => (isDown ? "the newest first" : "the oldest first");
+  const outcome = (found, looked) =>
+    `${many(found.length, "message")} found in ${many(looked, "entry", "entries")}, ${order()}.${ahead ? ` "${next.textContent}" searches on.` : " There are no more entries."}`;
+
+  function summary(entries, sight) {
+    if (entries.length) return `${toldOf(entries)}, ${order()}${partitions ? ", by the time of publishing" : ""}.`;
+    if (turned.length > 1 || !isDown) return "There are no more.";
+    return sight.resting.length ? "The partitions that are loaded are empty." : "The topic is empty: publish a message, or connect a producer.";
   }
 
   function stop() {
@@ -248,22 +255,26 @@ function browse({ topic, signal }) {
   /** New messages, the newest first, as many as fit. */
   function tail(own) {
     const isWanted = wanted.filter();
-    let last = null;
+    const ends = new Map(); // the last entry of each part that was seen
+    let isFirst = true;
     let passed = 0;
     say(note, "Waiting for new messages.");
     poll(own, FOLLOW_EVERY_MS, async () => {
-      const places = await placesOf(topic, own);
-      const end = places.total;
-      if (last === null) last = end ? places.at(end - 1) : { ledgerId: -1, entryId: -1 };
-      const begin = places.indexAfter(last);
-      const first = Math.max(begin, end - FOUND_MAX);
-      passed += first - begin;
-      const indexes = Array.from({ length: end - first }, (_, index) => first + index);
-      if (!indexes.length) return;
-      const entries = (await each(indexes, AT_ONCE, (index) => readAt(topic, places.at(index), own))).filter(Boolean);
+      const sight = await see(own);
+      const news = sight.parts.map((part) => ({ ...part, begin: newFrom(part, ends, isFirst) })).filter(({ begin, places }) => begin < places.total);
+      const fits = Math.max(1, Math.floor(FOUND_MAX / Math.max(1, news.length)));
+      const jobs = news.flatMap((part) => {
+        const first = Math.max(part.begin, part.places.total - fits);
+        return Array.from({ length: part.places.total - first }, (_, index) => ({ part, index: first + index }));
+      });
+      const entries = (await each(jobs, AT_ONCE, ({ part, index }) => readAt(part.topic, part.places.at(index), own))).filter(Boolean);
       await list.learn(entries);
       if (own.aborted) return;
-      last = places.at(end - 1);
+      for (const { key, places } of sight.parts) ends.set(key, places.at(places.total - 1) || { ledgerId: -1, entryId: -1 });
+      isFirst = false;
+      if (!jobs.length) return;
+      passed += news.reduce((sum, part) => sum + part.places.total - part.begin, 0) - jobs.length;
+      entries.sort((one, other) => new Date(one.published) - new Date(other.published) || 0);
       const items = entries.flatMap(itemsOf).filter(({ entry, message }) => !isWanted || isWanted(entry, message, list.schemaOf(entry)));
       list.show([...items.reverse(), ...list.items].slice(0, MESSAGES_MAX));
       say(note, `New messages, the newest first; at most ${MESSAGES_MAX} are kept here.${passed ? ` ${many(passed, "entry was", "entries were")} passed: they came faster than they can be shown.` : ""}`);
@@ -273,7 +284,35 @@ function browse({ topic, signal }) {
   begin();
   return h("div", {}, form,
     h("div", { class: "controls" }, field("Show payloads", list.format), follow, h("div", { class: "pager" }, again, back, next)),
-    note, list.node);
+    resting.node, note, list.node);
+}
+
+/** The number of the first entry of a part that is new. A partition that was loaded since has a new ledger. */
+function newFrom({ key, places }, ends, isFirst) {
+  if (ends.has(key)) return places.indexAfter(ends.get(key));
+  return isFirst ? places.total : places.openFrom;
+}
+
+/** Says which partitions are not looked into, because no broker has them loaded, and loads them. */
+function restingNote(after) {
+  const words = h("p", { class: "told" });
+  let found = [];
+  const load = actionButton("Load them", {
+    work: () => each(found, AT_ONCE, (part) => get(topicPath(part.topic, "stats"))),
+    done: "The partitions are loaded.",
+    after,
+  });
+  const node = h("div", { hidden: true }, words, load);
+  return {
+    node,
+    show(resting) {
+      found = resting;
+      visible(node, resting.length > 0);
+      const stored = bytes(resting.reduce((sum, part) => sum + part.bytes, 0));
+      say(words, `${many(resting.length, "partition is", "partitions are")} at rest, with ${stored}: no broker has loaded them, and their messages are not among these. `
+        + "Without a subscription, a loaded partition that nobody uses is deleted after a while, where policies say so.");
+    },
+  };
 }
 
 /** Where to begin: the newest or the oldest message, a time, or a message. */
@@ -290,19 +329,19 @@ function startOf() {
   }
   choose();
   return {
-    nodes: [field("Begin at", kind), at, message],
+    nodes: [field("Start position", kind), at, message],
     isDown: () => kind.value === "newest",
-    async first(places, topic, signal) {
-      if (kind.value === "newest") return places.at(places.total - 1);
-      if (kind.value === "oldest") return places.at(0);
+    async first(sight, signal) {
+      if (kind.value === "newest") return sight.newest();
+      if (kind.value === "oldest") return sight.oldest();
       if (kind.value === "id") {
         const match = /^(\d{1,15}):(\d{1,15})(:.*)?$/.exec(id.value.trim());
         if (!match) throw new Error("A message id is ledger:entry, as 17:3.");
-        return { ledgerId: Number(match[1]), entryId: Number(match[2]) };
+        return sight.from({ ledgerId: Number(match[1]), entryId: Number(match[2]) }, signal);
       }
       const ms = new Date(when.value).getTime();
       if (Number.isNaN(ms)) throw new Error("Give a time first.");
-      return get(topicPath(topic, "messageid", String(ms)), { signal });
+      return sight.since(ms, signal);
     },
   };
 }
@@ -326,88 +365,14 @@ function wantedOf() {
   };
 }
 
-/** The entry at a place; null: there is none, as where a topic was trimmed meanwhile. */
-async function readAt(topic, place, signal) {
-  return read(topicPath(topic, "ledger", String(place.ledgerId), "entry", String(place.entryId)), signal);
-}
-
-/** An entry; null: there is none at this place. */
-async function read(where, signal) {
-  let answer;
-  try {
-    answer = await ask("GET", where, { signal });
-  } catch (error) {
-    // 404: the backlog has not so many, or no entry is at that place.
-    if (error instanceof ApiError && error.status === 404 && !/not found/i.test(error.message)) return null;
-    throw error;
-  }
-  const { body, isCut } = await bounded(answer);
-  const of = (name) => answer.headers.get(`x-pulsar-${name}`) || "";
-  const entry = {
-    id: of("message-id"),
-    published: of("publish-time"),
-    stored: of("broker-entry-metadata-timestamp"),
-    /** Of the first message; not a number if the entry has no index. */
-    index: parseInt(of("broker-entry-metadata-index"), 10) - Math.max(1, Number(of("num-batch-message"))) + 1,
-    producer: of("producer-name"),
-    compression: of("compression"),
-    isEncrypted: of("is-encrypted") === "true",
-    schemaVersion: versionOf(of("base64-schema-version-b64encoded")),
-    size: body.length,
-    isCut,
-    trouble: "",
-    messages: [],
-  };
-  try {
-    entry.messages = messagesOf(answer.headers, body, isCut);
-  } catch (error) {
-    entry.trouble = error.message;
-    entry.messages = [{ key: "", properties: [], eventTime: "", payload: body, isNull: false }];
-  }
-  return entry;
-}
-
-async function bounded(answer) {
-  const reader = answer.body.getReader();
-  const parts = [];
-  let length = 0;
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    parts.push(value);
-    length += value.length;
-    if (length > BODY_BYTES_MAX) {
-      await reader.cancel();
-      break;
-    }
-  }
-  const body = new Uint8Array(Math.min(length, BODY_BYTES_MAX));
-  let at = 0;
-  for (const part of parts) {
-    const fits = part.subarray(0, body.length - at);
-    body.set(fits, at);
-    at += fits.length;
-  }
-  return { body, isCut: length > BODY_BYTES_MAX };
-}
-
-/** The number of a schema's version: eight bytes, base64. */
-function versionOf(text) {
-  try {
-    const raw = atob(text);
-    if (raw.length !== 8) return "";
-    return String([...raw].reduce((value, letter) => value * 256n + BigInt(letter.charCodeAt(0)), 0n));
-  } catch {
-    return "";
-  }
-}
-
-function drawMessage(topic, entry, message, index, format, schema, open) {
+function drawMessage(entry, message, index, format, schema, open) {
   const id = entry.messages.length > 1 ? `${entry.id}:${index}` : entry.id;
   const payload = entry.isEncrypted ? { kind: "encrypted", text: "The payload is encrypted: only its consumers can read it." }
     : message.isNull ? { kind: "no value", text: "(no value: a tombstone)" } : shown(message.payload, format, schema);
   const preview = payload.text.replace(/\s+/g, " ").slice(0, PREVIEW);
+  const part = partitionOf(entry.topic);
   const facts = [
+    ["Partition", part],
     ["Index", Number.isNaN(entry.index) ? "" : String(entry.index + index)],
     ["Published", time(entry.published)],
     ["Stored", entry.stored ? time(entry.stored) : ""],
@@ -422,7 +387,7 @@ function drawMessage(topic, entry, message, index, format, schema, open) {
   const pre = h("pre", { tabindex: "0", role: "region", "aria-label": `Payload of ${id}` }, payload.text);
   const details = h("details", { "data-id": id, open: open.has(id) },
     h("summary", {},
-      h("span", { class: "id" }, id), " ", h("span", { class: "when" }, time(entry.published)), " ",
+      h("span", { class: "id" }, id), " ", part ? h("span", { class: "kind" }, `partition ${part}`) : null, " ", h("span", { class: "when" }, time(entry.published)), " ",
       message.key ? h("span", { class: "key-of" }, message.key) : null, " ",
       h("span", { class: "kind" }, payload.kind), " ", h("span", { class: "preview" }, preview)),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
@@ -430,17 +395,17 @@ function drawMessage(topic, entry, message, index, format, schema, open) {
       ? h("dl", { class: "facts properties", "aria-label": "Properties" }, message.properties.slice(0, 200).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))))
       : null,
     pre,
-    deeds(topic, entry, message, id, payload));
+    deeds(entry, message, id, payload));
   return h("li", {}, details);
 }
 
 /** What can be done with a message that was looked at. */
-function deeds(topic, entry, message, id, payload) {
+function deeds(entry, message, id, payload) {
   const whole = !entry.isCut && !entry.isEncrypted && !message.isNull && !entry.trouble;
   return h("div", { class: "actions" },
     h("button", { type: "button", onclick: () => copy(payload.text) }, "Copy"),
     whole ? h("button", { type: "button", onclick: () => download(id, message.payload) }, "Download") : null,
-    whole ? h("button", { type: "button", onclick: () => publishAgain(topic, message, id, payload) }, "Publish again") : null);
+    whole ? h("button", { type: "button", onclick: () => publishAgain(entry.topic, message, id, payload) }, "Publish again") : null);
 }
 
 async function copy(text) {

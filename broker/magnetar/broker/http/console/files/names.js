@@ -15,6 +15,9 @@ export function wholeOf(topic) {
   return match ? { ...topic, name: match[1] } : null;
 }
 
+/** The number of a partition as text; "": it is none. */
+export const partitionOf = (topic) => (wholeOf(topic) ? topic.name.slice(topic.name.lastIndexOf("-") + 1) : "");
+
 /** The address of a view. */
 export const view = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 

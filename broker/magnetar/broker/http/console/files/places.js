@@ -4,7 +4,7 @@
 import { get, topicPath } from "./api.js";
 
 /**
- * {total, has(index), at(index), indexOf(place), indexAfter(place)}: from a number to {ledgerId, entryId} and
+ * {total, openFrom, has(index), at(index), indexOf(place), indexAfter(place), hasLedger(id)}: from a number to {ledgerId, entryId} and
  * back. A place that is gone counts as the next one that is there.
  */
 export async function placesOf(topic, signal) {
@@ -41,6 +41,9 @@ export function numbered(stored) {
     has: (index) => index >= 0 && index < total,
     at,
     indexOf,
+    hasLedger: (id) => ledgers.some((each) => each.id === id),
+    /** Number of the first entry of the ledger that is written: what came since the topic was loaded. */
+    openFrom: isOpen && ledgers.length ? ledgers.at(-1).first : total,
     indexAfter: (place) => indexOf({ ledgerId: place.ledgerId, entryId: place.entryId + 1 }),
   };
 }

@@ -5,6 +5,7 @@ import { tell } from "./dialogs.js";
 import { draft } from "./draft.js";
 import { field, h, say, section, visible } from "./dom.js";
 import { fullName, topicView } from "./names.js";
+import { newestSchema } from "./schemas.js";
 import { link } from "./table.js";
 
 const TIMEOUT_MS = 20_000;
@@ -19,7 +20,7 @@ const TAKES = {
 };
 
 /** The tab "Publish". */
-export function showPublish({ topic, partitions, content, signal }) {
+export function showPublish({ topic, content, signal }) {
   const payload = h("textarea", { rows: 8, spellcheck: "false", class: "code" });
   const format = h("select", {}, [["text", "text"], ["json", "JSON, checked"], ["hex", "bytes in hex"], ["base64", "bytes in base64"]].map(
     ([value, text]) => h("option", { value }, text)));
@@ -32,7 +33,7 @@ export function showPublish({ topic, partitions, content, signal }) {
   const form = h("form", { class: "sheet", onsubmit: submit },
     schemaNote,
     field("Payload", payload),
-    h("div", { class: "controls" }, field("It is", format), field("Key", key, "Messages with a key stay in order, and in one partition.")),
+    h("div", { class: "controls" }, field("Payload format", format), field("Key", key, "Messages with a key stay in order, and in one partition.")),
     field("Properties", properties, "One per line: name=value"),
     trouble, h("div", { class: "actions" }, send), last);
   content.replaceChildren(section("Publish a message", form));
@@ -48,11 +49,12 @@ export function showPublish({ topic, partitions, content, signal }) {
 
   async function warnOfSchema() {
     try {
-      const schema = await get(path("admin", "v2", "schemas", topic.tenant, topic.namespace, topic.name.replace(/-partition-\d+$/, ""), "schema"), { signal });
+      const schema = await newestSchema(topic, signal);
+      if (!schema) return;
       visible(schemaNote, true);
       say(schemaNote, `The topic has a schema (${schema.type}). ${TAKES[schema.type] || "Its values have no text: publish bytes that are encoded already."} Bytes in hex and base64 go out as they are.`);
     } catch {
-      // No schema: nothing to warn of.
+      // None that may be seen: nothing to warn of.
     }
   }
 
@@ -65,7 +67,7 @@ export function showPublish({ topic, partitions, content, signal }) {
       if (key.value) message.key = key.value;
       const id = await publish(topic, message, ["text", "json"].includes(format.value));
       say(last, `Published as ${id}.`);
-      if (!partitions && topic.domain === "persistent")
+      if (topic.domain === "persistent")
         last.append(" ", link(topicView(topic, "messages"), "Look at it"));
       tell("The message is stored.");
     } catch (error) {

@@ -1,14 +1,25 @@
 // The schema of a topic: its versions, and what is different between two of them.
 
-import { get, path, wordsOf } from "./api.js";
+import { ApiError, get, json, path, wordsOf } from "./api.js";
 import { prettyJson } from "./decode.js";
 import { differences } from "./differences.js";
 import { field, h, say, section, visible } from "./dom.js";
 import { many, time } from "./format.js";
+import { fullName, wholeOf } from "./names.js";
 import { poll } from "./polling.js";
 import { table } from "./table.js";
 
 const EVERY_MS = 30_000;
+
+/** The newest schema of a topic; null: it has none. Browsers log each answer "not there" to a request for one:
+ * a list that may be empty is asked for instead. */
+export async function newestSchema(topic, signal) {
+  const name = fullName(wholeOf(topic) || topic);
+  const found = await json("POST", path("magnetar", "v1", "topics", "schemas"), { body: { topics: [name] }, signal });
+  const refused = found.refused[name];
+  if (refused) throw new ApiError(refused.status, refused.reason);
+  return found.topics[name]?.[0] ?? null;
+}
 
 /** The tab "Schema". */
 export function showSchemas({ topic, content, signal }) {

@@ -8,11 +8,13 @@ import { field, h, identity, say, section, visible } from "./dom.js";
 import { amount, count, many, rate, time } from "./format.js";
 import { peekList } from "./messages.js";
 import { crumbsOf, fullName, topicView } from "./names.js";
+import { PARTITIONS_MAX } from "./parts.js";
 import { plot } from "./plot.js";
 import { poll } from "./polling.js";
 import { adviceFor, hoarding, HOARDING_ADVICE, isStalled, stalled } from "./reasons.js";
 import { link, state, table } from "./table.js";
 import { stateOf, subscriptionView } from "./topic.js";
+import { duration } from "./units.js";
 
 const EVERY_MS = 3000;
 const PARTITIONS_AT_ONCE = 4;
@@ -54,21 +56,24 @@ function consumerTable({ topic, name, partitions, known, after }) {
     columns: [
       { title: "Consumer", text: (row) => row.consumerName || "(no name)", value: (row) => row.consumerName },
       { title: "Out", number: true, text: (row) => rate(row.msgRateOut), value: (row) => row.msgRateOut },
-      { title: "Acknowledged", number: true, text: (row) => rate(row.messageAckRate), value: (row) => row.messageAckRate },
-      { title: "Sent again", number: true, text: (row) => rate(row.msgRateRedeliver), value: (row) => row.msgRateRedeliver },
+      { title: "Acked", number: true, text: (row) => rate(row.messageAckRate), value: (row) => row.messageAckRate },
+      { title: "Redelivered", number: true, text: (row) => rate(row.msgRateRedeliver), value: (row) => row.msgRateRedeliver },
       { title: "Permits", number: true, text: (row) => count(row.availablePermits), value: (row) => row.availablePermits },
-      { title: "Unacknowledged", number: true, text: (row) => count(row.unackedMessages), value: (row) => row.unackedMessages },
-      { title: "Last acknowledged", text: (row) => time(row.lastAckedTimestamp), value: (row) => row.lastAckedTimestamp },
+      { title: "Unacked", number: true, text: (row) => count(row.unackedMessages), value: (row) => row.unackedMessages },
+      { title: "Holds longest", text: (row) => heldBy(row), value: (row) => row.longestHeld?.seconds },
+      { title: "Last acked", text: (row) => time(row.lastAckedTimestamp), value: (row) => row.lastAckedTimestamp },
       { title: "State", draw: (row, cell) => state(cell, stateOfConsumer(row, known.hoarders)) },
-      { title: "Since", text: (row) => time(row.connectedSince), value: (row) => row.connectedSince },
       { title: "Address", text: (row) => row.address, value: (row) => row.address },
-      { title: "Client", text: (row) => row.clientVersion || "–", value: (row) => row.clientVersion },
+      { title: "Client", text: (row) => `${row.clientVersion || "unknown"}, since ${time(row.connectedSince)}`, value: (row) => row.connectedSince },
       { title: "Action", node: (row) => disconnectButton({ topic, kind: "consumer", name: row.consumerName, subscription: name, after,
         // A client has another address at each broker that has partitions.
         address: partitions && row.consumerName ? "" : row.address }) },
     ],
   });
 }
+
+/** The entry that a consumer has not acknowledged for longest; a dash: none for so long as a minute or so. */
+const heldBy = ({ longestHeld }) => (longestHeld ? `${longestHeld.messageId} for ${duration(longestHeld.seconds)}` : "–");
 
 function stateOfConsumer(row, hoarders) {
   if (hoarders.includes(row.consumerName)) return ["warn", "hoards: acknowledges none"];
@@ -101,7 +106,7 @@ function show({ topic, name, partitions, content, signal }) {
     const stats = await (where ? get(where, { signal }) : restingStats(topic, { signal }));
     if (isAtRest(stats)) {
       visible(trouble, true);
-      trouble.replaceChildren("The topic is at rest: nobody uses it, and no broker has it loaded. ", link(topicView(topic), "To the topic, to have it loaded"));
+      trouble.replaceChildren("The topic is at rest: nobody uses it, and no broker has it loaded. ", link(topicView(topic), "Open the topic to load it"));
       visible(body, false);
       return;
     }
@@ -112,7 +117,7 @@ function show({ topic, name, partitions, content, signal }) {
       trouble.replaceChildren(`The topic has no subscription ${name} (any more). `, link(topicView(topic), "To the topic"));
       return;
     }
-    if (!next.firstChild) next.append(partitions ? partitionLinks(topic, name, partitions) : peekList({ topic, subscription: name, signal }));
+    if (!next.firstChild) next.append(partitions > PARTITIONS_MAX ? partitionLinks(topic, name, partitions) : peekList({ topic, subscription: name, partitions, signal }));
     out.push([found.msgRateOut]);
     backlog.push([found.msgBacklog]);
     known.hoarders = found.hoarders || [];
@@ -227,7 +232,7 @@ function moving({ topic, name, partitions, after, inAll }) {
   const places = [["time", "a time"], ["begin", "the beginning"], ["end", "the end"]];
   if (!partitions) places.push(["id", "a message"]);
   const kind = h("select", { onchange: () => choose() }, places.map(([value, text]) => h("option", { value }, text)));
-  const at = field("Go on at", to);
+  const at = field("Time", to);
   const message = field("Message id", id);
   function choose() {
     visible(at, kind.value === "time");
@@ -258,7 +263,7 @@ function moving({ topic, name, partitions, after, inAll }) {
     done: "The subscription was moved.",
     after,
   });
-  return h("div", { class: "joined" }, field("Move to", kind), at, message, button);
+  return h("div", { class: "joined" }, field("Reset to", kind), at, message, button);
 }
 
 function expiring({ topic, name, after, inAll }) {

@@ -91,7 +91,7 @@ export function whenLoaded({ topic, content, signal }, show) {
     after: () => look(),
   });
   const notice = h("div", { class: "empty at-rest" },
-    h("p", {}, h("strong", {}, "The topic is at rest."), " Nobody uses it, and no broker has it loaded. To look into it, have it loaded. ",
+    h("p", {}, h("strong", {}, "The topic is at rest."), " Nobody uses it, and no broker has it loaded. Load it to look into it. ",
       "Without a subscription, a loaded topic that nobody uses is deleted after a while, where the policies of its namespace say so (inactive topics)."),
     load);
 }
@@ -367,8 +367,8 @@ const sumOf = (subscriptions, what) => Object.values(subscriptions || {}).reduce
 
 function newSubscription(topic, after) {
   const name = h("input", { required: true, autocomplete: "off", spellcheck: "false" });
-  const from = h("select", {}, h("option", { value: "latest" }, "at the end"), h("option", { value: "earliest" }, "at the first message"));
-  const form = h("form", { class: "controls", onsubmit: submit }, field("New subscription", name), field("It begins", from),
+  const from = h("select", {}, h("option", { value: "latest" }, "the end"), h("option", { value: "earliest" }, "the first message"));
+  const form = h("form", { class: "controls", onsubmit: submit }, field("New subscription", name), field("Start position", from),
     h("button", {}, "Create"));
   async function submit(event) {
     event.preventDefault();
@@ -392,7 +392,7 @@ function actions(topic, partitions, after) {
     actionButton("Unload", {
       question: () => ({
         title: `Unload ${topic.name}?`,
-        text: "Its broker closes it, and whoever asks for it next has it loaded again, perhaps at another broker. Clients reconnect by themselves; nothing is lost.",
+        text: "The broker closes the topic. The next client that uses it loads it again, perhaps at another broker. Clients reconnect by themselves; nothing is lost.",
         action: "Unload",
         isDanger: false,
       }),
@@ -418,7 +418,7 @@ function actions(topic, partitions, after) {
         isDanger: true,
         question: () => ({
           title: `Terminate ${topic.name}?`,
-          text: "Nothing can be published to it any more, ever. Consumers read what is there, and are told that the end has come.",
+          text: "Nothing can be published to it any more, ever. Consumers read to the end, and are notified there.",
           action: "Terminate",
           typed: topic.name,
         }),

@@ -50,7 +50,7 @@ export function showTransactions({ frame, signal }) {
       isDanger: true,
       question: () => ({
         title: `Abort transaction ${row.txnId}?`,
-        text: "What it has published is never delivered, and what it has acknowledged is delivered again. Its client is told at its next step.",
+        text: "What it has published is never delivered, and what it has acknowledged is delivered again. Its client gets an error at its next step.",
         action: "Abort",
       }),
       work: () => ask("POST", path(...BASE, "abortTransaction", most, least)),

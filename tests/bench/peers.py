@@ -148,7 +148,7 @@ class System(Protocol):
         ...
 
     def pids(self) -> Sequence[int]:
-        """Its processes."""
+        """Process ids of its servers."""
         ...
 
 

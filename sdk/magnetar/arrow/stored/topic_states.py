@@ -61,6 +61,8 @@ class TopicState:
     """False: a partition that the topic should have, and that does not exist."""
     unread: str = ""
     """What of the topic a query does not read, though it was there; empty: nothing is known."""
+    messages_per_entry: float | None = None
+    """Mean of what was published lately, as its broker knows; None: it does not say."""
 
     @property
     def first_ledger_id(self) -> int:
@@ -71,9 +73,14 @@ class TopicState:
 class TopicStates:
     """Asks brokers for the topics of a query."""
 
-    def __init__(self, admin: AdminClient, selection: Selection) -> None:
+    def __init__(
+        self, admin: AdminClient, selection: Selection, *, counts_messages: bool = False
+    ) -> None:
+        """`counts_messages`: brokers are to look how many messages entries have, where they do not
+        know yet."""
         self._admin = admin
         self._selection = selection
+        self._counts_messages = counts_messages
         self._expression = re2.compile(selection.pattern) if selection.pattern else None
 
     def read(self, *, missing_ok: bool = False, hold_s: int = 0) -> dict[str, TopicState]:
@@ -167,7 +174,12 @@ class TopicStates:
         )
 
     def _stored(self, topics: Iterable[TopicName], hold_s: int) -> Answers:
-        return self._admin.ask_topics("internalStats", map(str, topics), readHoldS=hold_s)
+        return self._admin.ask_topics(
+            "internalStats",
+            map(str, topics),
+            readHoldS=hold_s,
+            countsMessages=self._counts_messages,
+        )
 
 
 def _before_first(state: TopicState, found: Mapping[str, Any] | None) -> MessageId:
@@ -230,7 +242,17 @@ def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
         aborted,
         removed_through=int(stats.get("removedThrough", -1)),
         stores={name: json.dumps(each) for name, each in stats.get("objectStores", {}).items()},
+        messages_per_entry=_messages_per_entry(stats),
     )
+
+
+def _messages_per_entry(stats: Mapping[str, Any]) -> float | None:
+    """Mean of what was published since the broker has the topic, or else what its last entry has;
+    None: neither is known."""
+    entries = int(stats.get("entriesAddedCounter", 0))
+    if entries > 0 and "messagesAddedCounter" in stats:
+        return int(stats["messagesAddedCounter"]) / entries
+    return float(stats["lastEntryMessages"]) if "lastEntryMessages" in stats else None
 
 
 def _position(text: str) -> MessageId:

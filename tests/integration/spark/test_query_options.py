@@ -260,31 +260,102 @@ def test_spark_waits_for_a_minimum_and_its_listener_hears_of_the_lag(
 # -- producers under a quota
 
 
-def test_an_age_quota_does_not_stop_producers_because_of_an_idle_query(
-    server: Standalone, topic: str
-) -> None:
-    """Producers publish again when all that there is has long been read."""
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A server that looks at quotas five times a second."""
+    settings = {"BACKLOG_QUOTA_CHECK_INTERVAL_S": "0.2"}
+    with Standalone(tmp_path_factory.mktemp("strict") / "data", settings=settings) as standalone:
+        yield standalone
+        assert standalone.terminate() == 0
+
+
+def limit_age(server: Standalone, topic: str) -> None:
+    """Refuse producers when the oldest message of a backlog is two seconds old."""
     quota = {"limitTime": 2, "policy": "producer_exception"}
     admin(server, "PUT", path_of(topic))
     admin(server, "POST", f"{path_of(topic)}/backlogQuota?backlogQuotaType=message_age", quota)
+
+
+def publish_anew(server: Standalone, topic: str, first: int) -> None:
+    """Five messages by a producer that was not there before.
+
+    Raises:
+        ProducerBlockedQuotaExceededException: producers are refused.
+    """
+    own = pulsar.Client(server.url)
+    try:
+        publish_to(own, topic, numbered(first, first + 5), batching_enabled=False)
+    finally:
+        own.close()
+
+
+def is_refused(server: Standalone, topic: str) -> bool:
+    own = pulsar.Client(server.url)
+    try:
+        own.create_producer(topic).close()
+    except pulsar.ProducerBlockedQuotaExceededException:
+        return True
+    finally:
+        own.close()
+    return False
+
+
+def is_released(server: Standalone, topic: str, through: int) -> bool:
+    return held_at(server, topic).endswith(f":{through}")
+
+
+def test_an_age_quota_does_not_stop_producers_because_of_an_idle_query(
+    strict: Standalone, topic: str
+) -> None:
+    """Producers publish again when all that there is has long been read. A query that waits an hour
+    for the rest of a message does stop them."""
+    limit_age(strict, topic)
     options = options_for(
-        server,
+        strict,
         topic=topic,
         startingOffsets="earliest",
         subscriptionName="held",
         maxEntriesPerTrigger="4",
+    )
+    checkpoint = Checkpoint()
+    with DrivenQuery({**options, "idleReleaseMs": "0"}, checkpoint) as query:
+        for first in (0, 5):
+            publish_anew(strict, topic, first)
+            query.run_available()
+            assert is_released(strict, topic, first + 4)
+            wait_until(partial(is_later, time.monotonic() + 4), "more than the quota's age")
+        assert not is_refused(strict, topic)
+        assert query.values == numbered(0, 10)
+    publish_anew(strict, topic, 10)
+    with DrivenQuery({**options, "idleReleaseMs": "3600000"}, checkpoint) as query:
+        query.run_available()
+        wait_until(partial(is_refused, strict, topic), "producers are refused")
+
+
+def test_producers_go_on_under_an_age_quota_while_spark_waits_for_them(
+    spark: SparkSession, strict: Standalone, topic: str, tmp_path: Path
+) -> None:
+    """The query has read everything, and Spark has not named its last micro-batch as done."""
+    limit_age(strict, topic)
+    options = options_for(
+        strict,
+        topic=topic,
+        startingOffsets="earliest",
+        subscriptionName="held",
         idleReleaseMs="0",
     )
-    with DrivenQuery(options, Checkpoint()) as query:
-        for first in (0, 10):
-            own = pulsar.Client(server.url)
-            publish_to(own, topic, numbered(first, first + 10), batching_enabled=False)
-            own.close()
-            query.run_available()
-            assert held_at(server, topic).endswith(f":{first + 9}")
-            published_s = time.monotonic()
-            wait_until(partial(is_later, published_s + 3), "the quota's age")
-        assert query.values == numbered(0, 20)
+    collected = Collected()
+    query = start(spark, options, tmp_path, collected, available_now=False)
+    try:
+        for first in (0, 5):
+            publish_anew(strict, topic, first)
+            collected.wait_for(first + 5)
+            wait_until(partial(is_released, strict, topic, first + 4), "all is released")
+            wait_until(partial(is_later, time.monotonic() + 4), "more than the quota's age")
+        assert not is_refused(strict, topic)
+    finally:
+        query.stop()
+    assert collected.values == numbered(0, 10)
 
 
 # -- values

@@ -226,7 +226,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self._options.limits
         may_wait = self._target is None and limits.has_minimum
         if may_wait and self._delay.puts_off(in_sum(unread(states, starts, ends))):
-            return starts
+            return {name: starts[name] for name in ends}
         return limited_ends(states, starts, ends, limits) if limits.has_maximum else ends
 
     def _release_idle(self, begun: QueryOffset, states: Mapping[str, TopicState]) -> None:

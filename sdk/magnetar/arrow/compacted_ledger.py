@@ -14,6 +14,7 @@ import pyarrow as pa
 from magnetar.arrow.errors import CorruptDataError, DataLossError
 from magnetar.arrow.slice_rows import BoundedEntryRows
 from magnetar.arrow.stored.arrow_rows import ArrowRows
+from magnetar.arrow.stored.encrypted_messages import decryption_of
 from magnetar.arrow.stored.ledger_reads import LedgerReads
 from magnetar.arrow.stored.slice_reader import CHUNK_LOOK_BACK_ENTRIES_MAX
 from magnetar.arrow.stored.slices import LedgerPart, Slice
@@ -76,6 +77,7 @@ class CompactedRows:
             fetch_before=self._before,
             decompressed_bytes_max=settings.decompressed_bytes_max,
             chunked_bytes_max=settings.chunked_bytes_max,
+            decrypt=decryption_of(settings.private_key_file),
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:

@@ -22,8 +22,8 @@ from magnetar.arrow.stored.column_types import all_columns
 from magnetar.arrow.stored.driver import SourceDriver
 from magnetar.arrow.stored.slice_reader import ReadsInTurn
 from magnetar.arrow.stored.slices import Slice, ValueSchema
+from magnetar.arrow.stored.topic_schema import value_schema_of
 from magnetar.arrow.stored.topic_states import TopicState
-from magnetar.arrow.topic_schemas import read_schema_of
 from magnetar.arrow.worker_process import WorkerProcess
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -137,7 +137,7 @@ def planned_columns(
     value_schema = ValueSchema()
     if request.decodes:
         try:
-            value_schema = read_schema_of(driver.schemas, states)
+            value_schema = value_schema_of(driver.schemas, states, takes_protobuf=True)
         except SchemaMismatchError as error:
             raise SchemaMismatchError(
                 "the topics do not have one schema: read each by itself, or all of them with "

@@ -55,6 +55,7 @@ _ARGUMENT_OF: Mapping[str, str] = {
 
 _ARGUMENTS: Mapping[str, str] = {
     "topicspattern": "topic, a list of names",
+    "allowdifferenttopicschemas": "decode, as False",
     **{name: name for name in ("topic", "authentication", "objects", "mode")},
     **{option.lower(): argument for option, argument in _ARGUMENT_OF.items()},
 }
@@ -91,7 +92,8 @@ class CommonArguments(TypedDict, total=False):
     """The metadata store, as brokers have it. With it entries are read straight from the bookies;
     without it, or where no bookie answers, through brokers."""
     authentication: str
-    """`token:TOKEN`, `token:file:PATH`, `basic:USER:PASSWORD` or `tls`; default: none."""
+    """`token:TOKEN`, `token:file:PATH`, `basic:USER:PASSWORD`, `tls`, or `oauth2` with `options` of
+    its own; default: none."""
     columns: Sequence[str] | None
     """Names of the columns that are wanted; default: all."""
     keys: Collection[str | bytes] | None
@@ -268,9 +270,17 @@ def _source_options(topic: str | Sequence[str], arguments: ReadArguments) -> dic
         **{name: value for name, value in given.items() if value},
         **selected,
         "mode": arguments.get("mode", FAILFAST),
-        **_place(topic, "start", arguments.get("start", "earliest"), "starting"),
+        **_start(topic, arguments),
         **_place(topic, "end", arguments.get("end", "latest"), "ending"),
     }
+
+
+def _start(topic: str | Sequence[str], arguments: ReadArguments) -> dict[str, str]:
+    """The option that says where a read begins; none, if a further option says it."""
+    further = {name.lower() for name in arguments.get("options", {})}
+    if "start" not in arguments and "startingsubscription" in further:
+        return {}
+    return _place(topic, "start", arguments.get("start", "earliest"), "starting")
 
 
 def _place(topic: str | Sequence[str], argument: str, place: Place, prefix: str) -> dict[str, str]:

@@ -148,7 +148,7 @@ class OAuth2ClientCredentials:
     async def data(self) -> bytes:
         now_s = asyncio.get_running_loop().time()
         if not self._token or now_s >= self._good_until_s:
-            token, lives_s = await asyncio.to_thread(self._fetch)
+            token, lives_s = await asyncio.to_thread(self.fetch)
             self._token, self._fetched_s = token.encode(), now_s
             self._good_until_s = now_s + (1 - _RENEW_EARLY) * lives_s
         return self._token
@@ -158,8 +158,14 @@ class OAuth2ClientCredentials:
         if asyncio.get_running_loop().time() - self._fetched_s >= REFUSED_AGE_MIN_S:
             self._token = b""
 
-    def _fetch(self) -> tuple[str, float]:
-        """A token and its life in seconds (0 if the issuer does not say)."""
+    def fetch(self) -> tuple[str, float]:
+        """Ask the issuer for a token; gives it and its life in seconds (0 if the issuer does not
+        say). Blocks: for callers without an event loop.
+
+        Raises:
+            IssuerUnavailableError: the issuer is away.
+            CredentialsError: it gives none.
+        """
         found = self._ask(f"{self._issuer_url}/.well-known/openid-configuration", None)
         endpoint = found.get("token_endpoint")
         if not isinstance(endpoint, str) or not endpoint.startswith(("http://", "https://")):

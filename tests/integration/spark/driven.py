@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from magnetar.arrow.stored.column_names import TOPIC, VALUE
 from magnetar.sdk.spark.partitions import slices_of
-from magnetar.sdk.spark.readers import StreamReader, stream_reader
+from magnetar.sdk.spark.stream_reader import StreamReader, stream_reader
 
 SCHEMA = StructType([StructField(VALUE, BinaryType()), StructField(TOPIC, StringType())])
 

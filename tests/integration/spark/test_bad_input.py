@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pulsar
 import pyarrow as pa
@@ -43,10 +44,9 @@ BAD: dict[str, tuple[Mapping[str, str | None], str]] = {
     "a rate": ({"maxOffsetsPerTrigger": "5"}, "maxoffsetspertrigger: .*maxEntriesPerTrigger"),
     "a plugin": (
         {"pulsar.client.authPluginClassName": "a.B"},
-        "authpluginclassname: .*it is option authentication",
+        "authpluginclassname: the plugin is one of AuthenticationToken",
     ),
-    "other schemas": ({"allowDifferentTopicSchemas": "true"}, 'as bytes: .schema."value binary'),
-    "a key file": ({"privateKeyFile": "/k"}, "privatekeyfile: .*mode PERMISSIVE"),
+    "a key": ({"encryption.key": "k"}, r"encryption\.key: .*option privateKeyFile"),
     "of a table": ({"provider": "magnetar"}, "provider: .*CREATE TEMPORARY VIEW"),
     "of the sink": ({"producerName": "p"}, "producername: .*it is for writing only"),
     "bad mode of reading": (
@@ -67,6 +67,8 @@ BAD: dict[str, tuple[Mapping[str, str | None], str]] = {
     "foreign topic": ({"startingOffsets": '{"other": "1:1"}'}, "is not among the topics"),
     "beyond the end": ({"startingOffsets": '{"TOPIC": "999999:1"}'}, "999999:1 does not exist"),
     "bad number": ({"sliceBytes": "many"}, "sliceBytes: 'many' is not allowed; it is a number"),
+    "foreign time": ({"startingTime": '{"other": 1}'}, "startingTime: .* is not among the topics"),
+    "no subscription": ({"startingSubscription": "s"}, "has no subscription s: begin by"),
     "bad time": ({"startingTime": "yesterday"}, "startingTime: 'yesterday' is not allowed"),
     "bad mode": ({"readMode": "fast"}, "readMode: 'fast' is not allowed; it is one of"),
     "for streams": ({"maxEntriesPerTrigger": "5"}, "it is for streaming queries only"),
@@ -224,11 +226,16 @@ def test_a_spark_without_limits_of_micro_batches_is_told_in_one_line(
     server: Standalone, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of 4.1, which reads batches."""
-    monkeypatch.delitem(sys.modules, "magnetar.sdk.spark.readers", raising=False)
+    for name in ("batch_reader", "stream_reader"):
+        monkeypatch.delitem(sys.modules, f"magnetar.sdk.spark.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
-    reader = MagnetarDataSource(options_for(server, topic=filled)).streamReader(SCHEMA)
+    source = MagnetarDataSource(options_for(server, topic=filled))
+    reader = source.streamReader(SCHEMA)
     with pytest.raises(MagnetarSparkError, match=r"streaming queries need Spark 4\.2"):
         reader.initialOffset()
+    batch = source.reader(SCHEMA)
+    rows = [row for each in batch.partitions() for row in batch.read(each)]
+    assert sum(each.num_rows for each in cast(list[pa.RecordBatch], rows)) == 1
 
 
 @pytest.mark.parametrize(

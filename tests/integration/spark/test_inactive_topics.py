@@ -8,8 +8,8 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
+from magnetar.sdk.spark.batch_reader import BatchReader
 from magnetar.sdk.spark.data_source import MagnetarDataSource
-from magnetar.sdk.spark.readers import BatchReader
 from tests.http_calls import admin
 from tests.integration.spark.driven import SCHEMA
 from tests.integration.spark.support import load, options_for

@@ -13,8 +13,8 @@ from pyspark.sql.datasource import InputPartition
 from magnetar.arrow.stored import broker_reads
 from magnetar.arrow.stored.slices import Slice
 from magnetar.sdk.spark import MagnetarDataSource
+from magnetar.sdk.spark.batch_reader import BatchReader
 from magnetar.sdk.spark.errors import CorruptDataError, DataLossError, UnreachableError
-from magnetar.sdk.spark.readers import BatchReader
 from tests.cluster import ProcessCluster
 from tests.http_calls import admin
 from tests.integration.pulsar_client.support import publish_to

@@ -20,12 +20,18 @@ class Number(Record):  # type: ignore[misc]
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> pulsar.CryptoKeyReader:
+def private_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The key `k`."""
     folder = tmp_path_factory.mktemp("keys")
-    private, public = folder / "private.pem", folder / "public.pem"
+    private, public = folder / "k.pem", folder / "public.pem"
     _openssl("genrsa", "-out", private, "2048")
     _openssl("rsa", "-in", private, "-pubout", "-out", public)
-    return pulsar.CryptoKeyReader(str(public), str(private))
+    return private
+
+
+@pytest.fixture(scope="module")
+def keys(private_key: Path) -> pulsar.CryptoKeyReader:
+    return pulsar.CryptoKeyReader(str(private_key.with_name("public.pem")), str(private_key))
 
 
 def _openssl(*command: str | Path) -> None:
@@ -103,3 +109,38 @@ def test_an_encrypted_message_is_for_the_mode_to_decide(
     assert "encrypted" in rows[1]["__error"]
     frame = load(spark, options_for(server, topic=topic, mode="DROPMALFORMED"))
     assert [row["value"] for row in frame.select("value").collect()] == [b"plain", b"plain, too"]
+
+
+@pytest.mark.parametrize("mode", ["direct", "broker"])
+def test_encrypted_messages_are_read_with_their_key(
+    spark: SparkSession,
+    server: Standalone,
+    client: pulsar.Client,
+    topic: str,
+    keys: pulsar.CryptoKeyReader,
+    private_key: Path,
+    mode: str,
+) -> None:
+    """Batches, compressed ones, and one in chunks, each of which is encrypted by itself; and none
+    that has a key that is not there."""
+    how = {"encryption_key": "k", "crypto_key_reader": keys}
+    large = bytes(range(256)) * 25_000
+    publish_to(client, topic, [b"plain"])
+    publish_to(client, topic, [b"a", b"b"], batching_enabled=True, **how)
+    packed = pulsar.CompressionType.LZ4
+    publish_to(client, topic, [b"c" * 1000], compression_type=packed, **how)
+    publish_to(client, topic, [large], batching_enabled=False, chunking_enabled=True, **how)
+    options = options_for(server, topic=topic, readMode=mode)
+    for path in (private_key, private_key.with_name("{name}.pem")):
+        rows = load(spark, {**options, "privateKeyFile": str(path)}).select("value").collect()
+        assert [bytes(row["value"]) for row in rows] == [
+            b"plain", b"a", b"b", b"c" * 1000, large,
+        ]  # fmt: skip
+    missing = private_key.with_name("missing.pem")
+    with pytest.raises(PySparkException, match=r"privateKeyFile: .*missing.pem: No such file"):
+        load(spark, {**options, "privateKeyFile": str(missing)}).collect()
+    by_name = {**options, "privateKeyFile": str(private_key.with_name("other-{name}.pem"))}
+    with pytest.raises(PySparkException, match="key k: the private key cannot be read"):
+        load(spark, by_name).collect()
+    rows = load(spark, {**by_name, "mode": "DROPMALFORMED"}).select("value").collect()
+    assert [bytes(row["value"]) for row in rows] == [b"plain"]

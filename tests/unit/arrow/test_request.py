@@ -41,6 +41,18 @@ def test_several_topics_are_a_list() -> None:
     assert len(_request(["a", "b"]).source.selection.topics) == 2
 
 
+def test_a_read_may_begin_behind_what_a_subscription_has_acknowledged() -> None:
+    options = {"startingSubscription": "s"}
+    assert _request(options=options).source.starting_subscription == "s"
+    with pytest.raises(OptionError, match="together with startingSubscription"):
+        _request(start="latest", options=options)
+
+
+def test_bytes_whatever_the_schemas_are_have_an_argument_of_their_own() -> None:
+    with pytest.raises(OptionError, match="is an argument of its own: decode"):
+        _request(options={"allowDifferentTopicSchemas": "true"})
+
+
 @pytest.mark.parametrize(
     ("place", "expected"),
     [

@@ -39,7 +39,7 @@ PULSAR: Mapping[str, frozenset[str]] = {
             subscriptionHavePendingReplayRead properties""",
     }.items()
 }
-BEYOND = {"removedThrough"}
+BEYOND = {"messagesAddedCounter", "removedThrough"}
 """Fields that Pulsar does not have; `transactions` is another, where there are some."""
 
 

@@ -30,7 +30,7 @@ from magnetar.broker.schemas.errors import SchemaNotFoundError
 from magnetar.broker.security import Action, Resource, Subscription, Topic
 from magnetar.broker.topic import Topic as ServedTopic
 from magnetar.broker.topics import operating
-from magnetar.broker.topics.inspecting import entry_at, first_at
+from magnetar.broker.topics.inspecting import entry_at, first_at, messages_of_last
 from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire import MalformedPayloadError, TopicName, split_payload
 
@@ -60,6 +60,9 @@ class StorageQuestion(TopicNames):
 
     read_hold_s: WholeNumber = Field(default=0, alias="readHoldS", ge=0, le=READ_HOLD_S_MAX)
     """So long the topics count as used, although whoever reads them does not connect."""
+    counts_messages: Flag = Field(default=False, alias="countsMessages")
+    """Tell of how many messages the last entry is, where nothing was published since the topic was
+    loaded: a reader that limits messages has no other mean then."""
 
 
 class TimeQuestion(TopicNames):
@@ -103,6 +106,7 @@ class _ManyTopics:
         404 as well for a partition that its topic should have.
 
         With `readHoldS` the topics count as used for so long, and are not deleted as inactive.
+        With `countsMessages`, `lastEntryMessages` of those whose counters are 0.
         """
 
         async def one(name: TopicName) -> Answer:
@@ -121,7 +125,10 @@ class _ManyTopics:
             there = await self._context.served(name)
             if question.read_hold_s:
                 there.use.hold_for_reading(question.read_hold_s)
-            return topic_internal_stats(there)
+            stats = topic_internal_stats(there)
+            if question.counts_messages and not stats["entriesAddedCounter"]:
+                stats["lastEntryMessages"] = await messages_of_last(there)
+            return stats
 
         return await _each(request, dict.fromkeys(question.topics), lambda name, _: one(name))
 

@@ -7,6 +7,7 @@ import asyncio
 from dataclasses import dataclass
 
 from magnetar.broker.base.entry import MARKER, last_batch_index_of, messages_of
+from magnetar.broker.base.entry_metadata import bare
 from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError, NotThereError
 from magnetar.broker.topic import Backlog, Topic
 from magnetar.broker.topic.positions import entries_in, nth_position, position_at_time
@@ -92,6 +93,18 @@ async def last_message(topic: Topic) -> tuple[Position, int]:
         return Position(last.ledger_id, -1), -1
     _, found = await _read(topic, last, entries_max=1, bytes_max=1)
     return last, last_batch_index_of(found[0]) if found else -1
+
+
+async def messages_of_last(topic: Topic) -> int:
+    """How many messages the last entry has; 0: the topic is empty.
+
+    Raises:
+        BrokerPersistenceError: it cannot be read now.
+    """
+    if topic.log.last_confirmed.entry_id < 0 or not entries_in(topic.log):
+        return 0
+    _, found = await _read(topic, topic.log.last_confirmed, entries_max=1, bytes_max=1)
+    return messages_of(bare(found[0])) if found else 0
 
 
 @dataclass(slots=True)

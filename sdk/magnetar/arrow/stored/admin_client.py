@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 from magnetar.arrow.stored.errors import MagnetarArrowError, OptionError, UnreachableError
 from magnetar.arrow.stored.options import ConnectionOptions
 from magnetar.arrow.stored.patience import PATIENCE_S, Patience
-from magnetar.sdk.errors import TlsFileError
+from magnetar.sdk.errors import CredentialsError, IssuerUnavailableError, TlsFileError
 from magnetar.sdk.http_client import (
     AnswerTooLargeError,
     HttpAnswer,
@@ -28,6 +28,7 @@ from magnetar.sdk.ports import Clock, SystemClock
 from magnetar.sdk.tls import tls_context
 from magnetar.sdk.wire.topic_name import TopicName
 
+_UNAUTHORIZED = 401
 _NOT_NOW = 503
 _REDIRECTS_MAX = 5
 _TIMEOUT_S = 30.0
@@ -75,7 +76,9 @@ class AdminClient:
     ) -> None:
         self._urls = [each.strip().rstrip("/") for each in options.admin_url.split(",")]
         self._urls = [each if "://" in each else f"http://{each}" for each in self._urls if each]
-        self._headers = {**options.http_headers(), "Accept": "application/json"}
+        self._headers = {"Accept": "application/json"}
+        if options.tokens is None:
+            self._headers |= options.http_headers()
         self._options = options
         self._http = HttpClient(self._tls)
         self._clock = clock or SystemClock()
@@ -253,7 +256,14 @@ class AdminClient:
             )
 
     def _exchange(self, method: str, base: str, path: str, body: Json) -> HttpAnswer:
-        headers = dict(self._headers)
+        answer = self._send(method, base, path, body)
+        tokens = self._options.tokens
+        if answer.status == _UNAUTHORIZED and tokens is not None and tokens.renew():
+            return self._send(method, base, path, body)
+        return answer
+
+    def _send(self, method: str, base: str, path: str, body: Json) -> HttpAnswer:
+        headers = {**self._headers, **self._token()}
         content = None
         if body is not None:
             content = json.dumps(body).encode()
@@ -271,6 +281,22 @@ class AdminClient:
             raise OptionError(
                 "admin.url", f"{base}: it answers with more than {ANSWER_BYTES_MAX} bytes"
             ) from None
+
+    def _token(self) -> dict[str, str]:
+        """The header with a token of the issuer's, if there is one.
+
+        Raises:
+            OptionError: it gives none, for these credentials.
+            NoAnswerError: it is away.
+        """
+        if self._options.tokens is None:
+            return {}
+        try:
+            return self._options.http_headers()
+        except IssuerUnavailableError as error:
+            raise NoAnswerError(str(error)) from error
+        except CredentialsError as error:
+            raise OptionError("authentication", str(error)) from error
 
     def _tls(self) -> ssl.SSLContext:
         try:

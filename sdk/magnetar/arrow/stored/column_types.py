@@ -5,7 +5,7 @@ such as Spark has, to the letter. JSON and AVRO values are described by Avro def
 Spark's own `from_avro`, a union with null may be null, int with long is long, float with double is
 double, and any other union is a struct of its members, of which one is set; in JSON it is its text.
 What has no type is left out: null, a record within itself, and what is made of these.
-PROTOBUF_NATIVE, which Spark gets as bytes: `protobuf_columns.py`.
+PROTOBUF_NATIVE: `protobuf_columns.py`.
 """
 
 import json
@@ -129,7 +129,8 @@ def value_type(schema: ValueSchema) -> pa.DataType:
         SchemaMismatchError: a definition that cannot be read.
     """
     if schema.kind == protobuf_columns.KIND:
-        return protobuf_columns.protobuf_type(schema.definition) or pa.binary()
+        made = protobuf_columns.protobuf_type(schema.definition, is_signed=schema.is_signed)
+        return made or pa.binary()
     if schema.kind in ("JSON", "AVRO"):
         return type_of(schema.definition, is_json=schema.kind == "JSON") or pa.binary()
     return SCHEMA_TYPES.get(schema.kind, pa.binary())

@@ -82,12 +82,17 @@ class SourceDriver:
             self._stored = self._states = self.schemas = _stored_topics(options, options.objects)
         else:
             self._admin = AdminClient(options.connection)
-            self._states = TopicStates(self._admin, options.selection)
+            self._states = TopicStates(
+                self._admin,
+                options.selection,
+                counts_messages=options.limits.counts_messages,
+            )
             if options.selection.scalable is not None:
                 self._scalable = ScalableStates(
                     self._admin,
                     options.selection.scalable,
                     allows_loss=not options.settings.fail_on_data_loss,
+                    counts_messages=options.limits.counts_messages,
                 )
             self.schemas = BrokerSchemas(self._admin)
 
@@ -146,6 +151,12 @@ class SourceDriver:
             DataLossError: it was trimmed.
         """
         options = self.options
+        if options.starting_subscription:
+            segments = {name for order in self.orders.values() for name in order.names}
+            return _behind_subscription(states, options.starting_subscription, segments)
+        if options.starting_times:
+            times = _times_of("startingTime", options.starting_times, states)
+            return {**dict.fromkeys(states, BEFORE_FIRST), **self._since(states, times)}
         if options.starting_ms is not None:
             return self._states.first_since(states, options.starting_ms)
         starting = self._starting(states)
@@ -193,7 +204,12 @@ class SourceDriver:
     @property
     def _begins_by_offsets(self) -> bool:
         """Whether `startingOffsets` says where the query begins."""
-        return self.options.starting_ms is None
+        options = self.options
+        return not (
+            options.starting_subscription
+            or options.starting_times
+            or options.starting_ms is not None
+        )
 
     def _starting(self, states: Mapping[str, TopicState]) -> StartingOffsets:
         """`startingOffsets`, with the segments of scalable topics in the place of these.
@@ -236,6 +252,11 @@ class SourceDriver:
             DataLossError: it was trimmed.
         """
         options = self.options
+        if options.ending_times:
+            times = _times_of("endingTime", options.ending_times, states)
+            behind = {name: time_ms + 1 for name, time_ms in times.items()}
+            last = {name: state.end for name, state in states.items()}
+            return {**last, **self._since(states, behind)}
         if options.ending_ms is not None:
             # The first message behind that time is the first that is not read.
             return self._states.first_since(states, options.ending_ms + 1)
@@ -435,6 +456,16 @@ class SourceDriver:
             value_schema=value_schema,
         )
 
+    def _since(
+        self, states: Mapping[str, TopicState], times: Mapping[str, int]
+    ) -> dict[str, MessageId]:
+        """The offset before the first message of each of these topics since its own time."""
+        found: dict[str, MessageId] = {}
+        for time_ms in sorted(set(times.values())):
+            some = {name: states[name] for name, each_ms in times.items() if each_ms == time_ms}
+            found.update(self._states.first_since(some, time_ms))
+        return found
+
     def _start(self, option: str, state: TopicState, at: MessageId | None) -> MessageId:
         if at is None or at == MessageId.EARLIEST:
             return BEFORE_FIRST
@@ -478,6 +509,55 @@ def _objects_of(state: TopicState) -> dict[int, ObjectPart]:
 def _object_part(wanted: EntryRange, found: ObjectPart, state: TopicState) -> LedgerPart:
     aborted = state.aborted.get(wanted.ledger_id, b"")
     return LedgerPart(wanted.ledger_id, wanted.first, wanted.last, aborted=aborted, object=found)
+
+
+def _behind_subscription(
+    states: Mapping[str, TopicState], subscription: str, segments: Collection[str]
+) -> dict[str, MessageId]:
+    """Through where a subscription has acknowledged everything. A segment that has ended without it
+    counts as read: a subscription is not carried over to what was sealed before it came.
+
+    Raises:
+        OffsetError: a topic has no such subscription.
+    """
+    found: dict[str, MessageId] = {}
+    for name, state in states.items():
+        place = (state.mark_deletes or {}).get(subscription)
+        if place is None and name in segments and (state.has_ended or state.mark_deletes is None):
+            place = state.end  # Of one that was never used: before its first message.
+        elif place is None and state.is_there:
+            raise OffsetError(
+                f"option startingSubscription: {name} has no subscription {subscription}: begin by "
+                f"startingOffsets or startingTime, or read the topics that have it"
+            )
+        found[name] = place or BEFORE_FIRST
+    return found
+
+
+def _times_of(
+    option: str, times: Mapping[str, int], states: Mapping[str, TopicState]
+) -> dict[str, int]:
+    """The times of those topics that have one: a partition's or segment's own, or its topic's.
+
+    Raises:
+        OffsetError: a time is of a topic that is none of the query's.
+    """
+    found: dict[str, int] = {}
+    used: set[str] = set()
+    for name in states:
+        whole = TopicName.parse(name).partitioned
+        for known in (name, str(whole), f"topic://{whole.namespace_name}/{whole.local_name}"):
+            if known in times:
+                found.setdefault(name, times[known])
+                used.add(known)
+    unknown = sorted(set(times) - used)
+    if unknown:
+        known_names = ", ".join(sorted(states)[:5])
+        raise OffsetError(
+            f"option {option}: {unknown[0]} is not among the topics of the query, which are "
+            f"{known_names}{' …' if len(states) > 5 else ''}"
+        )
+    return found
 
 
 def _check_names(option: str, offsets: StartingOffsets, states: Mapping[str, TopicState]) -> None:

@@ -217,6 +217,9 @@ _BASE64_SPACE = b" \t\r\n"
 FetchBefore = Callable[[int, int], Iterator[bytes]]
 """The entries before one of this ledger and entry id, nearest first; ends at some bound."""
 
+Decrypt = Callable[[bytes, MessageMetadata], bytes]
+"""The body of a message before its producer encrypted it; raises an SdkError if no key fits."""
+
 
 class EntryRows:
     """Adds the messages of entries to Arrow rows."""
@@ -229,8 +232,11 @@ class EntryRows:
         fetch_before: FetchBefore,
         decompressed_bytes_max: int,
         chunked_bytes_max: int,
+        decrypt: Decrypt | None = None,
     ) -> None:
+        """`decrypt`: opens messages that producers have encrypted; None: they cannot be read."""
         self._rows = rows
+        self._decrypt = decrypt
         self._topic = topic
         self._fetch_before = fetch_before
         self._decompressed_bytes_max = decompressed_bytes_max
@@ -252,8 +258,7 @@ class EntryRows:
         `stop_at` unless that is -1.
 
         Raises:
-            CorruptDataError: the entry cannot be read, or was encrypted by its producer, and the
-                mode is FAILFAST.
+            CorruptDataError: the entry cannot be read, or no key opens it, with mode FAILFAST.
             HeadlessMessageError, UnreachableError
         """
         try:
@@ -288,9 +293,9 @@ class EntryRows:
         metadata, body_at = split_payload(payload)
         if metadata.HasField("marker_type"):
             return  # written by a broker: no message
-        if metadata.encryption_keys:
-            raise CorruptDataError("it is encrypted, and there is no key for it")
         body: Part = memoryview(payload)[body_at:]
+        if metadata.encryption_keys:
+            body = self._opened(metadata, bytes(body))
         if metadata.num_chunks_from_msg > 1:
             whole = self._assembled(metadata, ledger_id, entry_id, bytes(body))
             if whole is None:
@@ -385,6 +390,14 @@ class EntryRows:
         if metadata.null_value:
             rows.set_null(row)
 
+    def _opened(self, metadata: MessageMetadata, body: bytes) -> bytes:
+        """The body of an encrypted message, or of a chunk of one: each is encrypted by itself."""
+        if self._decrypt is None:
+            raise CorruptDataError(
+                "it is encrypted, and there is no key for it: option privateKeyFile names one"
+            )
+        return self._decrypt(body, metadata)
+
     def _assembled(
         self, metadata: MessageMetadata, ledger_id: int, entry_id: int, body: bytes
     ) -> bytes | None:
@@ -428,9 +441,12 @@ class EntryRows:
                 if metadata.chunk_id == count - 1:
                     return  # the message ended there; this chunk was stored a second time
                 if metadata.chunk_id not in chunks:
-                    chunks[metadata.chunk_id] = payload[body_at:]
-                    self._chunk_bytes += len(payload) - body_at
-                    size += len(payload) - body_at
+                    body = payload[body_at:]
+                    if metadata.encryption_keys:
+                        body = self._opened(metadata, body)
+                    chunks[metadata.chunk_id] = body
+                    self._chunk_bytes += len(body)
+                    size += len(body)
                     if size > self._chunked_bytes_max:
                         raise CorruptDataError(
                             f"it is a message of {size} bytes in {len(chunks)} chunks and more; "

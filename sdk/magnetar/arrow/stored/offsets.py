@@ -63,6 +63,8 @@ def parse_offsets(text: str) -> StartingOffsets:
             topic = full_name(name)
         except TopicNameError as error:
             raise OffsetError(str(error)) from None
+        if isinstance(value, list):
+            value = _hexadecimal(name, value)
         if not isinstance(value, str):
             raise OffsetError(f"{name}: {value!r} is not a message id; {_FORM}")
         if value.lower() in ("earliest", "latest"):
@@ -85,6 +87,14 @@ def full_name(name: str) -> str:
         TopicNameError
     """
     return str(LayoutName.parse(name) if is_scalable_name(name) else TopicName.parse(name))
+
+
+def _hexadecimal(name: str, numbers: list[object]) -> str:
+    """The bytes of a message id as the Pulsar connector for Spark has them in JSON: numbers, those
+    above 127 as negative ones."""
+    if not all(type(each) is int and -128 <= each <= 255 for each in numbers):
+        raise OffsetError(f"{name}: {numbers!r:.100} are not the bytes of a message id; {_FORM}")
+    return bytes(int(str(each)) & 255 for each in numbers).hex()
 
 
 def _user_id(name: str, value: str) -> MessageId:

@@ -12,11 +12,20 @@ Users bring along options from other sources and from Spark itself; `hint_for` s
 each. The nearest name by spelling would often be a wrong one: `groupId` is no `topic`.
 """
 
+import base64
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from magnetar.arrow.stored.authentication_options import (
+    OAUTH2,
+    PLUGIN_NAMES,
+    IssuerTokens,
+    OAuth2Options,
+    auth_of,
+    check_oauth2,
+    of_plugins,
+)
 from magnetar.arrow.stored.errors import OptionError
 from magnetar.sdk.errors import InvalidUrlError
 from magnetar.sdk.service_url import ServiceUrl
@@ -36,7 +45,7 @@ class OptionReader:
 
     def __init__(self, options: Mapping[str, str], *, ignored: Iterable[str] = ()) -> None:
         """`ignored` are names that Spark itself adds."""
-        self._given = {name.lower(): value for name, value in options.items()}
+        self._given = _by_our_names(options)
         self._spelling: dict[str, str] = {name.lower(): name for name in ignored}
 
     @property
@@ -115,6 +124,38 @@ class OptionReader:
             raise OptionError(given, f"the {what} has no option of this name{hint}")
 
 
+ALIASES: Mapping[str, str] = {
+    "predefinedsubscription": "subscriptionName",
+    "pulsar.client.serviceurl": "service.url",
+    "pulsar.client.listenername": "listenerName",
+    "pulsar.client.tlscertificatefilepath": "tlsCertificateFile",
+    "pulsar.client.tlshostnameverificationenable": "tlsHostnameVerification",
+    "pulsar.client.tlskeyfilepath": "tlsKeyFile",
+    "pulsar.client.tlstrustcertsfilepath": "tlsTrustCertsFile",
+    "pulsar.reader.subscriptionname": "subscriptionName",
+    "pulsar.reader.subscriptionroleprefix": "subscriptionPrefix",
+}
+"""Options of the Pulsar connector for Spark, in lower case, that mean an option here. Those of its
+options that have the same name are not listed."""
+
+
+def _by_our_names(options: Mapping[str, str]) -> dict[str, str]:
+    """The options by their names here, in lower case.
+
+    Raises:
+        OptionError: one is given twice, by two names, and differs.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    plugins = {name: given.pop(name) for name in PLUGIN_NAMES if name in given}
+    found: dict[str, str] = {}
+    for name, value in (*given.items(), *of_plugins(plugins).items()):
+        ours = ALIASES.get(name, name)
+        if found.setdefault(ours.lower(), value) != value:
+            spelt = next((each for each in ALIASES.values() if each.lower() == ours.lower()), ours)
+            raise OptionError(spelt, "it is given twice, by two names, with different values")
+    return found
+
+
 def shown(value: str) -> str:
     """A refused value, short enough for one line."""
     if len(value) > _VALUE_CHARACTERS_MAX:
@@ -126,6 +167,10 @@ CONNECTION_NAMES = (
     "service.url",
     "admin.url",
     "authentication",
+    "oauth2IssuerUrl",
+    "oauth2CredentialsFile",
+    "oauth2Audience",
+    "oauth2Scope",
     "tlsTrustCertsFile",
     "tlsCertificateFile",
     "tlsKeyFile",
@@ -147,6 +192,8 @@ class ConnectionOptions:
     tls_key_file: str
     tls_checks_host: bool
     listener_name: str
+    tokens: IssuerTokens | None = None
+    """Of `authentication` oauth2."""
 
     @classmethod
     def read(cls, read: OptionReader) -> "ConnectionOptions":
@@ -181,6 +228,7 @@ class ConnectionOptions:
             tls_key_file=files["tlsKeyFile"],
             tls_checks_host=read.flag("tlsHostnameVerification", True),
             listener_name=read.text("listenerName", ""),
+            tokens=_tokens(read, authentication),
         )
 
     @classmethod
@@ -195,8 +243,10 @@ class ConnectionOptions:
         """
         method, data = auth_of(self.authentication)
         return ClientSettings(
+            authentication=self.tokens,
             auth_method_name=method,
             auth_data=data,
+            auth_supplier=self.tokens,
             tls_trust_file=self.tls_trust_file,
             tls_certificate_file=self.tls_certificate_file,
             tls_key_file=self.tls_key_file,
@@ -209,10 +259,11 @@ class ConnectionOptions:
 
         Raises:
             OptionError: a file with a token that cannot be read.
+            CredentialsError: the issuer of tokens gives none.
         """
-        import base64
-
         method, data = auth_of(self.authentication)
+        if self.tokens is not None:
+            data = self.tokens()
         if method == "token":
             return {"Authorization": f"Bearer {data.decode()}"}
         if method == "basic":
@@ -220,29 +271,21 @@ class ConnectionOptions:
         return {}
 
 
-def auth_of(authentication: str) -> tuple[str, bytes]:
-    """Method and data: `none`, `tls`, `token:T`, `token:file:PATH`, `basic:USER:PASSWORD`.
+def _tokens(read: OptionReader, authentication: str) -> IssuerTokens | None:
+    """Where tokens come from with `authentication` oauth2.
 
     Raises:
-        OptionError: of another form, or a file that cannot be read. The value is not shown: it
-            may hold a secret.
+        OptionError
     """
-    method, _, rest = authentication.partition(":")
-    if method in ("none", "tls") and not rest:
-        return method, b""
-    if method == "token" and rest.startswith("file:"):
-        try:
-            return method, Path(rest.removeprefix("file:")).read_bytes().strip()
-        except OSError as error:
-            raise OptionError("authentication", f"no token: {error}") from None
-    if method == "token" and rest:
-        return method, rest.encode()
-    if method == "basic" and ":" in rest:
-        return method, rest.encode()
-    raise OptionError(
-        "authentication",
-        "it is none, tls, token:TOKEN, token:file:PATH or basic:USER:PASSWORD",
-    )
+    names = ("oauth2IssuerUrl", "oauth2CredentialsFile", "oauth2Audience", "oauth2Scope")
+    if authentication != OAUTH2:
+        for name in names:
+            if read.is_given(name):
+                raise OptionError(name, f"it is for authentication {OAUTH2} only")
+        return None
+    options = OAuth2Options(*(read.text(name, "") for name in names))
+    check_oauth2(options)
+    return IssuerTokens(options)
 
 
 NO_TABLE = (
@@ -251,15 +294,14 @@ NO_TABLE = (
 )
 _NEEDS_NONE = "leave it out: it has no equivalent here"
 _FIXED = "each of the client's settings has an option of its own, or none: see docs/spark.md"
-_KEYS = (
-    "encrypted messages cannot be read; mode PERMISSIVE gives them as rows without a value, "
-    "DROPMALFORMED leaves them out"
+_KEYS = "the private key of encrypted messages is read from a file: option privateKeyFile"
+_LOGIN = (
+    "it is option authentication: tls, token:TOKEN, token:file:PATH, basic:USER:PASSWORD or oauth2"
 )
-_LOGIN = "it is option authentication: tls, token:TOKEN, token:file:PATH or basic:USER:PASSWORD"
+_STORE = "key stores of Java are not read: give PEM files by option tlsTrustCertsFile"
 _SIZES = "tasks are cut by option sliceBytes"
-_TIME = "it is option startingTime, for all topics"
-_RATE = "the limits are maxEntriesPerTrigger, where an entry is a batch, and maxBytesPerTrigger"
-_WAIT = "the trigger starts micro-batches: .trigger(processingTime=…)"
+_TIME = "it is option startingTime, for all topics or for each of them"
+_RATE = "it is option maxMessagesPerTrigger; options maxEntriesPerTrigger and maxBytesPerTrigger"
 
 _HINTS: dict[str, str] = {
     # Spark's own
@@ -277,48 +319,40 @@ _HINTS: dict[str, str] = {
     "startingtimestamp": _TIME,
     "startingoffsetsbytimestamp": _TIME,
     "startingoffsetsbytimestampstrategy": _NEEDS_NONE,
-    "endingtimestamp": "it is option endingTime, for all topics",
-    "endingoffsetsbytimestamp": "it is option endingTime, for all topics",
+    "endingtimestamp": "it is option endingTime, for all topics or for each of them",
+    "endingoffsetsbytimestamp": "it is option endingTime, for all topics or for each of them",
     "maxoffsetspertrigger": _RATE,
-    "maxmessagespertrigger": _RATE,
     "maxfilespertrigger": _RATE,
-    "minoffsetspertrigger": _WAIT,
-    "maxtriggerdelay": _WAIT,
+    "maxrecordsperbatch": _RATE,
+    "maxbytesperbatch": "it is option maxBytesPerTrigger",
+    "minoffsetspertrigger": "it is option minMessagesPerTrigger, with option maxTriggerDelay",
     "minpartitions": _SIZES,
     "maxpartitions": _SIZES,
     "maxrecordsperpartition": _SIZES,
     "groupid": "it is option subscriptionName, of streaming queries",
     "kafka.group.id": "it is option subscriptionName, of streaming queries",
-    "groupidprefix": "give option subscriptionName, or none",
+    "groupidprefix": "it is option subscriptionPrefix, of streaming queries",
     "includeheaders": "leave it out: column __messageProperties is always there",
     "kafkaconsumer.polltimeoutms": _NEEDS_NONE,
     "fetchoffset.numretries": _NEEDS_NONE,
     "fetchoffset.retryintervalms": _NEEDS_NONE,
     # Pulsar's connector, and Databricks' one
-    "predefinedsubscription": "it is option subscriptionName",
     "subscription": "it is option subscriptionName",
-    "subscriptionprefix": "give option subscriptionName, or none",
     "polltimeoutms": _NEEDS_NONE,
     "waitingfornonexistedtopic": "topics must exist; of topicsPattern they may come later",
-    "allowdifferenttopicschemas": (
-        'topics of different schemas are read as bytes: .schema("value binary, __topic string")'
-    ),
     "authpluginclassname": _LOGIN,
     "authparams": _LOGIN,
-    "pulsar.client.authpluginclassname": _LOGIN,
-    "pulsar.client.authparams": _LOGIN,
     "pulsar.client.authparammap": _LOGIN,
-    "pulsar.client.tlstrustcertsfilepath": "it is option tlsTrustCertsFile",
-    "pulsar.client.tlscertificatefilepath": "it is option tlsCertificateFile",
-    "pulsar.client.tlskeyfilepath": "it is option tlsKeyFile",
-    "pulsar.client.tlshostnameverificationenable": "it is option tlsHostnameVerification",
+    "pulsar.client.usekeystoretls": _STORE,
+    "pulsar.client.tlstruststoretype": _STORE,
+    "pulsar.client.tlstruststorepath": _STORE,
+    "pulsar.client.tlstruststorepassword": _STORE,
     "pulsar.client.usetls": "it is a service.url of pulsar+ssl://",
-    "pulsar.client.listenername": "it is option listenerName",
     "encryption.key": _KEYS,
     "encryptionkey": _KEYS,
     "privatekey": _KEYS,
-    "privatekeyfile": _KEYS,
     "cryptokeyreader": _KEYS,
+    "pulsar.reader.cryptokeyreader": _KEYS,
 }
 
 _OF_THE_SOURCE = "it is for reading only"
@@ -326,7 +360,9 @@ _OF_THE_SINK = "it is for writing only"
 for _name in (
     *("metadata.url", "readMode", "topics", "topicsPattern", "startingOffsets", "endingOffsets"),
     *("startingTime", "endingTime", "failOnDataLoss", "subscriptionName", "sliceBytes"),
-    *("maxEntriesPerTrigger", "maxBytesPerTrigger", "objects", "objectsPrefix"),
+    *("maxEntriesPerTrigger", "maxMessagesPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay"),
+    *("subscriptionPrefix", "startingSubscription", "allowDifferentTopicSchemas"),
+    *("objects", "objectsPrefix", "privateKeyFile"),
 ):
     _HINTS[_name.lower()] = _OF_THE_SOURCE
 for _name in ("deduplication", "producerName", "schema", "schemaName", "compressionType", "sortBy"):

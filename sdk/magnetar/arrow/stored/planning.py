@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from magnetar.arrow.stored.slices import LEDGERS_BEFORE_MAX
 from magnetar.arrow.stored.topic_states import TopicState
+from magnetar.arrow.stored.trigger_limits import TriggerLimits, Unread, in_sum
 from magnetar.sdk.message_id import MessageId
 
 _SLICE_BEGIN_BYTES = 1 << 20
@@ -193,36 +194,50 @@ def releasable(state: TopicState, held: MessageId, done: MessageId) -> MessageId
     return MessageId(done.ledger_id, done.entry_id, batch_index=0)
 
 
+def unread(
+    states: Mapping[str, TopicState],
+    starts: Mapping[str, MessageId],
+    ends: Mapping[str, MessageId],
+) -> dict[str, Unread]:
+    """What each topic has between its two offsets."""
+    found: dict[str, Unread] = {}
+    for name, end in ends.items():
+        if name in states and name in starts:
+            entries, size = entries_between(states[name], starts[name], end)
+            found[name] = Unread(entries, entries * (states[name].messages_per_entry or 1.0), size)
+    return found
+
+
 def limited_ends(
     states: Mapping[str, TopicState],
     starts: Mapping[str, MessageId],
     ends: Mapping[str, MessageId],
-    *,
-    entries_max: int | None,
-    bytes_max: int | None,
+    limits: TriggerLimits,
 ) -> dict[str, MessageId]:
     """The ends of a micro-batch within limits, shared out by what each topic has to give.
 
     Every topic that has something gives one entry at least, so that none is starved: with very
     many topics a limit may be exceeded by that.
     """
-    amounts = {
-        name: entries_between(states[name], starts[name], ends[name])
-        for name in ends
-        if name in states
-    }
-    entries = sum(count for count, _ in amounts.values())
-    size = sum(each for _, each in amounts.values())
-    share = 1.0
-    if entries_max is not None and entries > entries_max:
-        share = entries_max / entries
-    if bytes_max is not None and size > bytes_max:
-        share = min(share, bytes_max / size)
+    amounts = unread(states, starts, ends)
+    there = in_sum(amounts)
+    share = min(
+        (
+            most / count
+            for most, count in (
+                (limits.entries_max, there.entries),
+                (limits.messages_max, there.messages),
+                (limits.bytes_max, there.bytes),
+            )
+            if most is not None and count > most
+        ),
+        default=1.0,
+    )
     if share >= 1.0:
         return dict(ends)
     limited = {}
     for name, end in ends.items():
-        count = amounts[name][0] if name in amounts else 0
+        count = amounts[name].entries if name in amounts else 0
         limited[name] = (
             _after(states[name], starts[name], end, max(1, int(count * share))) if count else end
         )

@@ -59,13 +59,20 @@ _SCALARS = {
 }
 
 
-def protobuf_type(definition: str) -> pa.DataType | None:
+_SIGNED = {pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
+"""The narrowest signed types that have all numbers of the unsigned ones."""
+
+
+def protobuf_type(definition: str, *, is_signed: bool = False) -> pa.DataType | None:
     """The type of a value with this definition: a struct; None if Arrow has none.
+
+    Args:
+        is_signed: unsigned numbers are of wider signed types.
 
     Raises:
         SchemaMismatchError: the definition cannot be read.
     """
-    return _Types().message(_descriptor_of(_class_of(definition)), frozenset())
+    return _Types(is_signed).message(_descriptor_of(_class_of(definition)), frozenset())
 
 
 @lru_cache(maxsize=_DEFINITIONS_MAX)
@@ -106,7 +113,8 @@ def _pool_of(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> descriptor_
 class _Types:
     """The types of one definition."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_signed: bool) -> None:
+        self._is_signed = is_signed
         self._fields_left = FIELDS_MAX
 
     def message(self, message: Descriptor, within: frozenset[str]) -> pa.DataType | None:
@@ -127,7 +135,7 @@ class _Types:
             assert field.message_type is not None
             key, value = (field.message_type.fields_by_name[each] for each in ("key", "value"))
             kind = self._single(value, within)
-            return None if kind is None else pa.map_(_SCALARS[key.type], kind)
+            return None if kind is None else pa.map_(self._scalar(key), kind)
         kind = self._single(field, within)
         if kind is None or not field.is_repeated:
             return kind
@@ -136,10 +144,14 @@ class _Types:
     def _single(self, field: FieldDescriptor, within: frozenset[str]) -> pa.DataType | None:
         message = field.message_type
         if message is None:
-            return _SCALARS[field.type]
+            return self._scalar(field)
         if message.full_name in within or len(within) >= _DEPTH_MAX:
             return None
         return self.message(message, within)
+
+    def _scalar(self, field: FieldDescriptor) -> pa.DataType:
+        kind = _SCALARS[field.type]
+        return _SIGNED.get(kind, kind) if self._is_signed else kind
 
 
 class ProtobufColumns:

@@ -53,14 +53,17 @@ class ScalableStates:
         selection: Selection,
         *,
         allows_loss: bool,
+        counts_messages: bool = False,
         clock: Clock | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`allows_loss`: go on with a topic that was created again under its name."""
+        """`allows_loss`: go on with a topic that was created again under its name.
+        `counts_messages`: have brokers say how many messages an entry has."""
         self._admin = admin
         self._selection = selection
         self._expression = re2.compile(selection.pattern) if selection.pattern else None
         self._allows_loss = allows_loss
+        self._counts_messages = counts_messages
         self._clock = clock or SystemClock()
         self._pause = pause
         self._epochs: dict[str, int] = {}
@@ -159,7 +162,9 @@ class ScalableStates:
 
     def _look(self, begun: Begun, hold_s: int) -> _Look:
         orders = {name: each for each in self.orders.values() for name in each.unread(begun.names)}
-        answers = self._admin.ask_topics("internalStats", orders, readHoldS=hold_s)
+        answers = self._admin.ask_topics(
+            "internalStats", orders, readHoldS=hold_s, countsMessages=self._counts_messages
+        )
         look = _Look({}, [])
         for name, order in orders.items():
             topic = TopicName.parse(name)

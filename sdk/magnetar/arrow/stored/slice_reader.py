@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from magnetar.arrow.stored.arrow_rows import ArrowRows
 from magnetar.arrow.stored.broker_reads import BrokerReads
+from magnetar.arrow.stored.encrypted_messages import decryption_of
 from magnetar.arrow.stored.entries import EntryRows
 from magnetar.arrow.stored.errors import (
     DataLossError,
@@ -81,6 +82,7 @@ class SliceReader:
             fetch_before=self._before,
             decompressed_bytes_max=wanted.settings.decompressed_bytes_max,
             chunked_bytes_max=wanted.settings.chunked_bytes_max,
+            decrypt=decryption_of(wanted.settings.private_key_file),
         )
         self._reads = reads
 

@@ -105,6 +105,9 @@ class ReadSettings:
     """Added to the niceness of the executor's Python process; 20: idle priority."""
     object_key_file: str = ""
     """Path, on the executors, of the keys of encrypted objects; empty: brokers read these."""
+    private_key_file: str = ""
+    """Path, on the executors, of the private key of messages that producers have encrypted, where
+    `{name}` stands for the key's name. Empty: such messages cannot be read."""
     service_url: str = ""
     """Of brokers, for slices that are read through them."""
     client: ClientSettings | None = None
@@ -117,7 +120,7 @@ class ValueSchema:
     kind: str = "BYTES"
     """As Pulsar names it; BYTES also of schemas that no columns are made of."""
     definition: str = ""
-    """Of JSON and AVRO, the newest version: its fields are the columns."""
+    """Of JSON, AVRO and PROTOBUF_NATIVE, the newest version: its fields are the columns."""
     versions: tuple[tuple[int, str], ...] = ()
     """Of AVRO, in a slice: all versions of its topic. Each message says its own."""
     key: "ValueSchema | None" = None
@@ -125,6 +128,8 @@ class ValueSchema:
     value: "ValueSchema | None" = None
     has_separate_key: bool = False
     """The key is the message's, and not in the payload."""
+    is_signed: bool = False
+    """Unsigned numbers are of the next wider signed type, for a reader that has no others."""
 
 
 class Slice:

@@ -1,8 +1,9 @@
 """The options of the source, checked. docs/spark.md has the table."""
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -11,9 +12,10 @@ import re2
 from magnetar.arrow.stored.errors import OffsetError, OptionError
 from magnetar.arrow.stored.object_options import NAMES as OBJECT_NAMES
 from magnetar.arrow.stored.object_options import ObjectOptions, read_object_options
-from magnetar.arrow.stored.offsets import StartingOffsets, parse_offsets
+from magnetar.arrow.stored.offsets import StartingOffsets, full_name, parse_offsets
 from magnetar.arrow.stored.options import CONNECTION_NAMES, ConnectionOptions, OptionReader, shown
 from magnetar.arrow.stored.slices import FAILFAST, MODES, BookieSecurity, ReadSettings
+from magnetar.arrow.stored.trigger_limits import NO_LIMITS, TriggerLimits
 from magnetar.ledger.metadata.url import shared_secret_beside
 from magnetar.sdk.scalable.names import LayoutName, is_scalable_name
 from magnetar.sdk.wire.errors import TopicNameError
@@ -27,11 +29,20 @@ NAMES = (
     "endingOffsets",
     "startingTime",
     "endingTime",
+    "startingSubscription",
     "maxEntriesPerTrigger",
+    "maxMessagesPerTrigger",
     "maxBytesPerTrigger",
+    "minEntriesPerTrigger",
+    "minMessagesPerTrigger",
+    "minBytesPerTrigger",
+    "maxTriggerDelay",
     "failOnDataLoss",
     "mode",
+    "allowDifferentTopicSchemas",
     "subscriptionName",
+    "subscriptionPrefix",
+    "idleReleaseMs",
     "readMode",
     "metadata.url",
     "sliceBytes",
@@ -46,12 +57,37 @@ NAMES = (
     "maxChunkedBytes",
     "workerNiceness",
     "objectKeyFile",
+    "privateKeyFile",
     *OBJECT_NAMES,
 )
 """Of the source, beside those of the connection."""
 
 _INT63 = (1 << 63) - 1
 _SUBSCRIPTION = re.compile(r"[^\s/]{1,255}")
+_PREFIX_CHARACTERS_MAX = 200
+"""Of a subscription's name: the rest of it is for what makes it a name of its own."""
+
+TRIGGER_DELAY_S = 900.0
+"""How long a micro-batch waits at most for more to read; Kafka's source waits as long."""
+
+IDLE_RELEASE_MS = 60_000
+"""A query without anything new for so long holds nothing any more. Until then it may have looked in
+the midst of a message in chunks, which consumers wait for as long by default."""
+
+_UNITS_S: Mapping[str, float] = {
+    "ms": 0.001,
+    "s": 1,
+    "second": 1,
+    "seconds": 1,
+    "m": 60,
+    "min": 60,
+    "minute": 60,
+    "minutes": 60,
+    "h": 3_600,
+    "hour": 3_600,
+    "hours": 3_600,
+}
+_DURATION = re.compile(r"([0-9]{1,12})\s*([a-z]*)")
 
 
 @dataclass(frozen=True)
@@ -76,9 +112,6 @@ class SourceOptions:
     ending: StartingOffsets
     starting_ms: int | None
     ending_ms: int | None
-    entries_max: int | None
-    """Per micro-batch; None: no limit."""
-    bytes_max: int | None
     subscription: str
     """Empty: one of its own for each query."""
     reads_bookies: bool
@@ -87,6 +120,19 @@ class SourceOptions:
     settings: ReadSettings
     objects: ObjectOptions | None = None
     """Of a query that asks no server; None: it does."""
+    starting_times: Mapping[str, int] = field(default_factory=dict)
+    """Topic, or partition of one -> publish time in ms; empty: no topic has one of its own."""
+    ending_times: Mapping[str, int] = field(default_factory=dict)
+    starting_subscription: str = ""
+    """Begin behind what this subscription has acknowledged; empty: by offsets, or by time."""
+    limits: TriggerLimits = NO_LIMITS
+    """Of a micro-batch."""
+    subscription_prefix: str = "spark"
+    """Of the subscription's name, where the query makes one up."""
+    idle_release_s: float = IDLE_RELEASE_MS / 1000
+    """A query that has had nothing new for so long holds nothing any more."""
+    takes_bytes_only: bool = False
+    """No topic's schema is looked at: values are bytes."""
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, is_stream: bool | None = None) -> "SourceOptions":
@@ -108,54 +154,59 @@ class SourceOptions:
         reads_bookies = _reads_bookies(read, metadata_url)
         if is_stream is not None:
             _check_kind(read, is_stream)
-        starting_ms, ending_ms = _time(read, "startingTime"), _time(read, "endingTime")
-        starting = _offsets(read, "startingOffsets", "latest" if is_stream else "earliest")
-        ending = _offsets(read, "endingOffsets", "latest")
-        for time_ms, time_name, name in (
-            (starting_ms, "startingTime", "startingOffsets"),
-            (ending_ms, "endingTime", "endingOffsets"),
-        ):
-            if time_ms is not None and read.is_given(name):
-                raise OptionError(time_name, f"it cannot be given together with {name}")
+        _check_one_place(read, has_servers=objects is None)
+        starting_ms, starting_times = _times(read, "startingTime")
+        ending_ms, ending_times = _times(read, "endingTime")
         if starting_ms is not None and ending_ms is not None and ending_ms < starting_ms:
             raise OptionError("endingTime", "it is before startingTime")
+        ending = _offsets(read, "endingOffsets", "latest")
         if ending.word == "earliest":
             raise OptionError("endingOffsets", "'earliest' is not allowed; it is latest or JSON")
-        subscription = read.text("subscriptionName", "")
-        if subscription and not _SUBSCRIPTION.fullmatch(subscription):
-            raise OptionError(
-                "subscriptionName", f"{shown(subscription)}: up to 255 characters, no / or space"
-            )
+        subscription, prefix = _subscription(read)
         return cls(
             connection=connection,
             selection=selection,
-            starting=starting,
+            starting=_offsets(read, "startingOffsets", "latest" if is_stream else "earliest"),
             ending=ending,
             starting_ms=starting_ms,
             ending_ms=ending_ms,
-            entries_max=read.integer("maxEntriesPerTrigger", None, low=1, high=_INT63),
-            bytes_max=read.integer("maxBytesPerTrigger", None, low=1, high=_INT63),
             subscription=subscription,
             reads_bookies=reads_bookies,
             metadata_url=metadata_url,
             slice_bytes=_integer(read, "sliceBytes", 32 << 20, low=1, high=1 << 40),
-            settings=ReadSettings(
-                fail_on_data_loss=read.flag("failOnDataLoss", True),
-                mode=read.choice("mode", MODES, FAILFAST),
-                request_bytes=_integer(read, "requestBytes", 1 << 20, low=4096, high=7 << 20),
-                bookie_timeout_ms=_integer(read, "bookieTimeoutMs", 5_000, low=10, high=600_000),
-                bookie_security=_bookie_security(read, metadata_url),
-                decompressed_bytes_max=_integer(
-                    read, "maxDecompressedBytes", 64 << 20, low=1, high=1 << 31
-                ),
-                chunked_bytes_max=_integer(read, "maxChunkedBytes", 256 << 20, low=1, high=1 << 31),
-                object_key_file=read.text("objectKeyFile", ""),
-                worker_niceness=_integer(read, "workerNiceness", 0, low=0, high=20),
-                service_url=connection.service_url,
-                client=connection.client_settings() if objects is None else None,
-            ),
+            settings=_read_settings(read, connection, metadata_url, has_servers=objects is None),
             objects=objects,
+            starting_times=starting_times,
+            ending_times=ending_times,
+            starting_subscription=_name(read, "startingSubscription"),
+            limits=_limits(read),
+            subscription_prefix=prefix,
+            idle_release_s=_integer(read, "idleReleaseMs", IDLE_RELEASE_MS, low=0, high=3_600_000)
+            / 1000,
+            takes_bytes_only=read.flag("allowDifferentTopicSchemas", False),
         )
+
+
+def _read_settings(
+    read: OptionReader, connection: ConnectionOptions, metadata_url: str, *, has_servers: bool
+) -> ReadSettings:
+    """How executors read."""
+    return ReadSettings(
+        fail_on_data_loss=read.flag("failOnDataLoss", True),
+        mode=read.choice("mode", MODES, FAILFAST),
+        request_bytes=_integer(read, "requestBytes", 1 << 20, low=4096, high=7 << 20),
+        bookie_timeout_ms=_integer(read, "bookieTimeoutMs", 5_000, low=10, high=600_000),
+        bookie_security=_bookie_security(read, metadata_url),
+        decompressed_bytes_max=_integer(
+            read, "maxDecompressedBytes", 64 << 20, low=1, high=1 << 31
+        ),
+        chunked_bytes_max=_integer(read, "maxChunkedBytes", 256 << 20, low=1, high=1 << 31),
+        object_key_file=read.text("objectKeyFile", ""),
+        private_key_file=read.text("privateKeyFile", ""),
+        worker_niceness=_integer(read, "workerNiceness", 0, low=0, high=20),
+        service_url=connection.service_url,
+        client=connection.client_settings() if has_servers else None,
+    )
 
 
 _NO_STREAM = (
@@ -196,7 +247,16 @@ def _reads_bookies(read: OptionReader, metadata_url: str) -> bool:
     return mode == "direct"
 
 
-_OF_STREAMS = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "subscriptionName")
+_MAXIMA = ("maxEntriesPerTrigger", "maxMessagesPerTrigger", "maxBytesPerTrigger")
+_MINIMA = ("minEntriesPerTrigger", "minMessagesPerTrigger", "minBytesPerTrigger")
+_OF_STREAMS = (
+    *_MAXIMA,
+    *_MINIMA,
+    "maxTriggerDelay",
+    "subscriptionName",
+    "subscriptionPrefix",
+    "idleReleaseMs",
+)
 _OF_BATCHES = ("endingOffsets", "endingTime")
 
 
@@ -206,6 +266,77 @@ def _check_kind(read: OptionReader, is_stream: bool) -> None:
         if read.is_given(name):
             what = "batch" if is_stream else "streaming"
             raise OptionError(name, f"it is for {what} queries only")
+
+
+def _check_one_place(read: OptionReader, *, has_servers: bool) -> None:
+    """Refuse to begin, or to end, at two places."""
+    for names in (
+        ("startingTime", "startingOffsets", "startingSubscription"),
+        ("endingTime", "endingOffsets"),
+    ):
+        given = [name for name in names if read.is_given(name)]
+        if len(given) > 1:
+            raise OptionError(given[0], f"it cannot be given together with {given[1]}")
+    if not has_servers and read.is_given("startingSubscription"):
+        raise OptionError(
+            "startingSubscription",
+            "it cannot be given together with objects: brokers alone know subscriptions",
+        )
+
+
+def _limits(read: OptionReader) -> TriggerLimits:
+    """What a micro-batch has at most, and what it waits for."""
+    minima = {name: read.integer(name, None, low=1, high=_INT63) for name in _MINIMA}
+    maxima = {name: read.integer(name, None, low=1, high=_INT63) for name in _MAXIMA}
+    given = [name for name in _MINIMA if minima[name] is not None]
+    if len(given) > 1:
+        raise OptionError(given[1], f"it cannot be given together with {given[0]}")
+    if not given and read.is_given("maxTriggerDelay"):
+        raise OptionError("maxTriggerDelay", f"it has no effect without one of {_listed(_MINIMA)}")
+    for low, high in zip(_MINIMA, _MAXIMA, strict=True):
+        least, most = minima[low], maxima[high]
+        if least is not None and most is not None and least > most:
+            raise OptionError(low, f"{least} is more than {high}, {most}")
+    entries_max, messages_max, bytes_max = (maxima[name] for name in _MAXIMA)
+    entries_min, messages_min, bytes_min = (minima[name] for name in _MINIMA)
+    return TriggerLimits(
+        entries_max=entries_max,
+        messages_max=messages_max,
+        bytes_max=bytes_max,
+        entries_min=entries_min,
+        messages_min=messages_min,
+        bytes_min=bytes_min,
+        delay_s=_duration_s(read, "maxTriggerDelay", TRIGGER_DELAY_S),
+    )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _subscription(read: OptionReader) -> tuple[str, str]:
+    """The name of the query's own subscription, if it is given, and the prefix of one that is not.
+
+    Raises:
+        OptionError
+    """
+    name = _name(read, "subscriptionName")
+    if not read.is_given("subscriptionPrefix"):
+        return name, "spark"
+    if name:
+        raise OptionError("subscriptionPrefix", "it cannot be given together with subscriptionName")
+    prefix = _name(read, "subscriptionPrefix")
+    if not 0 < len(prefix) <= _PREFIX_CHARACTERS_MAX:
+        raise OptionError("subscriptionPrefix", f"it has 1 to {_PREFIX_CHARACTERS_MAX} characters")
+    return "", prefix
+
+
+def _name(read: OptionReader, option: str) -> str:
+    """A subscription, or the beginning of its name; empty: it is not given."""
+    name = read.text(option, "")
+    if name and not _SUBSCRIPTION.fullmatch(name):
+        raise OptionError(option, f"{shown(name)}: up to 255 characters, no / or space")
+    return name
 
 
 def _selection(read: OptionReader) -> Selection:
@@ -287,11 +418,36 @@ def _bookie_security(read: OptionReader, metadata_url: str) -> BookieSecurity:
     )
 
 
-def _time(read: OptionReader, name: str) -> int | None:
-    """Milliseconds since 1970, or ISO 8601; without a zone it is UTC."""
+def _times(read: OptionReader, name: str) -> tuple[int | None, Mapping[str, int]]:
+    """A time for all topics, or JSON with one for each: milliseconds since 1970, or ISO 8601;
+    without a zone it is UTC.
+
+    Raises:
+        OptionError
+    """
     if not read.is_given(name):
-        return None
+        return None, {}
     text = read.text(name)
+    if not text.startswith("{"):
+        return _time(name, text), {}
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise OptionError(name, f"{shown(text)} is not JSON: {error}") from None
+    if not found:
+        raise OptionError(name, "it names no topic")
+    times: dict[str, int] = {}
+    for topic, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            raise OptionError(name, f"{topic}: {value!r} is not a time")
+        try:
+            times[full_name(topic)] = _time(name, str(value))
+        except TopicNameError as error:
+            raise OptionError(name, str(error)) from None
+    return None, times
+
+
+def _time(name: str, text: str) -> int:
     if re.fullmatch(r"[0-9]{1,15}", text):
         return int(text)
     try:
@@ -302,6 +458,18 @@ def _time(read: OptionReader, name: str) -> int | None:
             f"{shown(text)} is not allowed; it is a time as 2026-03-01T12:00:00Z or milliseconds",
         ) from None
     return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _duration_s(read: OptionReader, name: str, default_s: float) -> float:
+    """Seconds; a number alone is milliseconds, as in Spark's own options."""
+    if not read.is_given(name):
+        return default_s
+    text = read.text(name).lower()
+    found = _DURATION.fullmatch(text)
+    unit_s = _UNITS_S.get(found[2] or "ms") if found else None
+    if found is None or unit_s is None:
+        raise OptionError(name, f"{shown(text)} is not allowed; it is a time as 500ms, 30s or 15m")
+    return int(found[1]) * unit_s
 
 
 def _integer(read: OptionReader, name: str, default: int, *, low: int, high: int) -> int:

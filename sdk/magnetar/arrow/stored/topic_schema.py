@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from magnetar.arrow.stored import protobuf_columns
 from magnetar.arrow.stored.admin_client import AdminClient, Json
 from magnetar.arrow.stored.column_types import SCHEMA_TYPES
 from magnetar.arrow.stored.errors import SchemaMismatchError
@@ -49,13 +50,18 @@ class BrokerSchemas:
 
 
 def value_schema_of(
-    source: SchemaSource, topics: Iterable[str], *, bytes_do: bool = False
+    source: SchemaSource,
+    topics: Iterable[str],
+    *,
+    bytes_do: bool = False,
+    takes_protobuf: bool = False,
 ) -> ValueSchema:
     """The schema that all these topics have; bytes if they have none, or one that no columns are
     made of. Its versions are left out: they are each topic's own, see `with_versions`.
 
     Args:
         bytes_do: nothing but bytes is wanted of the values.
+        takes_protobuf: columns are made of PROTOBUF_NATIVE, too; else it is bytes.
 
     Raises:
         SchemaMismatchError: topics of one query have different ones, and bytes do not do.
@@ -64,7 +70,7 @@ def value_schema_of(
     found: dict[ValueSchema, TopicName] = {}
     named = {TopicName.parse(name).partitioned: None for name in topics}
     for topic, stored in source.schemas(named, every=False).items():
-        found.setdefault(parsed(stored[0]) if stored else ValueSchema(), topic)
+        found.setdefault(_newest(stored, takes_protobuf), topic)
     if len(found) > 1:
         if bytes_do:
             return ValueSchema()
@@ -78,8 +84,17 @@ def value_schema_of(
     return next(iter(found), ValueSchema())
 
 
+def _newest(stored: Sequence[Json], takes_protobuf: bool) -> ValueSchema:
+    if not stored:
+        return ValueSchema()
+    newest = stored[0]
+    if takes_protobuf and newest.get("type") == protobuf_columns.KIND:
+        return ValueSchema(protobuf_columns.KIND, str(newest["data"]))
+    return parsed(newest)
+
+
 def parsed(answer: Mapping[str, Any]) -> ValueSchema:
-    """A schema as a broker's administration interface gives it."""
+    """A schema as a broker's administration interface gives it; PROTOBUF_NATIVE as bytes."""
     kind = str(answer.get("type", "BYTES"))
     if kind == "KEY_VALUE":
         definitions = json.loads(answer["data"])

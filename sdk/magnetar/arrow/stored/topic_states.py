@@ -65,6 +65,8 @@ class TopicState:
     """What of the topic a query does not read, though it was there; empty: nothing is known."""
     has_ended: bool = False
     """The topic was terminated, and all of it can be read: nothing will ever be behind `end`."""
+    messages_per_entry: float | None = None
+    """Mean of what was published lately, as its broker knows; None: it does not say."""
 
     @property
     def first_ledger_id(self) -> int:
@@ -75,9 +77,14 @@ class TopicState:
 class TopicStates:
     """Asks brokers for the topics of a query."""
 
-    def __init__(self, admin: AdminClient, selection: Selection) -> None:
+    def __init__(
+        self, admin: AdminClient, selection: Selection, *, counts_messages: bool = False
+    ) -> None:
+        """`counts_messages`: brokers are to look how many messages entries have, where they do not
+        know yet."""
         self._admin = admin
         self._selection = selection
+        self._counts_messages = counts_messages
         self._expression = re2.compile(selection.pattern) if selection.pattern else None
 
     def read(self, *, missing_ok: bool = False, hold_s: int = 0) -> dict[str, TopicState]:
@@ -171,7 +178,12 @@ class TopicStates:
         )
 
     def _stored(self, topics: Iterable[TopicName], hold_s: int) -> Answers:
-        return self._admin.ask_topics("internalStats", map(str, topics), readHoldS=hold_s)
+        return self._admin.ask_topics(
+            "internalStats",
+            map(str, topics),
+            readHoldS=hold_s,
+            countsMessages=self._counts_messages,
+        )
 
 
 def _before_first(state: TopicState, found: Mapping[str, Any] | None) -> MessageId:
@@ -235,6 +247,7 @@ def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
         removed_through=int(stats.get("removedThrough", -1)),
         has_ended=stats.get("state") == _ENDED and _is_all_read(end, confirmed),
         stores={name: json.dumps(each) for name, each in stats.get("objectStores", {}).items()},
+        messages_per_entry=_messages_per_entry(stats),
     )
 
 
@@ -242,6 +255,15 @@ def _is_all_read(end: MessageId, confirmed: MessageId) -> bool:
     """Whether what can be read ends with the last entry there is: no transaction holds anything
     back, and all ledgers are counted."""
     return confirmed.entry_id < 0 or end == confirmed
+
+
+def _messages_per_entry(stats: Mapping[str, Any]) -> float | None:
+    """Mean of what was published since the broker has the topic, or else what its last entry has;
+    None: neither is known."""
+    entries = int(stats.get("entriesAddedCounter", 0))
+    if entries > 0 and "messagesAddedCounter" in stats:
+        return int(stats["messagesAddedCounter"]) / entries
+    return float(stats["lastEntryMessages"]) if "lastEntryMessages" in stats else None
 
 
 def _position(text: str) -> MessageId:

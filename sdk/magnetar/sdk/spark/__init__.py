@@ -9,6 +9,22 @@ Guide: docs/spark.md. This is the one part of the SDK that reads the ledger stor
 `magnetar.arrow.stored`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from magnetar.sdk.spark.data_source import MagnetarDataSource, register
 
-__all__ = ["MagnetarDataSource", "register"]
+if TYPE_CHECKING:
+    from magnetar.sdk.spark.lag import LagListener, QueryLag, TopicLag, lag_of
+
+__all__ = ["LagListener", "MagnetarDataSource", "QueryLag", "TopicLag", "lag_of", "register"]
+
+_OF_LAG = ("LagListener", "QueryLag", "TopicLag", "lag_of")
+
+
+def __getattr__(name: str) -> Any:
+    """Load what tells of lags when it is used: executors import this package for every task."""
+    if name not in _OF_LAG:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    from magnetar.sdk.spark import lag
+
+    return getattr(lag, name)

@@ -50,14 +50,14 @@ class MagnetarDataSource(DataSource):
             return read_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from magnetar.sdk.spark.readers import batch_reader
+        from magnetar.sdk.spark.batch_reader import batch_reader
 
         with one_line_errors():
             return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
-            from magnetar.sdk.spark.readers import stream_reader
+            from magnetar.sdk.spark.stream_reader import stream_reader
 
             return stream_reader(self.options, schema)
         except ModuleNotFoundError as error:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
-from magnetar.arrow.stored import values
+from magnetar.arrow.stored import protobuf_columns, values
 from magnetar.arrow.stored.column_names import KEY, KEY_PART, VALUE
 from magnetar.arrow.stored.column_types import (
     ERROR_FIELD,
@@ -27,6 +27,9 @@ from magnetar.sdk.spark.query_schema import arrow_schema, spark_schema
 _METADATA_TYPES: Mapping[str, DataType] = {
     each.name: each.dataType for each in spark_schema([*METADATA_FIELDS, ERROR_FIELD]).fields
 }
+
+_RECORD_KINDS = ("JSON", "AVRO", protobuf_columns.KIND)
+"""Schemas whose values may be records."""
 
 _TEXT_KINDS = ("BYTES", "STRING", "JSON")
 """Schemas whose values may be asked for as text."""
@@ -92,7 +95,7 @@ def _whole_record(
     Raises:
         SchemaMismatchError: fields that the schema does not have, or of another type.
     """
-    if each.name != VALUE or VALUE in known or schema.kind not in ("JSON", "AVRO"):
+    if each.name != VALUE or VALUE in known or schema.kind not in _RECORD_KINDS:
         return None
     if not isinstance(each.dataType, StructType):
         return None

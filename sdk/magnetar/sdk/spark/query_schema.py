@@ -1,11 +1,13 @@
 """The columns of a query, and of an archive, in Spark's types: see `column_types`."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from magnetar.arrow.stored import protobuf_columns
 from magnetar.arrow.stored.column_names import VALUE
 from magnetar.arrow.stored.column_types import METADATA_FIELDS, all_columns, value_fields
 from magnetar.arrow.stored.driver import SourceDriver
@@ -45,10 +47,26 @@ def archived_schema(options: Mapping[str, str]) -> StructType:
     return spark_schema([*fields, *METADATA_FIELDS])
 
 
+def query_values(
+    driver: SourceDriver, topics: Iterable[str], options: SourceOptions, *, bytes_do: bool = False
+) -> ValueSchema:
+    """The schema of the values of a query: the topics' own, or bytes if the options say so.
+
+    Raises:
+        SchemaMismatchError: the topics have different ones, and bytes do not do.
+        UnreachableError, RefusedError
+    """
+    if options.takes_bytes_only:
+        return ValueSchema()
+    found = value_schema_of(driver.schemas, topics, bytes_do=bytes_do, takes_protobuf=True)
+    # Spark has no unsigned numbers.
+    return replace(found, is_signed=True) if found.kind == protobuf_columns.KIND else found
+
+
 def _value_schema(options: SourceOptions) -> ValueSchema:
     driver = SourceDriver(options)
     try:
-        return value_schema_of(driver.schemas, driver.topics())
+        return query_values(driver, driver.topics(), options)
     finally:
         driver.close()
 

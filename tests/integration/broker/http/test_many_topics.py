@@ -73,6 +73,23 @@ async def test_how_many_topics_are_stored_is_told_as_of_each_alone(scene: Scene)
     assert found["elsewhere"] == {}
 
 
+async def test_what_the_last_entry_holds_is_told_where_no_counter_tells_how_large_entries_are(
+    scene: Scene,
+) -> None:
+    """As after a restart of the broker; a topic without a message has no last entry."""
+    empty = f"{WHOLE}-partition-3"
+    found = await scene.many("internalStats", topics=[NAMES[0], empty], countsMessages=True)
+    assert "lastEntryMessages" not in found["topics"][NAMES[0]]
+    assert found["topics"][NAMES[0]]["messagesAddedCounter"] == 3
+    assert found["topics"][empty]["lastEntryMessages"] == 0
+    path = f"{BASE}/many-0/unload"
+    assert (await ask(scene.broker.http_port, "PUT", path)).status == 204
+    found = await scene.many("internalStats", topics=NAMES[:1], countsMessages=True)
+    assert found["topics"][NAMES[0]]["lastEntryMessages"] == 1
+    found = await scene.many("internalStats", topics=NAMES[:1])
+    assert "lastEntryMessages" not in found["topics"][NAMES[0]]
+
+
 async def test_a_partition_that_is_gone_is_told_of_and_not_made_again(scene: Scene) -> None:
     gone, there = f"{WHOLE}-partition-1", f"{WHOLE}-partition-2"
     path = f"{BASE}/whole-partition-1?force=true"

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from magnetar.arrow import AccessDeniedError, UnreachableError, read
 from magnetar.sdk import Client, ClientSettings, ConsumerSettings, InitialPosition
 from magnetar.sdk.authentication import (
     BasicAuthentication,
@@ -196,6 +197,39 @@ async def test_tokens_of_an_issuer_by_client_credentials(server: Secured) -> Non
             "audience": ["urn:magnetar"],
         }
     ] * 2
+
+
+async def test_a_reader_of_topics_gets_tokens_of_an_issuer(server: Secured, tmp_path: Path) -> None:
+    """What plans a read, over HTTP, and what reads, through a broker, as for Spark. A process asks
+    for one token."""
+    topic = TOPIC + "-issued"
+    settings = ClientSettings(auth_method_name="token", auth_data=token_for("acme-admin").encode())
+    await exchange(Client(server.url, settings), topic)
+    credentials = tmp_path / "credentials.json"
+    credentials.write_text('{"client_id": "me", "client_secret": "hidden"}')
+    given = [
+        json.dumps({"access_token": each, "expires_in": 3600})
+        for each in ("refused", token_for("acme-admin"))
+    ]
+
+    def values() -> list[bytes]:
+        found = read(
+            topic,
+            service_url=server.url,
+            admin_url=f"http://{HOST}:{server.http_port}",
+            authentication="oauth2",
+            options={"oauth2IssuerUrl": url, "oauth2CredentialsFile": str(credentials)},
+        )
+        return [bytes(each) for each in found.read_all().column("value").to_pylist()]
+
+    with issuer([(200, given[0])]) as (url, _), pytest.raises(AccessDeniedError, match="401"):
+        await asyncio.to_thread(values)
+    away = (503, "come back later")
+    with issuer([away]) as (url, _), pytest.raises(UnreachableError, match="503"):
+        await asyncio.to_thread(values)
+    with issuer([(200, given[1])]) as (url, forms):
+        assert await asyncio.to_thread(values) == [b"hello"]
+    assert [parse_qs(form)["client_secret"] for form in forms] == [["hidden"]]
 
 
 async def test_a_token_that_was_refused_is_replaced_but_its_issuer_not_pestered(

@@ -17,13 +17,12 @@ from magnetar.arrow.stored.column_names import TOPIC as TOPIC_COLUMN
 from magnetar.arrow.stored.column_names import VALUE
 from magnetar.arrow.stored.driver import SourceDriver
 from magnetar.arrow.stored.scalable_states import ScalableStates
-from magnetar.arrow.stored.source_options import Selection, SourceOptions
+from magnetar.arrow.stored.source_options import IDLE_RELEASE_MS, Selection, SourceOptions
 from magnetar.arrow.stored.topic_schema import BrokerSchemas
 from magnetar.arrow.stored.topic_states import TopicStates
-from magnetar.sdk.spark import readers
 from magnetar.sdk.spark.errors import DataLossError
 from magnetar.sdk.spark.partitions import slices_of
-from magnetar.sdk.spark.readers import StreamReader
+from magnetar.sdk.spark.stream_reader import StreamReader
 from tests.property.sdk.spark.segment_model import (
     KEYS,
     SUBSCRIPTION,
@@ -240,7 +239,7 @@ def test_nothing_is_held_of_a_query_that_has_read_everything(steps: list[tuple[s
     for what, at in steps:
         _change(query, what, at)
     query.drain()
-    query.clock.now_s += readers.IDLE_RELEASE_S
+    query.clock.now_s += IDLE_RELEASE_MS / 1000
     query.drain()
     for _ in range(query.topic.next_id):
         query.topic.prune()
@@ -274,7 +273,7 @@ def test_a_query_that_was_stopped_over_a_split_goes_on_when_the_parent_is_gone(s
     query = _Query(ModelTopic(), {"startingOffsets": "earliest"})
     query.topic.publish(KEYS[0])
     query.drain()
-    query.clock.now_s += readers.IDLE_RELEASE_S
+    query.clock.now_s += IDLE_RELEASE_MS / 1000
     query.drain()
     if stops == "after":
         query.topic.split(0)

@@ -25,9 +25,10 @@ def test_hints_name_options_that_there_are() -> None:
     [
         ("minPartitions", "sliceBytes"),
         ("groupId", "subscriptionName"),
-        ("encryption.key", "mode PERMISSIVE"),
+        ("encryption.key", "option privateKeyFile"),
+        ("pulsar.client.tlsTrustStorePath", "option tlsTrustCertsFile"),
         ("pollTimeoutMs", "leave it out"),
-        ("maxTriggerDelay", "trigger"),
+        ("minOffsetsPerTrigger", "option minMessagesPerTrigger"),
         ("kafka.session.timeout.ms", "Kafka's"),
         ("pulsar.reader.receiverQueueSize", "docs/spark.md"),
         ("option.topic", "CREATE TEMPORARY VIEW"),

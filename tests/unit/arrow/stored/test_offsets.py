@@ -27,9 +27,17 @@ def test_an_id_may_be_the_bytes_that_the_column_has() -> None:
     assert parse_offsets(f'{{"t": "{data}"}}').of(TOPIC) == MessageId(3, 4, 5)
 
 
+def test_an_id_may_be_the_bytes_as_the_pulsar_connector_writes_them() -> None:
+    data = MessageId(300, 4, 5).to_bytes()
+    signed = [each - 256 if each > 127 else each for each in data]
+    assert min(signed) < 0
+    assert parse_offsets(f'{{"t": {signed}}}').of(TOPIC) == MessageId(300, 4, 5)
+
+
 @pytest.mark.parametrize(
     "text",
     ["erliest", "{", "[]", "{}", '{"t": 5}', '{"t": "5"}', '{"t": "a:b"}', '{"t": "1:2:3:4:5"}',
+     '{"t": [300]}', '{"t": ["a"]}', '{"t": []}', '{"t": [true]}',
      '{"t": "-1:-1"}', '{"a/b": "1:2"}', '{"t": "1:99999999999999999999"}'],
 )  # fmt: skip
 def test_what_is_no_offset_is_refused_in_one_line(text: str) -> None:

@@ -14,8 +14,10 @@ from magnetar.arrow.stored.planning import (
     ranges_between,
     releasable,
     slice_entries,
+    unread,
 )
 from magnetar.arrow.stored.topic_states import LedgerState, TopicState, state_of
+from magnetar.arrow.stored.trigger_limits import TriggerLimits, in_sum
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.topic_name import TopicName
 
@@ -104,11 +106,35 @@ def test_a_limit_is_shared_out_and_starves_nobody() -> None:
     states = {"a": state((1, 1000)), "b": state((2, 10)), "c": state((3, 1))}
     starts = dict.fromkeys(states, MessageId(-1, -1))
     ends = {name: each.end for name, each in states.items()}
-    limited = limited_ends(states, starts, ends, entries_max=101, bytes_max=None)
+    limited = limited_ends(states, starts, ends, TriggerLimits(entries_max=101))
     assert limited == {"a": MessageId(1, 98), "b": MessageId(2, 0), "c": MessageId(3, 0)}
-    by_bytes = limited_ends(states, starts, ends, entries_max=None, bytes_max=10_100)
+    by_bytes = limited_ends(states, starts, ends, TriggerLimits(bytes_max=10_100))
     assert by_bytes == limited
-    assert limited_ends(states, starts, ends, entries_max=1011, bytes_max=None) == ends
+    assert limited_ends(states, starts, ends, TriggerLimits(entries_max=1011)) == ends
+    assert limited_ends(states, starts, ends, TriggerLimits(entries_max=101, bytes_max=1)) != ends
+
+
+def test_a_limit_in_messages_goes_by_how_many_an_entry_has() -> None:
+    """Of a topic whose mean is not known, an entry is one."""
+    states = {
+        "a": replace(state((1, 100)), messages_per_entry=50.0),
+        "b": replace(state((2, 100)), messages_per_entry=None),
+    }
+    starts = dict.fromkeys(states, MessageId(-1, -1))
+    ends = {name: each.end for name, each in states.items()}
+    assert in_sum(unread(states, starts, ends)).messages == 5_100
+    limited = limited_ends(states, starts, ends, TriggerLimits(messages_max=510))
+    assert limited == {"a": MessageId(1, 9), "b": MessageId(2, 9)}
+    assert limited_ends(states, starts, ends, TriggerLimits(messages_max=5_100)) == ends
+
+
+def test_how_many_messages_an_entry_has_is_told_by_counters_or_else_by_the_last_entry() -> None:
+    known = stats("3:9", (3, 10))
+    assert state_of(NAME, known).messages_per_entry is None
+    known |= {"entriesAddedCounter": 4, "messagesAddedCounter": 10}
+    assert state_of(NAME, known).messages_per_entry == 2.5
+    known |= {"entriesAddedCounter": 0, "messagesAddedCounter": 0, "lastEntryMessages": 7}
+    assert state_of(NAME, known).messages_per_entry == 7.0
 
 
 def stats(last: str, *ledgers: tuple[int, int], current: int = 0) -> dict[str, object]:

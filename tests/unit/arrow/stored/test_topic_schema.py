@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.arrow.errors import SchemaMismatchError
+from magnetar.arrow.stored.errors import SchemaMismatchError
 from magnetar.arrow.stored.protobuf_columns import KIND
 from magnetar.arrow.stored.slices import ValueSchema
-from magnetar.arrow.topic_schemas import read_schema_of
+from magnetar.arrow.stored.topic_schema import value_schema_of
 from magnetar.sdk.wire.topic_name import TopicName
 
 RECORD = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "long"}]}'
@@ -34,20 +34,25 @@ def protobuf(data: str) -> dict[str, Any]:
     return {"type": KIND, "data": data}
 
 
+def read_schema_of(source: Source, topics: Iterable[str]) -> ValueSchema:
+    return value_schema_of(source, topics, takes_protobuf=True)
+
+
 def test_protobuf_is_its_definition() -> None:
     source = Source(a=protobuf("{}"), b=protobuf("{}"))
     partitions = ["a-partition-0", "a-partition-1", "b"]
     assert read_schema_of(source, partitions) == ValueSchema(KIND, "{}")
     assert source.questions == 1
+    assert value_schema_of(source, partitions) == ValueSchema()
 
 
 def test_different_definitions_are_refused() -> None:
     source = Source(a=protobuf("{}"), b=protobuf('{"other": 1}'))
-    with pytest.raises(SchemaMismatchError, match=f"different definitions of schema {KIND}"):
+    with pytest.raises(SchemaMismatchError, match=f"b has {KIND} of different fields"):
         read_schema_of(source, ["a", "b"])
 
 
-def test_every_other_schema_is_as_spark_reads_it() -> None:
+def test_topics_of_different_schemas_are_refused() -> None:
     source = Source(a={"type": "JSON", "data": RECORD}, b=protobuf("{}"))
     assert read_schema_of(source, ["a"]) == ValueSchema("JSON", RECORD)
     assert read_schema_of(source, ["none"]) == ValueSchema()

@@ -1,8 +1,4 @@
-"""Reading topics in a batch query, and in a streaming query.
-
-Spark shows batch readers the filters of a query where `spark.sql.python.filterPushdown.enabled` is
-set. Ours takes none: Spark 4.2 and 4.3 keep the plan that a filter has narrowed for all reads of
-the frame or view, and one without the filter would lack rows.
+"""Reading topics in a streaming query.
 
 Spark keeps one process on the driver for each streaming query, which calls all of `StreamReader`
 but `read`; that runs on executors. The checkpoint is the truth: after a restart Spark may ask for
@@ -10,18 +6,16 @@ the slices between two offsets of its log before it asks anything else, and what
 before is gone.
 """
 
-import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
-    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -30,13 +24,13 @@ from pyspark.sql.types import StructType
 from magnetar.arrow.stored.driver import SourceDriver
 from magnetar.arrow.stored.hold import Hold
 from magnetar.arrow.stored.offsets import BEFORE_FIRST, reach, shown_id
-from magnetar.arrow.stored.planning import entries_left, limited_ends, releasable
+from magnetar.arrow.stored.planning import entries_left, limited_ends, releasable, unread
 from magnetar.arrow.stored.segment_offsets import done_names
 from magnetar.arrow.stored.segment_order import Begun
-from magnetar.arrow.stored.slices import Slice, ValueSchema
+from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.arrow.stored.source_options import SourceOptions
-from magnetar.arrow.stored.topic_schema import value_schema_of
 from magnetar.arrow.stored.topic_states import TopicState
+from magnetar.arrow.stored.trigger_limits import BatchDelay, in_sum
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import Clock, SystemClock
 from magnetar.sdk.spark.errors import DataLossError, one_line_errors
@@ -47,88 +41,14 @@ from magnetar.sdk.spark.kept_segments import (
     check_waiting,
     is_empty_for_good,
 )
+from magnetar.sdk.spark.lag import report_of
 from magnetar.sdk.spark.partitions import partition_of, slices_of
 from magnetar.sdk.spark.query_columns import value_columns, wants_bytes_only
 from magnetar.sdk.spark.query_offset import QueryOffset
+from magnetar.sdk.spark.query_schema import query_values
 
-_log = logging.getLogger(__name__)
-
-READ_HOLD_S = 3_600
-"""How long brokers take the topics of a query for used, from when it is planned: nobody is told
-when it ends, and who reads from bookies is connected to no broker."""
-
-_UNREAD_LINES_MAX = 10
-
-IDLE_RELEASE_S = 60.0
-"""A query without anything new for so long holds nothing any more. Until then it may have looked in
-the midst of a message in chunks, which consumers wait for as long by default."""
-
-
-def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader of a batch query.
-
-    Raises:
-        OptionError
-    """
-    return BatchReader(SourceOptions.read(options, is_stream=False), schema)
-
-
-class BatchReader(DataSourceReader):
-    """Plans on the driver, reads on executors. Pickled to them."""
-
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
-
-    def partitions(self) -> Sequence[InputPartition]:
-        with one_line_errors():
-            driver = SourceDriver(self._options)
-            try:
-                return self._plan(driver)
-            finally:
-                driver.close()
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Here, not above: the driver, whose process is a new one for each query, never reads.
-        from magnetar.sdk.spark.tasks import read_slices
-
-        return read_slices(self._schema, slices_of(partition))
-
-    def _plan(self, driver: SourceDriver) -> list[InputPartition]:
-        states = driver.topics(hold_s=READ_HOLD_S)
-        _warn_of_missing(states)
-        _warn_of_unread(states)
-        value_schema = value_schema_of(
-            driver.schemas, states, bytes_do=wants_bytes_only(self._schema)
-        )
-        value_columns(self._schema, value_schema)
-        starts, ends = driver.starts(states), driver.ends(states)
-        cuts = driver.cuts(states, starts, ends)
-        joined = driver.joined(states, starts, ends, cuts)
-        tasks = driver.tasks(states, starts, ends, value_schema, cuts, joined)
-        nothing = (Slice("", -1, (), value_schema=value_schema),)  # Spark wants one
-        return [partition_of(each) for each in tasks or [nothing]]
-
-
-def _warn_of_missing(states: Mapping[str, TopicState]) -> None:
-    """Of what the number of partitions names and nobody has: it may never have been made."""
-    missing = [name for name, state in states.items() if not state.is_there]
-    if missing:
-        _log.warning(
-            "%s does not exist%s: it was deleted, perhaps because nobody used it "
-            "(inactiveTopicPolicies), or was not made yet; the query reads what is left",
-            missing[0],
-            f", nor do {len(missing) - 1} other partitions" if len(missing) > 1 else "",
-        )
-
-
-def _warn_of_unread(states: Mapping[str, TopicState]) -> None:
-    """Of what a query that asks no server cannot know of, or does not read."""
-    partial = [(name, state.unread) for name, state in states.items() if state.unread]
-    for name, unread in partial[:_UNREAD_LINES_MAX]:
-        _log.warning("%s: %s", name, unread)
-    if len(partial) > _UNREAD_LINES_MAX:
-        _log.warning("%d topics are not read in full", len(partial))
+_LIMITED = (1 << 63) - 1
+"""Stands for limits of our own in what Spark is told of them: it only hands it back."""
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
@@ -158,6 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._began_at: Mapping[str, MessageId] | None = None
         self._planned_from: Mapping[str, MessageId] | None = None
         """Where the last micro-batch began that this process has planned."""
+        self._planned_end: Mapping[str, MessageId] | None = None
         self._done_through: Mapping[str, MessageId] | None = None
         """As Spark has said last, by `commit`."""
         self._left: dict[str, MessageId] = {}
@@ -167,6 +88,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock: Clock = SystemClock()
         self._new_at_s = self._clock.monotonic_s()
         """When there was something new last."""
+        self._delay = BatchDelay(options.limits, self._clock)
+        self._read_to: Mapping[str, MessageId] = {}
+        """Where the micro-batch ends that was last spoken of; for the lag."""
 
     def __getstate__(self) -> dict[str, Any]:
         """For executors: without what only a driver has."""
@@ -190,7 +114,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             waiting = [name for name in later if not is_empty_for_good(states[name])]
             places = {**starts, **dict.fromkeys(waiting, BEFORE_FIRST)}
             if self._hold is None:
-                random_name = f"spark-{random.SystemRandom().getrandbits(48):012x}"
+                number = random.SystemRandom().getrandbits(48)
+                random_name = f"{self._options.subscription_prefix}-{number:012x}"
                 self._hold = Hold(driver.admin, self._options.subscription or random_name)
             name = self._hold.subscription
             self._hold.keep(
@@ -206,10 +131,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._beginning
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        if self._options.entries_max is not None:
-            return ReadMaxRows(self._options.entries_max)
-        if self._options.bytes_max is not None:
-            return ReadMaxBytes(self._options.bytes_max)
+        limits = self._options.limits
+        if limits.has_maximum or limits.has_minimum:
+            return ReadMaxRows(_LIMITED)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -224,19 +148,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts = self._starts(begun, states)
             driver = self._started()
             names = driver.next_names(begun.topics, begun.ended, states)
-            ends = {
+            ends: Mapping[str, MessageId] = {
                 name: max(starts[name], self._end(states[name]), key=reach)
                 for name in states
                 if name in names
             }
             if not isinstance(limit, ReadAllAvailable):
-                ends = limited_ends(
-                    states,
-                    starts,
-                    ends,
-                    entries_max=self._options.entries_max,
-                    bytes_max=self._options.bytes_max,
-                )
+                ends = self._limited(states, starts, ends)
+            self._read_to = ends
             ended = frozenset(name for name in done_names(ends, states) if driver.order_of(name))
             if ends == begun.topics and ended == begun.ended:
                 self._release_idle(begun, states)
@@ -255,9 +174,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return replace(offset, ended=ended, epochs=_epochs(driver)).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        if not self._states:
-            return None
-        return QueryOffset({name: each.end for name, each in self._states.items()}).to_json()
+        """For the progress of the query alone: nobody reads this back."""
+        return report_of(self._states, self._read_to) if self._states else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with one_line_errors():
@@ -265,7 +183,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             driver = self._started()
             if self._planned_from is None and not self._states:
                 self._began_at = begun.topics  # after a restart, with what Spark has logged
-            self._planned_from = begun.topics
+            self._planned_from, self._planned_end = begun.topics, ended.topics
             if begun.subscription != ended.subscription:
                 begun = self._restarted(begun, ended)
             states = self._states
@@ -289,18 +207,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         with one_line_errors():
             done = QueryOffset.from_json(end)
+            self._release_done(done, self._states)
             self._done_through = done.topics
-            hold = self._held(done.subscription)
-            hold.release(
-                {
-                    name: through
-                    if name in done.ended  # No message in chunks goes on in another segment.
-                    else releasable(self._states[name], hold.stands_at(name), through)
-                    for name, through in done.topics.items()
-                    if name in self._states
-                }
-            )
-            self._release_left(done, hold)
+            self._release_left(done, self._held(done.subscription))
 
     def stop(self) -> None:
         if self._driver is not None:
@@ -354,6 +263,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in released:
             del self._left[name]
 
+    def _limited(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+    ) -> Mapping[str, MessageId]:
+        """Where the next micro-batch ends; where it begins, if it waits for more.
+
+        A query that takes what is available now waits for nothing: more need not come.
+        """
+        limits = self._options.limits
+        may_wait = self._target is None and limits.has_minimum
+        if may_wait and self._delay.puts_off(in_sum(unread(states, starts, ends))):
+            return {name: starts[name] for name in ends}
+        return limited_ends(states, starts, ends, limits) if limits.has_maximum else ends
+
     def _release_idle(self, begun: QueryOffset, states: Mapping[str, TopicState]) -> None:
         """Hold nothing of a query that has read everything: `commit` of its last micro-batch comes
         when there is another one, and a backlog quota by age may keep that from ever coming.
@@ -364,17 +289,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._planned_from not in (None, self._done_through, self._began_at):
             return
+        idle_s = self._clock.monotonic_s() - self._new_at_s
         # By the trigger that takes what is available now, this is the last look for long.
-        if self._target is None and self._clock.monotonic_s() - self._new_at_s < IDLE_RELEASE_S:
+        if self._target is None and idle_s < self._options.idle_release_s:
+            self._release_done(begun, states)
             return
         read = {name: at for name, at in begun.topics.items() if name in states}
         hold = self._held(begun.subscription)
         hold.release(read, is_idle=True)
         self._release_left(begun, hold)
 
+    def _release_done(self, done: QueryOffset, states: Mapping[str, TopicState]) -> None:
+        """Release a micro-batch that is done, but for what the next one may need of it. An idle
+        query does so as soon as it is logged; `commit`, which comes later, finds nothing to do.
+
+        Where a subscription stands at the end of that micro-batch, it may be this that has put it
+        there: all goes free only of a topic that the micro-batch had nothing of.
+        """
+        hold = self._held(done.subscription)
+        is_last = done.topics == self._planned_end
+        moved = {}
+        for name, through in done.topics.items():
+            if name not in states:
+                continue
+            if name in done.ended:  # No message in chunks goes on in another segment.
+                moved[name] = through
+                continue
+            place = releasable(states[name], hold.stands_at(name), through)
+            if is_last:
+                assert self._planned_from is not None
+                was_idle = self._planned_from.get(name) == through
+            else:
+                was_idle = self._done_through is not None
+            if was_idle or place != through:
+                moved[name] = place
+        hold.release(moved)
+
     def _check_schema(self, driver: SourceDriver, states: Mapping[str, TopicState]) -> None:
-        self._value_schema = value_schema_of(
-            driver.schemas, states, bytes_do=wants_bytes_only(self._schema)
+        self._value_schema = query_values(
+            driver, states, self._options, bytes_do=wants_bytes_only(self._schema)
         )
         value_columns(self._schema, self._value_schema)
 

@@ -1,0 +1,45 @@
+"""Messages that their producers have encrypted: opened with private keys from files.
+
+A plan holds the path of the keys and no key; executors read them. `{name}` in the path stands for
+the name of a key, which a message says. A path without it is one key, for whatever names messages
+say, and a file that is not there ends the task at once: it is a mistake, and not a matter of single
+messages that `mode` could pass over.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+
+from magnetar.arrow.stored.entries import Decrypt
+from magnetar.arrow.stored.errors import OptionError
+from magnetar.sdk.errors import MissingPackageError
+
+_OPTION = "privateKeyFile"
+_FILES_MAX = 16
+"""Paths whose opened data keys a process keeps: opening one costs a millisecond."""
+
+
+def decryption_of(path: str) -> Decrypt | None:
+    """What opens encrypted messages with the keys at a path; None: the path is empty.
+
+    Raises:
+        OptionError: the file cannot be read, or a package is missing.
+    """
+    if not path:
+        return None
+    if "{name}" not in path:
+        try:
+            Path(path).open("rb").close()
+        except OSError as error:
+            raise OptionError(_OPTION, f"{path}: {error.strerror}") from None
+    try:
+        return _opened(path)
+    except MissingPackageError as error:
+        raise OptionError(_OPTION, str(error)) from None
+
+
+@lru_cache(maxsize=_FILES_MAX)
+def _opened(path: str) -> Decrypt:
+    # Here, not above: few tasks need it, and it has to load much.
+    from magnetar.sdk.encryption import FileKeyReader, MessageDecryptor
+
+    return MessageDecryptor(FileKeyReader(private_path=path)).decrypt

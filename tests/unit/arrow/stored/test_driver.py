@@ -1,16 +1,22 @@
 """Where a query begins and ends: by its options, topic by topic."""
 
+import json
 from collections.abc import Mapping
-from typing import cast
+from dataclasses import replace
+from typing import ClassVar, cast
 
 import pytest
 
 from magnetar.arrow.stored.driver import SourceDriver
 from magnetar.arrow.stored.errors import OffsetError
 from magnetar.arrow.stored.offsets import BEFORE_FIRST
+from magnetar.arrow.stored.scalable_states import ScalableStates
+from magnetar.arrow.stored.segment_order import SegmentOrder
 from magnetar.arrow.stored.source_options import SourceOptions
 from magnetar.arrow.stored.topic_states import LedgerState, TopicState, TopicStates
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.scalable.layout import Layout, Segment
+from magnetar.sdk.scalable.names import LayoutName
 
 BASE = "persistent://public/default/"
 PLAIN, FIRST, SECOND = (f"{BASE}{name}" for name in ("a", "b-partition-0", "b-partition-1"))
@@ -87,3 +93,54 @@ def test_a_query_begins_behind_what_a_subscription_has_acknowledged() -> None:
     }
     with pytest.raises(OffsetError, match=f"{FIRST} has no subscription t: begin by"):
         driver(startingSubscription="t").starts(states)
+
+
+# Scalable topics
+
+WHOLE = LayoutName.parse("topic://public/default/t")
+RING_END = 0xFFFF
+
+
+def segment(number: int, start: int, end: int, *parents: int, is_sealed: bool = False) -> Segment:
+    name = WHOLE.whole.segment(number, start=start, end=end)
+    return Segment(number, start, end, name, is_sealed=is_sealed, parents=parents)
+
+
+PARENT = segment(0, 0, RING_END, is_sealed=True)
+CHILDREN = segment(1, 0, 0x7FFF, 0), segment(2, 0x8000, RING_END, 0)
+SEGMENTS = [str(each.topic) for each in (PARENT, *CHILDREN)]
+
+
+def scalable_driver(**options: str) -> SourceDriver:
+    made = driver(None, topics=str(WHOLE), **options)
+
+    class Known:
+        orders: ClassVar = {
+            str(WHOLE): SegmentOrder(WHOLE, Layout(2, [PARENT, *CHILDREN])),
+        }
+
+    made._scalable = cast(ScalableStates, Known())
+    return made
+
+
+def test_the_time_of_a_scalable_topic_is_that_of_its_segments() -> None:
+    states = {name: state(name) for name in SEGMENTS}
+    found = scalable_driver(startingTime=json.dumps({str(WHOLE): 50})).starts(states)
+    assert found == dict.fromkeys(SEGMENTS, MessageId(3, 49))
+
+
+def test_a_segment_that_ended_before_a_subscription_came_counts_as_read() -> None:
+    parent, first, second = SEGMENTS
+    states = {
+        parent: replace(state(parent, mark_deletes={}), has_ended=True),
+        first: state(first, mark_deletes={"s": MessageId(3, 4)}),
+        second: replace(state(second), mark_deletes=None, ledgers=(), end=BEFORE_FIRST),
+    }
+    assert scalable_driver(startingSubscription="s").starts(states) == {
+        parent: END,
+        first: MessageId(3, 4),
+        second: BEFORE_FIRST,
+    }
+    states[first] = state(first, mark_deletes={})
+    with pytest.raises(OffsetError, match=f"{first} has no subscription s"):
+        scalable_driver(startingSubscription="s").starts(states)

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from magnetar.arrow import read as read_arrow
 from magnetar.sdk import Client, ProducerSettings
 from magnetar.sdk.scalable.checkpoint import Checkpoint
-from magnetar.sdk.spark import readers
 from magnetar.sdk.spark.errors import DataLossError, OffsetError, OptionError, TopicNotFoundError
 from tests.http_calls import HasHttp, admin
 from tests.integration.sdk.scalable.scene import KEYS, Layouts, path_of
@@ -202,12 +201,15 @@ def test_a_streaming_query_of_spark_follows_the_layout_and_its_checkpoint(
 
 
 def test_a_query_goes_on_when_what_it_has_read_was_pruned(
-    pruning: Standalone, scalable: str, monkeypatch: pytest.MonkeyPatch
+    pruning: Standalone, scalable: str
 ) -> None:
     """A query was stopped while the segment was split, and nothing came to that since."""
-    monkeypatch.setattr(readers, "IDLE_RELEASE_S", 0.0)
     options = options_for(
-        pruning, topic=scalable, startingOffsets="earliest", subscriptionName="held"
+        pruning,
+        topic=scalable,
+        startingOffsets="earliest",
+        subscriptionName="held",
+        idleReleaseMs="0",
     )
     sent, checkpoint = Sent(pruning, scalable), SparkCheckpoint()
     sent.publish()

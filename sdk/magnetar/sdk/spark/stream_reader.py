@@ -209,7 +209,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             done = QueryOffset.from_json(end)
             self._release_done(done, self._states)
             self._done_through = done.topics
-            self._release_left(done, self._held(done.subscription))
 
     def stop(self) -> None:
         if self._driver is not None:
@@ -243,6 +242,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held(begun.subscription).drop({**begun.topics, **begun.removed_through})
         return replace(begun, subscription=ended.subscription)
 
+    def _limited(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        ends: Mapping[str, MessageId],
+    ) -> Mapping[str, MessageId]:
+        """Where the next micro-batch ends; where it begins, if it waits for more.
+
+        A query that takes what is available now waits for nothing: more need not come.
+        """
+        limits = self._options.limits
+        may_wait = self._target is None and limits.has_minimum
+        if may_wait and self._delay.puts_off(in_sum(unread(states, starts, ends))):
+            return {name: starts[name] for name in ends}
+        return limited_ends(states, starts, ends, limits) if limits.has_maximum else ends
+
     def _release_left(self, done: QueryOffset, hold: Hold) -> None:
         """Hold nothing of segments that were read to their ends and are named no more. Those of
         earlier processes are looked at once: a crash may have come before their commit."""
@@ -262,22 +277,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         hold.release(released)
         for name in released:
             del self._left[name]
-
-    def _limited(
-        self,
-        states: Mapping[str, TopicState],
-        starts: Mapping[str, MessageId],
-        ends: Mapping[str, MessageId],
-    ) -> Mapping[str, MessageId]:
-        """Where the next micro-batch ends; where it begins, if it waits for more.
-
-        A query that takes what is available now waits for nothing: more need not come.
-        """
-        limits = self._options.limits
-        may_wait = self._target is None and limits.has_minimum
-        if may_wait and self._delay.puts_off(in_sum(unread(states, starts, ends))):
-            return {name: starts[name] for name in ends}
-        return limited_ends(states, starts, ends, limits) if limits.has_maximum else ends
 
     def _release_idle(self, begun: QueryOffset, states: Mapping[str, TopicState]) -> None:
         """Hold nothing of a query that has read everything: `commit` of its last micro-batch comes
@@ -324,6 +323,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if was_idle or place != through:
                 moved[name] = place
         hold.release(moved)
+        self._release_left(done, hold)
 
     def _check_schema(self, driver: SourceDriver, states: Mapping[str, TopicState]) -> None:
         self._value_schema = query_values(

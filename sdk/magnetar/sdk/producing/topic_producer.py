@@ -57,8 +57,11 @@ class TopicProducer(Producer[T]):
         producer_id: int,
         settings: ProducerSettings,
         schema: Schema[T] | None = None,
+        *,
+        entry_buckets: Sequence[int] = (),
     ) -> None:
-        """`schema` is the producer's own copy of it; None: what is sent is bytes.
+        """`schema` is the producer's own copy of it; None: what is sent is bytes. `entry_buckets`:
+        of a segment of a scalable topic, first hashes but the first one.
 
         Raises:
             CryptoKeyError: an encryption key is missing or cannot be used.
@@ -76,7 +79,12 @@ class TopicProducer(Producer[T]):
             is_connected=lambda: self.is_connected,
         )
         self._lane = SendLane(
-            self.topic, settings, context.clock, self._under_way, write=self._write
+            self.topic,
+            settings,
+            context.clock,
+            self._under_way,
+            write=self._write,
+            entry_buckets=entry_buckets,
         )
         self._room = SendRoom(settings, context.memory)
         self._closing = False

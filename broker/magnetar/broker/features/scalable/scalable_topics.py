@@ -177,13 +177,21 @@ class ScalableTopics:
     """Asks and changes the metadata store; remembers nothing but what is under way here."""
 
     def __init__(
-        self, store: MetadataStore, logs: Logs, clock: Clock, *, segments_max: int
+        self,
+        store: MetadataStore,
+        logs: Logs,
+        clock: Clock,
+        *,
+        segments_max: int,
+        entry_buckets: int = 1,
     ) -> None:
-        """`segments_max`: active segments of one topic."""
+        """`segments_max`: active segments of one topic. `entry_buckets`: of a topic for which
+        nobody has asked for others, all segments together."""
         self._store = store
         self._logs = logs
         self._clock = clock
         self._segments_max = segments_max
+        self._entry_buckets = entry_buckets
         self.owners: SegmentOwners | None = None
         """Set once the broker can reach others."""
         self._finishing: dict[TopicName, asyncio.Task[None]] = {}
@@ -351,6 +359,7 @@ class ScalableTopics:
             now_ms=self._clock.wall_ms(),
             segments_max=self._segments_max,
             properties=properties,
+            entry_buckets=self._entry_buckets,
         )
 
         def first(before: ScalableTopicRecord | None) -> ScalableTopicRecord:
@@ -424,7 +433,9 @@ class ScalableTopics:
 
         def begin(record: ScalableTopicRecord | None) -> ScalableTopicRecord:
             _check_epoch(topic, record, epoch)
-            return changes.begin_merge(topic, record, one, other, now_ms=now_ms)
+            return changes.begin_merge(
+                topic, record, one, other, now_ms=now_ms, entry_buckets=self._entry_buckets
+            )
 
         await self._begin(topic, begin)
 
@@ -509,7 +520,12 @@ class ScalableTopics:
         await self._begin(
             topic,
             lambda record: changes.begin_migration(
-                topic, record, partitions, now_ms=now_ms, segments_max=self._segments_max
+                topic,
+                record,
+                partitions,
+                now_ms=now_ms,
+                segments_max=self._segments_max,
+                entry_buckets=self._entry_buckets,
             ),
         )
 

@@ -475,6 +475,24 @@ async def test_a_segment_that_has_just_been_pruned_can_be_used_until_the_next_lo
         assert refused.error.error == pb.ServerError.TopicNotFound
 
 
+async def test_a_producer_that_comes_back_when_its_segment_is_gone_is_sent_to_the_next_layout(
+    tmp_path: Path,
+) -> None:
+    """Clients ask again for ever for what is not found, once they had it."""
+    async with _served(tmp_path) as scene:
+        await look_up(scene.one, _NAME)
+        await scene.scalable.split(_TOPIC, 0)
+        for _ in range(2):
+            await scene.scalable.prune(_TOPIC, await scene.scalable.get(_TOPIC))
+        assert not await scene.broker.services.topics.exists(parse_topic_name(_ROOT))
+        refused = await scene.third.produce(_ROOT)
+        assert refused.error.error == pb.ServerError.TopicTerminatedError
+        assert not await scene.broker.services.topics.exists(parse_topic_name(_ROOT))
+        await scene.scalable.delete_segments(_TOPIC)
+        refused = await scene.third.produce(_ROOT, 1)
+        assert refused.error.error == pb.ServerError.TopicNotFound
+
+
 async def test_a_segment_that_no_change_makes_is_not_loaded_ahead(tmp_path: Path) -> None:
     async with _served(tmp_path) as scene:
         await look_up(scene.one, _NAME)

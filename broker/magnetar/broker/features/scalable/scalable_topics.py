@@ -322,6 +322,19 @@ class ScalableTopics:
         pruned = record.pruned if record is not None and not record.is_deleted else ()
         return any(each.name_in(topic) == name for each in pruned)
 
+    async def is_gone(self, name: TopicName) -> bool:
+        """Whether its topic had a segment of this id, and has it no more: each id is used once. One
+        that a change under way makes is still to come.
+
+        Raises:
+            BrokerMetadataError
+        """
+        record, number = await self.find(name.partitioned), name.segment_id
+        if record is None or record.is_deleted or number >= record.next_segment_id:
+            return False
+        coming = record.change.children if record.change is not None else ()
+        return all(each.id != number for each in (*record.segments, *coming))
+
     async def names(self, namespace: str) -> list[str]:
         """The `topic://` names of a namespace's scalable topics, sorted.
 

@@ -235,8 +235,8 @@ class Client:
             name,
             settings,
             schema,
-            make=lambda context, segment, chosen: TopicProducer(
-                context, segment, self._take_producer_id(), chosen, told
+            make=lambda context, segment, chosen, buckets: TopicProducer(
+                context, segment, self._take_producer_id(), chosen, told, entry_buckets=buckets
             ),
         )
         await producer.start()

@@ -12,33 +12,24 @@ from pathlib import Path
 
 from magnetar.sdk import Client, ClientSettings, Consumer, ConsumerSettings, InitialPosition
 from magnetar.sdk.errors import SdkError
-from tests.chaos.scalable.records import (
-    SUBSCRIPTION,
-    TOPIC,
-    Journal,
-    Kind,
-    journal_path,
-    stream_of,
-)
+from tests.chaos.scalable.records import SUBSCRIPTION, TOPIC, Journal, Kind, journal_path
 
-_MESSAGES_MAX = 2_000
+_ENTRIES_MAX = 500
 _WAIT_S = 0.5
 
 
 async def _consume(consumer: Consumer, journal: Journal, stop: asyncio.Event) -> None:
     while not stop.is_set():
-        messages = await consumer.receive_many(_MESSAGES_MAX, timeout_s=_WAIT_S)
-        if not messages:
+        batches = await consumer.receive_batches(_ENTRIES_MAX, timeout_s=_WAIT_S)
+        if not batches:
             continue
-        journal.note(Kind.RECEIVED, messages)
+        journal.received(batches)
         try:
-            await consumer.acknowledge_confirmed(*messages)
+            await consumer.acknowledge_confirmed(*batches)
         except SdkError:
-            firsts = {stream_of(each): each for each in reversed(messages)}
-            journal.note(Kind.UNCONFIRMED, list(firsts.values()))
+            journal.acknowledged(Kind.UNCONFIRMED)
         else:
-            lasts = {stream_of(each): each for each in messages}
-            journal.note(Kind.CONFIRMED, list(lasts.values()))
+            journal.acknowledged(Kind.CONFIRMED)
 
 
 async def consume(url: str, directory: Path, name: str) -> None:

@@ -7,24 +7,36 @@
   the acknowledgement may not have been stored.
 - Nothing is stored twice in a segment. The connection that is lost in the very moment in which the
   segment ends can have a message stored in the segment and in a child: this is counted.
+
+Runs of messages that come as they must are judged as a whole, in arrays over all streams: millions
+of messages are judged within a minute. Others are judged message by message.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final
 
-from tests.chaos.scalable.records import Kind, Place, Record
+import numpy as np
+from numpy.typing import NDArray
 
-ACKNOWLEDGEMENT_S_MAX = 12.0
-"""Until one that is confirmed is stored: `ack_persist_interval_ms_max`, and a little."""
+from tests.chaos.scalable.records import Items, Kind, Run
+
+ACK_PERSIST_MS: Final = 500
+ACK_PERSIST_MS_MAX: Final = 2_000
+"""What the drill's brokers have as `ack_persist_interval_ms` and `ack_persist_interval_ms_max`."""
+ACKNOWLEDGEMENT_S_MAX: Final = ACK_PERSIST_MS_MAX / 1000 + 1.0
+"""Until an acknowledgement that is confirmed is stored: the setting, and a little."""
 _BEFORE_S_MAX = 1.0
 """A broker may be lost before its last confirmation is noted."""
 PROBLEMS_MAX = 20
-_NOWHERE = Place(-1, -1, -1)
+_NONE = np.iinfo(np.int64).max
+_ENTRY_BITS, _INDEX_BITS = 24, 16
 
 Stream = tuple[int, int]
 """Producer and key."""
+Numbers = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -36,6 +48,10 @@ class Verdict:
     redelivered: int = 0
     stored_again: int = 0
     """In a segment and in one that came of it."""
+    acknowledged: int = 0
+    """Acknowledgements after which a message may not come again: one for each stream of a batch."""
+    excused: int = 0
+    """Acknowledgements that a lost broker may not have stored."""
     problems: list[str] = field(default_factory=list)
     problems_found: int = 0
 
@@ -45,104 +61,185 @@ class Verdict:
             self.problems.append(text)
 
 
-@dataclass(slots=True)
-class _Received:
-    """What is known of the messages of one producer with one key."""
+class _Segment:
+    """What is known of one segment, by stream."""
 
-    next: int = 0
-    """The number of the first one that nobody was given."""
-    runs: list[tuple[int, int]] = field(default_factory=list)
-    """First number, and segment: where they came first."""
-    highest: dict[int, Place] = field(default_factory=dict)
-    """The last place that was given out, by segment."""
+    def __init__(self, streams: int) -> None:
+        self.highest: Numbers = np.full(streams, -1, np.int64)
+        """The last place that was given out."""
+        self.done: Numbers = np.full(streams, -1, np.int64)
+        """Up to this number acknowledgements are stored. Those in children may be stored when these
+        are lost."""
+        self.open_from: Numbers = np.full(streams, _NONE, np.int64)
+        """What was acknowledged from this number on may come again."""
+        self.confirmed: deque[tuple[int, Numbers, Numbers]] = deque()
+        """Acknowledgements that may not be stored yet: when they were confirmed, streams in order,
+        and the number of each."""
 
 
-@dataclass(slots=True)
-class _Acknowledged:
-    """What is known of the acknowledgements of one producer and key in one segment: those in its
-    children may be stored when these are lost."""
+class _Messages:
+    """Messages of a run, as columns."""
 
-    done: int = -1
-    """Up to this number acknowledgements are stored."""
-    confirmed: deque[tuple[int, int]] = field(default_factory=deque)
-    """Acknowledgements that may not be stored yet, and when they were confirmed."""
-    open_from: int | None = None
-    """What was acknowledged from this number on may come again."""
+    def __init__(self, streams: Numbers, numbers: Numbers, places: Numbers) -> None:
+        self.streams, self.numbers, self.places = streams, numbers, places
+        self.order = np.argsort(self.streams, kind="stable")
+        """By streams; those of one stream as they came."""
+        ordered = self.streams[self.order]
+        is_first = np.ones(len(ordered), np.bool_)
+        is_first[1:] = ordered[1:] != ordered[:-1]
+        self.firsts = np.flatnonzero(is_first)
+        """In the order by streams, where each stream begins."""
+        self.lasts = np.append(self.firsts[1:], len(ordered)) - 1
+
+    def at(self, where: NDArray[Any]) -> tuple[Numbers, Numbers]:
+        """Streams and numbers of the first or last messages of each stream."""
+        found = self.order[where]
+        return self.streams[found], self.numbers[found]
 
 
 class Judge:
-    """Takes records in the order of their times."""
+    """Takes runs in the order of their times."""
 
-    def __init__(self, losses_ns: Sequence[int] = ()) -> None:
+    def __init__(
+        self, losses_ns: Sequence[int] = (), *, producers: int = 2, keys: int = 1_000
+    ) -> None:
         """`losses_ns`: when brokers were killed, or dropped what they served; ascending."""
         self._losses_ns = losses_ns
+        self._producers, self._keys = producers, keys
         self._verdict = Verdict()
-        self._streams: defaultdict[Stream, _Received] = defaultdict(_Received)
-        self._acks: defaultdict[tuple[Stream, int], _Acknowledged] = defaultdict(_Acknowledged)
-        """By segments, too."""
+        size = producers * keys
+        self._next: Numbers = np.zeros(size, np.int64)
+        """The number of the first message of each stream that nobody was given."""
+        self._in_segment: Numbers = np.full(size, -1, np.int64)
+        """Where the last new message of each stream came from."""
+        self._came: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+        """First number, and segment: where messages of each stream came first."""
+        self._segments: dict[int, _Segment] = {}
 
-    def take(self, record: Record) -> None:
-        stream = record.producer, record.key
-        acks = self._acks[stream, record.segment]
-        match record.kind:
+    def take(self, run: Run) -> None:
+        if not len(run.items):
+            return
+        segment = self._segments.get(run.segment)
+        if segment is None:
+            segment = self._segments[run.segment] = _Segment(len(self._next))
+        messages = self._columns(run.items)
+        match run.kind:
             case Kind.RECEIVED:
-                self._verdict.received += 1
-                self._received(record, self._streams[stream], acks)
+                self._received(run, messages, segment)
             case Kind.CONFIRMED:
-                if acks.open_from is None or record.number < acks.open_from:
-                    acks.confirmed.append((record.time_ns, record.number))
+                streams, numbers = messages.at(messages.lasts)
+                counts = numbers < segment.open_from[streams]
+                segment.confirmed.append((run.time_ns, streams[counts], numbers[counts]))
+                self._settle(segment, run.time_ns - round(ACKNOWLEDGEMENT_S_MAX * 1e9))
             case Kind.UNCONFIRMED:
-                before = record.number if acks.open_from is None else acks.open_from
-                acks.open_from = min(before, record.number)
+                streams, numbers = messages.at(messages.firsts)
+                segment.open_from[streams] = np.minimum(segment.open_from[streams], numbers)
 
     def end(self, sent: Mapping[Stream, int]) -> Verdict:
         """`sent`: how many messages of each stream the broker has confirmed."""
-        for each in sorted(sent.keys() | self._streams.keys()):
-            expected, found = sent.get(each, 0), self._streams[each].next
-            if found < expected:
-                self._verdict.problem(f"lost: {each} ends with {found} of {expected}")
-            if found > expected:
-                self._verdict.problem(f"unknown: {each} has {found}, {expected} were sent")
+        for segment in self._segments.values():
+            self._settle(segment, _NONE)
+        expected = np.zeros(len(self._next), np.int64)
+        for (producer, key), count in sent.items():
+            expected[producer * self._keys + key] = count
+        for at in np.flatnonzero(expected != self._next):
+            stream, wanted, found = divmod(int(at), self._keys), expected[at], self._next[at]
+            if found < wanted:
+                self._verdict.problem(f"lost: {stream} ends with {found} of {wanted}")
+            else:
+                self._verdict.problem(f"unknown: {stream} has {found}, {wanted} were sent")
         return self._verdict
 
-    def _received(self, record: Record, stream: _Received, acks: _Acknowledged) -> None:
-        highest = stream.highest.get(record.segment, _NOWHERE)
-        stream.highest[record.segment] = max(highest, record.place)
-        if acks.open_from is not None and record.number <= acks.open_from:
-            acks.open_from = None  # It has come again.
-        if record.number >= stream.next:
-            if record.number > stream.next:
-                self._verdict.problem(f"order: {record}; {stream.next} is next")
-            if not stream.runs or stream.runs[-1][1] != record.segment:
-                stream.runs.append((record.number, record.segment))
-            stream.next = record.number + 1
+    def _columns(self, items: Items) -> _Messages:
+        assert int(items["producer"].max()) < self._producers
+        assert int(items["key"].max()) < self._keys
+        assert int(items["entry"].max()) < 1 << _ENTRY_BITS
+        assert int(items["index"].max()) + 1 < 1 << _INDEX_BITS
+        places = items["ledger"] << _ENTRY_BITS | items["entry"]
+        return _Messages(
+            items["producer"].astype(np.int64) * self._keys + items["key"],
+            items["number"].astype(np.int64),
+            places << _INDEX_BITS | items["index"] + 1,
+        )
+
+    def _received(self, run: Run, messages: _Messages, segment: _Segment) -> None:
+        self._verdict.received += len(run.items)
+        ordered = messages.streams[messages.order]
+        numbers = messages.numbers[messages.order]
+        lengths = messages.lasts - messages.firsts + 1
+        ranks = np.arange(len(ordered)) - np.repeat(messages.firsts, lengths)
+        if not np.array_equal(numbers, self._next[ordered] + ranks):
+            columns = messages.streams, messages.numbers, messages.places
+            for stream, number, place in zip(*(each.tolist() for each in columns), strict=True):
+                self._received_one(run, segment, stream, number, place)
+            return
+        # Nothing of it was given out before, so nothing of it can be open, or come again.
+        streams = ordered[messages.firsts]
+        self._verdict.distinct += len(ordered)
+        moved = streams[self._in_segment[streams] != run.segment]
+        for stream in moved.tolist():
+            self._came[stream].append((int(self._next[stream]), run.segment))
+        self._in_segment[streams] = run.segment
+        self._next[streams] += lengths
+        np.maximum.at(segment.highest, messages.streams, messages.places)
+
+    def _received_one(
+        self, run: Run, segment: _Segment, stream: int, number: int, place: int
+    ) -> None:
+        highest = int(segment.highest[stream])
+        segment.highest[stream] = max(highest, place)
+        if number <= segment.open_from[stream] < _NONE:
+            segment.open_from[stream] = _NONE  # It has come again.
+        following = int(self._next[stream])
+        if number >= following:
+            if number > following:
+                self._verdict.problem(
+                    f"order: {self._named(run, stream, number)}; {following} is next"
+                )
+            if self._in_segment[stream] != run.segment:
+                self._in_segment[stream] = run.segment
+                self._came[stream].append((number, run.segment))
+            self._next[stream] = number + 1
             self._verdict.distinct += 1
             return
-        if record.place > highest:
-            self._stored_again(record, stream.runs)
+        if place > highest:
+            self._stored_again(run, stream, number)
             return
         self._verdict.redelivered += 1
-        done = self._acknowledged(acks, record.time_ns)
-        if record.number <= done:
-            self._verdict.problem(f"twice: {record}; acknowledged up to {done}")
+        done = self._acknowledged(segment, stream, run.time_ns)
+        if number <= done:
+            named = self._named(run, stream, number)
+            self._verdict.problem(f"twice: {named}; acknowledged up to {done}")
 
-    def _stored_again(self, record: Record, runs: list[tuple[int, int]]) -> None:
-        at = bisect_right(runs, (record.number, 1 << 62)) - 1
-        first = runs[max(0, at)][1]
-        if first == record.segment:
-            self._verdict.problem(f"stored twice in its segment: {record}")
+    def _stored_again(self, run: Run, stream: int, number: int) -> None:
+        came = self._came[stream]
+        at = bisect_right(came, (number, 1 << 62)) - 1
+        if came[max(0, at)][1] == run.segment:
+            named = self._named(run, stream, number)
+            self._verdict.problem(f"stored twice in its segment: {named}")
         else:
             self._verdict.stored_again += 1
 
-    def _acknowledged(self, acks: _Acknowledged, now_ns: int) -> int:
+    def _settle(self, segment: _Segment, until_ns: int) -> None:
+        """What was confirmed until then is stored, unless a broker was lost since."""
+        confirmed = segment.confirmed
+        while confirmed and confirmed[0][0] <= until_ns:
+            at_ns, streams, numbers = confirmed.popleft()
+            if self._was_lost(at_ns, _NONE):
+                self._verdict.excused += len(streams)
+            else:
+                self._verdict.acknowledged += len(streams)
+                segment.done[streams] = np.maximum(segment.done[streams], numbers)
+
+    def _acknowledged(self, segment: _Segment, stream: int, now_ns: int) -> int:
         """Up to which number nothing may come again."""
-        until_ns = now_ns - round(ACKNOWLEDGEMENT_S_MAX * 1e9)
-        while acks.confirmed and acks.confirmed[0][0] <= until_ns:
-            at_ns, number = acks.confirmed.popleft()
-            if not self._was_lost(at_ns, now_ns):
-                acks.done = max(acks.done, number)
-        fresh = (n for at_ns, n in acks.confirmed if not self._was_lost(at_ns, now_ns))
-        return max(acks.done, *fresh, -1)
+        self._settle(segment, now_ns - round(ACKNOWLEDGEMENT_S_MAX * 1e9))
+        done = int(segment.done[stream])
+        for at_ns, streams, numbers in segment.confirmed:
+            at = int(np.searchsorted(streams, stream))
+            if at < len(streams) and streams[at] == stream and not self._was_lost(at_ns, now_ns):
+                done = max(done, int(numbers[at]))
+        return done
 
     def _was_lost(self, at_ns: int, now_ns: int) -> bool:
         """Whether a broker was lost before an acknowledgement was stored for sure."""
@@ -150,12 +247,21 @@ class Judge:
         until_ns = min(now_ns, at_ns + round(ACKNOWLEDGEMENT_S_MAX * 1e9))
         return first < len(self._losses_ns) and self._losses_ns[first] <= until_ns
 
+    def _named(self, run: Run, stream: int, number: int) -> str:
+        producer, key = divmod(stream, self._keys)
+        return f"message {number} of producer {producer}, key {key}, in segment {run.segment}"
+
 
 def judge(
-    records: Iterable[Record], sent: Mapping[Stream, int], losses_ns: Sequence[int] = ()
+    runs: Iterable[Run],
+    sent: Mapping[Stream, int],
+    losses_ns: Sequence[int] = (),
+    *,
+    producers: int = 2,
+    keys: int = 1_000,
 ) -> Verdict:
-    """`records`: in the order of their times; `losses_ns`: of brokers, ascending."""
-    found = Judge(losses_ns)
-    for each in records:
+    """`runs`: in the order of their times; `losses_ns`: of brokers, ascending."""
+    found = Judge(losses_ns, producers=producers, keys=keys)
+    for each in runs:
         found.take(each)
     return found.end(sent)

@@ -111,3 +111,24 @@ async def test_deleting_a_topic_logs_no_warning(tmp_path: Path) -> None:
         assert answer.status == 204
         assert [each for each in logged if each["log_level"] not in ("info", "debug")] == []
         assert broker.services.topics.fenced == 0
+
+
+async def test_a_segment_of_a_scalable_topic_stays_though_nobody_uses_it(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"inactive_topic_check_interval_s": 0.1, "inactive_topic_max_s": 1}
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster, **settings) as broker:
+        made = await ask(broker.http_port, "PUT", "/admin/v2/scalable/public/default/scalable")
+        assert made.status == 204
+        name = parse_topic_name("persistent://public/default/scalable")
+        (segment,) = (await broker.services.topics.scalable.get(name)).active
+        client = await WireClient.open(broker.port)
+        await client.produce(str(segment.name_in(name)))
+        await client.publish_ok(0, b"nobody has subscribed")
+        await client.produce(TOPIC, 1)
+        await client.close()
+        path = naming.log_path(parse_topic_name(TOPIC))
+
+        async def is_gone() -> bool:
+            return await cluster.store.exists(path) is None
+
+        await until(is_gone, "the plain topic goes, which was used for longer")
+        assert await cluster.store.exists(naming.log_path(segment.name_in(name))) is not None

@@ -88,6 +88,7 @@ async def test_a_lookup_creates_a_topic_of_one_segment_if_it_may(tmp_path: Path)
         assert answer.dag.epoch == 1
         (segment,) = answer.dag.segments
         assert (segment.hash_start, segment.hash_end, segment.state) == (0, 0xFFFF, pb.ACTIVE)
+        assert list(segment.entry_bucket_splits) == [0x4000, 0x8000, 0xC000]
         assert not segment.HasField("legacy_topic_name")
         assert not segment.HasField("sealed_at_epoch")
         # By its persistent name it is the same topic, and no plain one of that name appears.
@@ -197,7 +198,7 @@ async def test_publishes_under_way_at_a_split_are_stored_in_the_parent_or_not_at
 async def test_a_stream_consumer_gets_children_once_it_is_done_with_the_parent(
     tmp_path: Path,
 ) -> None:
-    async with _served(tmp_path) as scene:
+    async with _served(tmp_path, scalable_entry_buckets=1) as scene:
         producer, consumer = scene.one, scene.other
         await look_up(producer, _NAME)
         await producer.produce(_ROOT)
@@ -471,6 +472,24 @@ async def test_a_segment_that_has_just_been_pruned_can_be_used_until_the_next_lo
         await scene.scalable.prune(_TOPIC, await scene.scalable.get(_TOPIC))
         assert not await scene.broker.services.topics.exists(parse_topic_name(_ROOT))
         refused = await scene.third.subscribe(_ROOT, subscription="late")
+        assert refused.error.error == pb.ServerError.TopicNotFound
+
+
+async def test_a_producer_that_comes_back_when_its_segment_is_gone_is_sent_to_the_next_layout(
+    tmp_path: Path,
+) -> None:
+    """Clients ask again for ever for what is not found, once they had it."""
+    async with _served(tmp_path) as scene:
+        await look_up(scene.one, _NAME)
+        await scene.scalable.split(_TOPIC, 0)
+        for _ in range(2):
+            await scene.scalable.prune(_TOPIC, await scene.scalable.get(_TOPIC))
+        assert not await scene.broker.services.topics.exists(parse_topic_name(_ROOT))
+        refused = await scene.third.produce(_ROOT)
+        assert refused.error.error == pb.ServerError.TopicTerminatedError
+        assert not await scene.broker.services.topics.exists(parse_topic_name(_ROOT))
+        await scene.scalable.delete_segments(_TOPIC)
+        refused = await scene.third.produce(_ROOT, 1)
         assert refused.error.error == pb.ServerError.TopicNotFound
 
 

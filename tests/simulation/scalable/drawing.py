@@ -58,6 +58,8 @@ def draw(seed: int) -> ScalablePlan:
         keeps_min=random.choice((0, 0, 1)) if prunes else 0,
         is_calm=is_calm,
         steps=(),
+        # Drawn by itself, as `_rebuckets` is.
+        entry_buckets=Random(f"scalable/buckets/{seed}").choice((1, 4)),
     )
     drawer = _Drawer(random, plan)
     steps = drawer.changes()

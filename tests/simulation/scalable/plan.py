@@ -63,6 +63,8 @@ class ScalablePlan:
     is_calm: bool
     """Nothing goes wrong; what is done is done in order."""
     steps: tuple[Step, ...]
+    entry_buckets: int = 1
+    """Of the topic when it is created: `scalable_entry_buckets` of the brokers."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -94,6 +96,7 @@ class ScalablePlan:
             f"{self.think_s:.4f} s, {self.streams} stream and {self.queues} queue consumers, "
             f"ledgers of {self.ledger_entries}"
             + (", a reader" if self.has_reader else "")
+            + (f", {self.entry_buckets} entry buckets" if self.entry_buckets > 1 else "")
             + (f", pruned, kept {self.keeps_min} min" if self.prunes else "")
             + (", calm" if self.is_calm else "")
         )

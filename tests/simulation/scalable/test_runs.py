@@ -56,6 +56,7 @@ def test_all_changes_and_faults_are_drawn() -> None:
     kinds = frozenset[str]().union(*(plan.kinds for plan in plans))
     assert kinds >= {"split", "merge", "seek", "prune", "late", "kill", "crash_writer", "unload"}
     assert any(plan.is_calm for plan in plans)
+    assert {plan.entry_buckets for plan in plans} == {1, 4}
     assert any(plan.prunes and plan.keeps_min for plan in plans)
 
 

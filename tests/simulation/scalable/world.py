@@ -38,6 +38,7 @@ class ScalableCluster(Cluster):
                 "scalable_auto_scale": False,
                 "scalable_change_patience_ms": plan.patience_ms,
                 "scalable_consumer_grace_ms": plan.grace_ms,
+                "scalable_entry_buckets": plan.entry_buckets,
                 "ledger_entries_max": plan.ledger_entries,
                 "ack_persist_interval_ms": plan.ack_persist_ms,
                 "retention_minutes": plan.keeps_min,

@@ -18,6 +18,8 @@ from magnetar.broker.base.errors import (
     ProtocolViolationError,
     RequestError,
     ServiceNotReadyError,
+    TopicNotFoundError,
+    TopicTerminatedError,
 )
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership.protocol import Destination
@@ -347,7 +349,7 @@ class Publishing:
             await self._check_rights(name, request)
             _check_producer(request, services.settings)
             producer_name = request.producer_name or services.next_producer_name()
-            topic = await services.topics.get(name)
+            topic = await self._topic(name)
             await services.gate.enter()
             topic.check_open_to_clients()
             await topic.line.admit_producer(producer_name, is_transactional=request.txn_enabled)
@@ -388,6 +390,17 @@ class Publishing:
         self._closed_until_s.pop(producer_id, None)
         self._producers[producer_id] = producer
         self._link.write(_success(request.request_id, producer))
+
+    async def _topic(self, name: TopicName) -> Topic:
+        """A segment that is gone has ended: its producer is told so, and goes to its children. As
+        a topic that is not found, it would be asked for again and again."""
+        topics = self._services.topics
+        try:
+            return await topics.get(name)
+        except TopicNotFoundError as error:
+            if name.is_segment and await topics.scalable.is_gone(name):
+                raise TopicTerminatedError(f"{name} is gone: it takes no more messages") from error
+            raise
 
     async def _check_rights(self, name: TopicName, request: CommandProducer) -> None:
         login = self._login

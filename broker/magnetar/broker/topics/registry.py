@@ -61,7 +61,11 @@ class Topics:
             store, partitions_max=settings.partitions_max, clock=clock
         )
         self.scalable = ScalableTopics(
-            store, self.partitioned, clock, segments_max=settings.scalable_segments_max
+            store,
+            self.partitioned,
+            clock,
+            segments_max=settings.scalable_segments_max,
+            entry_buckets=settings.scalable_entry_buckets,
         )
         self.whole_subscriptions = WholeSubscriptions(self.scalable)
         self.creation = self._make_creation(settings, random)

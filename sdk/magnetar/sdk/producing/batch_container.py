@@ -1,24 +1,33 @@
 """Messages that wait to become batches. Pure; no I/O, no time.
 
 By default there is one open batch. By key there is one for each ordering key (or key): a
-Key_Shared subscription gives an entry to one consumer, so all its messages must have one key. The
-limits hold for all open batches together: when one is reached, all are closed, in the order in
-which they were opened. All messages that wait are of one transaction, or of none: the entry of a
-batch is committed or aborted as a whole.
+Key_Shared subscription gives an entry to one consumer, so all its messages must have one key. In a
+segment of a scalable topic with entry buckets, there is one for each bucket, and one for messages
+without a key: brokers give the entries of a bucket to one consumer, and the entry says which hashes
+it has. The limits hold for all open batches together: when one is reached, all are closed, in the
+order in which they were opened. All messages that wait are of one transaction, or of none: the
+entry of a batch is committed or aborted as a whole.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from magnetar.sdk.batch import ITEM_HEADER_BYTES_MAX, encode_batch, encode_plain_batch
 from magnetar.sdk.pending_sends import OnSent
-from magnetar.sdk.producing.outgoing import TransactionId, outer_metadata, single_metadata
+from magnetar.sdk.producing.outgoing import (
+    TransactionId,
+    entry_hash_fields,
+    entry_hash_of,
+    outer_metadata,
+    single_metadata,
+)
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
 
 class OpenBatch:
     """Messages that will share an entry. `extras` and `on_sent` stay empty as long as they may."""
 
-    __slots__ = ("_extras", "_first", "_on_sent", "payload_bytes", "payloads", "since_s")
+    __slots__ = ("_extras", "_first", "_hashes", "_on_sent", "payload_bytes", "payloads", "since_s")
 
     def __init__(self, first: MessageMetadata | None, since_s: float) -> None:
         self.payloads: list[bytes] = []
@@ -26,6 +35,8 @@ class OpenBatch:
         self.since_s = since_s
         """Monotonic time of its first message."""
         self._first = first
+        self._hashes: tuple[int, int] | None = None
+        """The lowest and the highest of the messages' keys, if the entry is to say them."""
         self._extras: list[bytes] = []
         self._on_sent: list[OnSent | None] = []
 
@@ -44,6 +55,11 @@ class OpenBatch:
             self._on_sent += [None] * (count - len(self._on_sent))
             self._on_sent.append(on_sent)
 
+    def reach(self, entry_hash: int) -> None:
+        """A message has a key of this hash."""
+        low, high = self._hashes or (entry_hash, entry_hash)
+        self._hashes = min(low, entry_hash), max(high, entry_hash)
+
     def body(self, first_sequence_id: int) -> bytes:
         """The entry's body, before compression."""
         if not self._extras:
@@ -54,7 +70,8 @@ class OpenBatch:
     @property
     def metadata(self) -> bytes:
         """What the entry says of its messages."""
-        return b"" if self._first is None else outer_metadata(self._first)
+        outer = b"" if self._first is None else outer_metadata(self._first)
+        return outer if self._hashes is None else outer + entry_hash_fields(*self._hashes)
 
     @property
     def on_sent(self) -> Sequence[OnSent | None]:
@@ -67,7 +84,16 @@ class OpenBatch:
 class BatchContainer:
     """The open batches of a producer."""
 
-    def __init__(self, *, messages_max: int, bytes_max: int, by_key: bool) -> None:
+    def __init__(
+        self,
+        *,
+        messages_max: int,
+        bytes_max: int,
+        by_key: bool,
+        entry_buckets: Sequence[int] = (),
+    ) -> None:
+        """`entry_buckets`: first hashes of the buckets but the first one; empty: there is one.
+        Batches by key need no more division."""
         self.bytes_max = bytes_max
         """Lowered by the producer to what its broker takes."""
         self.messages = 0
@@ -76,11 +102,18 @@ class BatchContainer:
         """Of the messages that wait."""
         self._messages_max = messages_max
         self._by_key = by_key
+        self._splits = () if by_key else entry_buckets
         self._taken_bytes = 0
-        self._batches: dict[bytes, OpenBatch] = {}
+        self._batches: dict[bytes | int, OpenBatch] = {}
+        """By key, or by number of the bucket; empty: of messages without a key, or all."""
 
     def __len__(self) -> int:
         return self.messages
+
+    @property
+    def has_several(self) -> bool:
+        """Whether several batches may be open at a time."""
+        return self._by_key or bool(self._splits)
 
     def has_room(self, size: int, transaction: TransactionId | None = None) -> bool:
         """Whether a message that takes so many bytes fits; an empty container takes any."""
@@ -104,14 +137,21 @@ class BatchContainer:
         """The caller has asked `has_room`, and taken the batches if there was none."""
         assert not self.messages or transaction == self.transaction
         self.transaction = transaction
-        key = b""
-        if self._by_key and extra is not None:
+        key: bytes | int = b""
+        entry_hash = None
+        if extra is not None and self._by_key:
             key = extra.ordering_key or extra.partition_key.encode()
+        elif extra is not None and self._splits:
+            entry_hash = entry_hash_of(extra)
+            if entry_hash is not None:
+                key = bisect_right(self._splits, entry_hash)
         batch = self._batches.get(key)
         if batch is None:
             batch = self._batches[key] = OpenBatch(extra, now_s)
         raw = b"" if extra is None else single_metadata(extra)
         batch.add(payload, raw, on_sent)
+        if entry_hash is not None:
+            batch.reach(entry_hash)
         self.messages += 1
         self.payload_bytes += len(payload)
         self._taken_bytes += len(payload) + len(raw) + ITEM_HEADER_BYTES_MAX

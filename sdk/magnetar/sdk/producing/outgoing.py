@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from magnetar.sdk.wire.compression import Compression
+from magnetar.sdk.wire.key_hashes import murmur3_hash
 from magnetar.sdk.wire.pulsar_pb2 import (
     CommandSend,
     KeyValue,
     MessageMetadata,
     SingleMessageMetadata,
 )
+
+_LOW_16 = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,25 @@ def outer_metadata(first: MessageMetadata) -> bytes:
         partition_key_b64_encoded=True if first.partition_key_b64_encoded else None,
         ordering_key=first.ordering_key if first.HasField("ordering_key") else None,
     ).SerializePartialToString()
+
+
+def entry_hash_of(extra: MessageMetadata) -> int | None:
+    """What decides about the entry bucket of a message: the lower 16 bits of Murmur3 of its
+    ordering key, or of its key; None: it has neither. Source: sheet of Pulsar 5, section 3.5."""
+    if extra.HasField("ordering_key"):
+        key = extra.ordering_key
+    elif extra.HasField("partition_key"):
+        key = extra.partition_key.encode()
+        if extra.partition_key_b64_encoded:
+            key = base64.b64decode(key)
+    else:
+        return None
+    return murmur3_hash(key) & _LOW_16
+
+
+def entry_hash_fields(low: int, high: int) -> bytes:
+    """What an entry says of the hashes of its keys, by which brokers choose its bucket."""
+    return MessageMetadata(entry_hash_min=low, entry_hash_max=high).SerializePartialToString()
 
 
 TransactionId = tuple[int, int]

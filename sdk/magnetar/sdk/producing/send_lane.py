@@ -31,8 +31,10 @@ class SendLane:
         under_way: SendsUnderWay,
         *,
         write: Callable[[Iterable[bytes]], None],
+        entry_buckets: Sequence[int] = (),
     ) -> None:
         """`write` writes to the broker if there is one, else nowhere: `attach` sends again.
+        `entry_buckets`: see `BatchContainer`.
 
         Raises:
             CryptoKeyError: an encryption key is missing or cannot be used.
@@ -49,6 +51,7 @@ class SendLane:
             messages_max=settings.batch_messages_max,
             bytes_max=settings.batch_bytes_max,
             by_key=settings.batch_by_key,
+            entry_buckets=entry_buckets,
         )
         self._loop = asyncio.get_running_loop()
         self._batch_timer: asyncio.Handle | None = None
@@ -192,7 +195,7 @@ class SendLane:
 
     def _use_sequence_id(self, sequence_id: int) -> None:
         """The next message has this one."""
-        if self._settings.batch_by_key:
+        if self._batches.has_several:
             # Several open batches are numbered one after the other, not message by message.
             self.close_batches()
         if sequence_id == self.next_sequence_id + self._batches.messages:

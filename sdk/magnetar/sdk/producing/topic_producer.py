@@ -33,7 +33,12 @@ from magnetar.sdk.session import Session
 from magnetar.sdk.settings import AccessMode, ProducerSettings
 from magnetar.sdk.stats import ProducerStats
 from magnetar.sdk.transaction import Transaction
-from magnetar.sdk.wire.errors import MessageChecksumError, NotAllowedError, TopicTerminatedError
+from magnetar.sdk.wire.errors import (
+    MessageChecksumError,
+    NotAllowedError,
+    TopicNotFoundError,
+    TopicTerminatedError,
+)
 from magnetar.sdk.wire.pulsar_pb2 import (
     BaseCommand,
     CommandCloseProducer,
@@ -57,8 +62,11 @@ class TopicProducer(Producer[T]):
         producer_id: int,
         settings: ProducerSettings,
         schema: Schema[T] | None = None,
+        *,
+        entry_buckets: Sequence[int] = (),
     ) -> None:
-        """`schema` is the producer's own copy of it; None: what is sent is bytes.
+        """`schema` is the producer's own copy of it; None: what is sent is bytes. `entry_buckets`:
+        of a segment of a scalable topic, first hashes but the first one.
 
         Raises:
             CryptoKeyError: an encryption key is missing or cannot be used.
@@ -76,7 +84,12 @@ class TopicProducer(Producer[T]):
             is_connected=lambda: self.is_connected,
         )
         self._lane = SendLane(
-            self.topic, settings, context.clock, self._under_way, write=self._write
+            self.topic,
+            settings,
+            context.clock,
+            self._under_way,
+            write=self._write,
+            entry_buckets=entry_buckets,
         )
         self._room = SendRoom(settings, context.memory)
         self._closing = False
@@ -365,7 +378,7 @@ class ProducerAttachment:
         self.name = settings.name
         """Ours, or the one that the broker made up."""
         self.id = producer_id
-        self._topic = str(topic)
+        self._topic, self._is_segment = str(topic), topic.is_segment
         self._settings = settings
         self._client_settings = context.settings
         self._listener = listener
@@ -433,8 +446,11 @@ class ProducerAttachment:
                 self._producer_command(request_id),
                 timeout_ms=0 if self._waits else None,
             )
-        except ServiceError:
+        except ServiceError as error:
             connection.producers.pop(self.id, None)
+            if self._is_segment and self._epoch and isinstance(error, TopicNotFoundError):
+                # It was sealed while we were away, and has left the layout since.
+                raise TopicTerminatedError(f"{self._topic} is gone: {error}") from error
             raise
         except BaseException:
             # The broker may have made it all the same: it must not keep our name taken.

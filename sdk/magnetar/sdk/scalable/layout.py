@@ -13,6 +13,7 @@ decide, by the ranges. Source: sheet of Pulsar 5, sections 1.3, 1.5, 1.10 and 2.
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mmh3 import mmh3_32_uintdigest
 
@@ -41,8 +42,9 @@ class Segment:
     parents: tuple[int, ...] = ()
     is_legacy: bool = False
     """The segment is a plain topic or a partition: its range of hashes says nothing."""
-    has_buckets: bool = False
-    """Brokers may divide the segment's entries among consumers by the hash of their first key."""
+    bucket_splits: tuple[int, ...] = ()
+    """First hashes of the entry buckets but the first one: brokers may divide the segment's entries
+    among consumers by buckets, so an entry holds keys of one bucket. Empty: there is one."""
     created_ms: int = 0
 
     def overlaps(self, other: "Segment") -> bool:
@@ -155,11 +157,14 @@ class Layout:
 
 
 def _segment(name: LayoutName, info: SegmentInfoProto) -> Segment:
-    """Read one segment. Raises: LayoutError: its range or its name cannot be used."""
+    """Read one segment. Raises: LayoutError: its range, buckets or name cannot be used."""
     start, end, number = info.hash_start, info.hash_end, info.segment_id
     if not 0 <= start <= end <= HASH_MAX:
         raise LayoutError(f"{name}: segment {number} has hashes {start} to {end}")
     is_legacy = info.HasField("legacy_topic_name")
+    splits = tuple(info.entry_bucket_splits)
+    if any(one >= other for one, other in pairwise((0, *splits, HASH_MAX + 1))):
+        raise LayoutError(f"{name}: entry buckets of segment {number} begin at {splits}")
     try:
         topic = (
             TopicName.parse(info.legacy_topic_name)
@@ -176,6 +181,6 @@ def _segment(name: LayoutName, info: SegmentInfoProto) -> Segment:
         is_sealed=info.state == SEALED,
         parents=tuple(info.parent_ids),
         is_legacy=is_legacy,
-        has_buckets=bool(info.entry_bucket_splits),
+        bucket_splits=splits,
         created_ms=info.created_at_ms,
     )

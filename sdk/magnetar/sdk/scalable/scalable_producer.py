@@ -50,7 +50,7 @@ MANAGED_MARK = {"__pulsar.v5.managed": "true"}
 """Tells brokers that a client of an ordinary topic follows its layout: the topic may be migrated
 while the client is connected."""
 
-MakeProducer = Callable[[ClientContext, TopicName, ProducerSettings], TopicProducer]
+MakeProducer = Callable[[ClientContext, TopicName, ProducerSettings, Sequence[int]], TopicProducer]
 
 
 class _Send:
@@ -90,7 +90,8 @@ class ScalableProducer(Producer[T]):
         *,
         make: MakeProducer,
     ) -> None:
-        """`make` gives the producer of a segment, not started.
+        """`make` gives the producer of a segment, not started; it is told the first hashes of the
+        segment's entry buckets but the first one.
 
         Raises:
             NotSupportedError: a routing function, which is for partitions.
@@ -347,7 +348,10 @@ class ScalableProducer(Producer[T]):
         """Make the producer of a segment."""
         try:
             producer = self._make(
-                self._segment_context, segment.topic, _settings_of(self._settings, segment)
+                self._segment_context,
+                segment.topic,
+                _settings_of(self._settings, segment),
+                segment.bucket_splits,
             )
             try:
                 await producer.start()
@@ -591,8 +595,6 @@ def _settings_of(settings: ProducerSettings, segment: Segment) -> ProducerSettin
     return replace(
         settings,
         name=f"{settings.name}-seg-{segment.id}" if settings.name else "",
-        # Brokers that divide an entry's messages by their first key need one key in each.
-        batch_by_key=settings.batch_by_key or segment.has_buckets,
         properties={**settings.properties, **(MANAGED_MARK if segment.is_legacy else {})},
         # Interceptors have seen the message when it was given.
         interceptors=(),

@@ -186,12 +186,13 @@ async def test_settings_and_calls_that_do_not_fit_are_refused_by_name(
 
 
 async def test_a_segment_is_handed_over_once_what_was_taken_is_acknowledged(
-    client: Client, topic: str
+    broker: Broker, client: Client, topic: str
 ) -> None:
     def settings(name: str) -> ConsumerSettings:
         return ConsumerSettings(name=name, handover_ms=60_000)
 
     async with client.producer(topic) as producer:
+        await Layouts(broker.admin_url, topic).rebucket(0, 1)  # It is not to be shared.
         first = await client.stream_consumer(topic, "s", settings("b"))
         await producer.send(b"1", key="k")
         held = await first.receive(timeout_s=RECEIVE_S)
@@ -207,9 +208,10 @@ async def test_a_segment_is_handed_over_once_what_was_taken_is_acknowledged(
 
 
 async def test_a_segment_is_handed_over_without_acknowledgements_after_a_while(
-    client: Client, topic: str
+    broker: Broker, client: Client, topic: str
 ) -> None:
     async with client.producer(topic) as producer:
+        await Layouts(broker.admin_url, topic).rebucket(0, 1)
         first = await client.stream_consumer(topic, "s", ConsumerSettings(name="b", handover_ms=1))
         await producer.send(b"1", key="k")
         await first.receive(timeout_s=RECEIVE_S)

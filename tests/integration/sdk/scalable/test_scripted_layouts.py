@@ -49,6 +49,8 @@ class _Layouts:
         self.sessions: list[tuple[Peer, int]] = []
         self.refused: set[int] = set()
         """Producers whose messages are refused: their segment has ended."""
+        self.gone: set[str] = set()
+        """Topics that are not found by producers, as segments that have left the layout."""
 
     def fault(self, peer: Peer, command: BaseCommand) -> bool:
         """Answer what is about layouts."""
@@ -76,6 +78,13 @@ class _Layouts:
                 BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
                 scalableTopicSubscribeResponse=response,
             )
+        elif command.type == BaseCommand.PRODUCER and command.producer.topic in self.gone:
+            refusal = pb.CommandError(
+                request_id=command.producer.request_id,
+                error=pb.ServerError.TopicNotFound,
+                message="it does not exist",
+            )
+            peer.send(BaseCommand.ERROR, error=refusal)
         elif command.type == BaseCommand.SEND and command.send.producer_id in self.refused:
             peer.refuse_send(command.send.sequence_id, pb.ServerError.TopicTerminatedError)
         else:
@@ -165,6 +174,28 @@ async def test_what_was_refused_goes_to_the_child_in_order_when_the_layout_comes
                 ids = await asyncio.gather(*sends)
     assert [each.entry_id for each in ids] == list(range(6))
     assert [each[-1:] for each in broker.entries] == [b"%d" % number for number in range(6)]
+
+
+async def test_what_was_under_way_goes_to_the_child_when_the_segment_is_gone_at_the_reconnect() -> (
+    None
+):
+    """A producer was away while its segment was split, used up, and left the layout."""
+    settings = ProducerSettings(batching=False, send_timeout_ms=0)
+    async with ScriptedBroker() as broker, Client(broker.url, FAST) as client:
+        with _answering(broker, _ONE) as layouts:
+            async with client.producer(_TOPIC, settings) as producer:
+                assert isinstance(producer, ScalableProducer)
+                await producer.send(b"0", key="k")
+                layouts.gone.update(producer.segments)
+                layouts.dag = _dag(3, _info(1, 0, 0x7FFF), _info(2, 0x8000, 0xFFFF))
+                broker.drop_connections()
+                sends = [
+                    asyncio.ensure_future(producer.send(b"%d" % number, key="k"))
+                    for number in range(1, 5)
+                ]
+                ids = await asyncio.gather(*sends)
+    assert [each.entry_id for each in ids] == list(range(1, 5))
+    assert [each[-1:] for each in broker.entries] == [b"%d" % number for number in range(5)]
 
 
 async def test_without_a_next_layout_messages_fail_after_the_send_timeout() -> None:

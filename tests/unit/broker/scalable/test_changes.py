@@ -331,6 +331,34 @@ def test_splits_divide_entry_buckets_and_merges_add_them() -> None:
     assert [each.entry_buckets for each in most.active] == [ENTRY_BUCKETS_MAX]
 
 
+@pytest.mark.parametrize(("segments", "each_has"), [(1, 4), (2, 2), (3, 1), (5, 1)])
+def test_a_new_topic_divides_its_entry_buckets_among_its_segments(
+    segments: int, each_has: int
+) -> None:
+    record = changes.new_topic(segments, now_ms=10, segments_max=64, entry_buckets=4)
+    assert [each.entry_buckets for each in record.active] == [each_has] * segments
+
+
+def test_a_topic_that_has_grown_and_shrunk_has_as_many_entry_buckets_as_before() -> None:
+    record = changes.new_topic(1, now_ms=10, segments_max=64, entry_buckets=4)
+    for _ in range(3):
+        for each in record.active:
+            record = split(record, each.id)
+    assert [each.entry_buckets for each in record.active] == [1] * 8
+    while len(record.active) > 1:
+        first, second = (each.id for each in record.active[:2])
+        record = finish(
+            changes.begin_merge(TOPIC, record, first, second, now_ms=20, entry_buckets=4)
+        )
+    assert [each.entry_buckets for each in record.active] == [4]
+
+
+def test_a_merge_keeps_the_entry_buckets_that_somebody_has_asked_for() -> None:
+    record = rebucket(new(2), 0, 8)
+    merged = changes.begin_merge(TOPIC, record, 2, 1, now_ms=20, entry_buckets=4)
+    assert [each.entry_buckets for each in finish(merged).active] == [9]
+
+
 def test_without_entry_buckets_a_merge_makes_none() -> None:
     halves = split(new(), 0)
     assert merge(halves, 1, 2).active[0].entry_buckets == 1

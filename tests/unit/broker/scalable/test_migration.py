@@ -56,6 +56,12 @@ def test_the_logs_of_a_topic_become_sealed_parents_of_as_many_segments(partition
     assert decode(ScalableTopicRecord, "/p", record.encode()) == record
 
 
+def test_the_segments_of_a_migrated_topic_have_entry_buckets_as_those_of_a_new_one() -> None:
+    record = changes.begin_migration(TOPIC, None, 2, now_ms=10, segments_max=8, entry_buckets=4)
+    assert [each.entry_buckets for each in finish(record).active] == [2, 2]
+    assert [each.entry_buckets for each in record.legacy] == [1, 1]
+
+
 @pytest.mark.parametrize("partitions", [0, 1, 3])
 def test_clients_are_told_a_newer_layout_only_when_the_migration_has_ended(partitions: int) -> None:
     before = synthetic_layout(TOPIC, partitions)

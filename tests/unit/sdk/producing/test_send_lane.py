@@ -34,7 +34,13 @@ class Still:
 class Wired:
     """A lane, what it wrote, and how often something left."""
 
-    def __init__(self, settings: ProducerSettings, *, timeout_ms: int = 0) -> None:
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        *,
+        timeout_ms: int = 0,
+        entry_buckets: tuple[int, ...] = (),
+    ) -> None:
         self.written = b""
         self.clock = Still()
         self.progress = 0
@@ -46,7 +52,14 @@ class Wired:
             on_progress=self._on_progress,
             is_connected=lambda: True,
         )
-        self.lane = SendLane(str(topic), settings, self.clock, self.under_way, write=self._write)
+        self.lane = SendLane(
+            str(topic),
+            settings,
+            self.clock,
+            self.under_way,
+            write=self._write,
+            entry_buckets=entry_buckets,
+        )
         assert list(self.lane.attach(3, "p", b"", 10_000)) == []
 
     def frames(self) -> list[tuple[CommandSend, list[bytes]]]:
@@ -119,8 +132,11 @@ async def test_sequence_ids_of_the_application_end_a_batch_and_never_go_back() -
         wired.lane.give(message(b"d", sequence_id=9), None)
 
 
-async def test_sequence_ids_of_the_application_stay_with_their_messages_in_batches_by_key() -> None:
-    wired = Wired(ProducerSettings(batch_by_key=True))
+@pytest.mark.parametrize("by_key", [True, False])
+async def test_sequence_ids_of_the_application_stay_with_their_messages_in_several_batches(
+    by_key: bool,
+) -> None:
+    wired = Wired(ProducerSettings(batch_by_key=by_key), entry_buckets=(0x4000, 0x8000, 0xC000))
     for sequence_id, key in ((5, "a"), (6, "b"), (7, "a"), (9, "b")):
         wired.lane.give(message(b"%d" % sequence_id, key=key, sequence_id=sequence_id), None)
     wired.lane.give(message(b"10", key="a"), None)

@@ -77,7 +77,7 @@ def test_a_layout_is_read_from_what_brokers_send() -> None:
                 parent_ids=[0],
                 created_at_epoch=7,
                 created_at_ms=9,
-                entry_bucket_splits=[9],
+                entry_bucket_splits=[9, 700],
             ),
         ],
         controller_broker_url="pulsar://b:1",
@@ -86,7 +86,7 @@ def test_a_layout_is_read_from_what_brokers_send() -> None:
     old, new = layout.segments
     assert (layout.epoch, layout.controller_url) == (7, "pulsar://b:1")
     assert (old.is_sealed, old.is_legacy, str(old.topic)) == (True, True, str(NAME.whole))
-    assert (new.parents, new.has_buckets, layout.is_active(4)) == ((0,), True, True)
+    assert (new.parents, new.bucket_splits, layout.is_active(4)) == ((0,), (9, 700), True)
     assert str(new.topic) == "segment://public/default/t/0000-ffff-4"
 
 
@@ -94,6 +94,9 @@ def test_a_layout_is_read_from_what_brokers_send() -> None:
     "fields",
     [
         {"hash_start": 5, "hash_end": 4},
+        {"hash_start": 0, "hash_end": 0xFFFF, "entry_bucket_splits": [0]},
+        {"hash_start": 0, "hash_end": 0xFFFF, "entry_bucket_splits": [7, 7]},
+        {"hash_start": 0, "hash_end": 0xFFFF, "entry_bucket_splits": [0x10000]},
         {"hash_start": 0, "hash_end": 0x10000},
         {"hash_start": 0, "hash_end": 0xFFFF, "legacy_topic_name": "a//b"},
     ],

@@ -208,6 +208,14 @@ class BrokerSettings(
         description="Segments of one scalable topic that take messages at one time; splits beyond "
         "that, and topics created with more, get NotAllowed. Pulsar's default.",
     )
+    scalable_entry_buckets: int = Field(
+        default=4,
+        ge=1,
+        le=1_024,
+        description="Entry buckets of a new scalable topic, divided among its segments; merges "
+        "bring back as many. So many stream consumers share the topic at once, without a change of "
+        "its segments. Pulsar's default.",
+    )
     scalable_change_patience_ms: int = Field(
         default=1_000,
         ge=10,

@@ -49,9 +49,16 @@ HOLD_MS_MAX = 60_000
 
 
 def new_topic(
-    segments: int, *, now_ms: int, segments_max: int, properties: Mapping[str, str] | None = None
+    segments: int,
+    *,
+    now_ms: int,
+    segments_max: int,
+    properties: Mapping[str, str] | None = None,
+    entry_buckets: int = 1,
 ) -> ScalableTopicRecord:
     """A topic with so many segments of the same width; the last one has what is left over.
+
+    `entry_buckets`: of all segments together; each has one at least.
 
     Raises:
         NotAllowedError: so many segments cannot be.
@@ -69,6 +76,7 @@ def new_topic(
             hash_end=RING - 1 if number == segments - 1 else (number + 1) * width - 1,
             created_epoch=FIRST_EPOCH,
             created_ms=now_ms,
+            entry_buckets=max(1, entry_buckets // segments),
         )
         for number in range(segments)
     )
@@ -123,6 +131,7 @@ def begin_migration(
     *,
     now_ms: int,
     segments_max: int,
+    entry_buckets: int = 1,
 ) -> ScalableTopicRecord:
     """Begin to make a scalable topic of one with so many partitions; 0: a plain one. A migration
     that has begun stays as it is.
@@ -138,7 +147,9 @@ def begin_migration(
     if record is not None:
         what = "is being deleted" if record.is_deleted else "is a scalable topic already"
         raise TopicConflictError(f"{topic} {what}: it cannot be migrated")
-    new = new_topic(max(1, partitions), now_ms=now_ms, segments_max=segments_max)
+    new = new_topic(
+        max(1, partitions), now_ms=now_ms, segments_max=segments_max, entry_buckets=entry_buckets
+    )
     count = len(new.segments)
     epoch = partitions + FIRST_EPOCH
     legacy = tuple(
@@ -174,9 +185,19 @@ def begin_migration(
 
 
 def begin_merge(
-    topic: TopicName, record: ScalableTopicRecord | None, one: int, other: int, *, now_ms: int
+    topic: TopicName,
+    record: ScalableTopicRecord | None,
+    one: int,
+    other: int,
+    *,
+    now_ms: int,
+    entry_buckets: int = 1,
 ) -> ScalableTopicRecord:
     """Begin to make one segment of two that lie side by side.
+
+    It has the entry buckets of both. If neither has more than `entry_buckets`, which a topic has
+    for which nobody has asked for others, it gets no more either: else each split and merge of a
+    topic would leave it with more of them than before.
 
     Raises:
         TopicNotFoundError, NotThereError: there is no such topic, or no such segment.
@@ -195,8 +216,8 @@ def begin_merge(
         )
     ranges = ((first.hash_start, second.hash_end),)
     buckets = min(first.entry_buckets + second.entry_buckets, ENTRY_BUCKETS_MAX)
-    if first.entry_buckets == second.entry_buckets == 1:
-        buckets = 1  # As long as nobody asks for buckets, there are none.
+    if max(first.entry_buckets, second.entry_buckets) <= entry_buckets:
+        buckets = min(buckets, entry_buckets)
     parents = first.id, second.id
     return _begun(topic, record, ChangeKind.MERGE, parents, ranges, now_ms, buckets=buckets)
 

@@ -177,13 +177,21 @@ class ScalableTopics:
     """Asks and changes the metadata store; remembers nothing but what is under way here."""
 
     def __init__(
-        self, store: MetadataStore, logs: Logs, clock: Clock, *, segments_max: int
+        self,
+        store: MetadataStore,
+        logs: Logs,
+        clock: Clock,
+        *,
+        segments_max: int,
+        entry_buckets: int = 1,
     ) -> None:
-        """`segments_max`: active segments of one topic."""
+        """`segments_max`: active segments of one topic. `entry_buckets`: of a topic for which
+        nobody has asked for others, all segments together."""
         self._store = store
         self._logs = logs
         self._clock = clock
         self._segments_max = segments_max
+        self._entry_buckets = entry_buckets
         self.owners: SegmentOwners | None = None
         """Set once the broker can reach others."""
         self._finishing: dict[TopicName, asyncio.Task[None]] = {}
@@ -314,6 +322,19 @@ class ScalableTopics:
         pruned = record.pruned if record is not None and not record.is_deleted else ()
         return any(each.name_in(topic) == name for each in pruned)
 
+    async def is_gone(self, name: TopicName) -> bool:
+        """Whether its topic had a segment of this id, and has it no more: each id is used once. One
+        that a change under way makes is still to come.
+
+        Raises:
+            BrokerMetadataError
+        """
+        record, number = await self.find(name.partitioned), name.segment_id
+        if record is None or record.is_deleted or number >= record.next_segment_id:
+            return False
+        coming = record.change.children if record.change is not None else ()
+        return all(each.id != number for each in (*record.segments, *coming))
+
     async def names(self, namespace: str) -> list[str]:
         """The `topic://` names of a namespace's scalable topics, sorted.
 
@@ -351,6 +372,7 @@ class ScalableTopics:
             now_ms=self._clock.wall_ms(),
             segments_max=self._segments_max,
             properties=properties,
+            entry_buckets=self._entry_buckets,
         )
 
         def first(before: ScalableTopicRecord | None) -> ScalableTopicRecord:
@@ -424,7 +446,9 @@ class ScalableTopics:
 
         def begin(record: ScalableTopicRecord | None) -> ScalableTopicRecord:
             _check_epoch(topic, record, epoch)
-            return changes.begin_merge(topic, record, one, other, now_ms=now_ms)
+            return changes.begin_merge(
+                topic, record, one, other, now_ms=now_ms, entry_buckets=self._entry_buckets
+            )
 
         await self._begin(topic, begin)
 
@@ -509,7 +533,12 @@ class ScalableTopics:
         await self._begin(
             topic,
             lambda record: changes.begin_migration(
-                topic, record, partitions, now_ms=now_ms, segments_max=self._segments_max
+                topic,
+                record,
+                partitions,
+                now_ms=now_ms,
+                segments_max=self._segments_max,
+                entry_buckets=self._entry_buckets,
             ),
         )
 

@@ -41,11 +41,11 @@ SCALABLE = (
     ),
     Row(
         "POST",
-        f"{S}/bucketed/rebucket/0?bucketCount=4",
+        f"{S}/bucketed/rebucket/0?bucketCount=8",
         None,
         204,
-        (f"{S}/bucketed/rebucket/0?bucketCount=1", None, 412),
-        (f"{S}/bucketed/rebucket/77?bucketCount=4", 404),
+        (f"{S}/bucketed/rebucket/0?bucketCount=4", None, 412),
+        (f"{S}/bucketed/rebucket/77?bucketCount=8", 404),
         before=(("PUT", f"{S}/bucketed", None),),
     ),
     Row(

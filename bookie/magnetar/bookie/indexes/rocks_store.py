@@ -21,7 +21,8 @@ from magnetar.bookie.indexes.key_value import Delete, Operation, Put
 
 _log = structlog.get_logger(__name__)
 
-_WRITE_BUFFER_BYTES = 4 << 20
+_WRITE_BUFFER_BYTES = 1 << 20
+_WRITE_BUFFERS_MAX = 16
 _OPEN_FILES_MAX = 256
 
 
@@ -182,10 +183,11 @@ def _translated(what: str) -> Iterator[None]:
 def _options(*, may_create: bool) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(may_create)
-    # The index is small: a record stands for up to a MiB of entries. Keep it small in memory too.
+    # The index is small: a record stands for up to a MiB of entries. Keep it small in memory too: a
+    # buffer that takes an hour to fill is an hour in which nobody can tell it from a leak.
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
     # A write that finds no free buffer waits for a background flush, and holds the GIL meanwhile.
-    options.set_max_write_buffer_number(4)
+    options.set_max_write_buffer_number(_WRITE_BUFFERS_MAX)
     options.set_max_open_files(_OPEN_FILES_MAX)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)

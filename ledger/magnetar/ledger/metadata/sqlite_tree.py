@@ -54,6 +54,9 @@ SCHEMA_VERSION = 2
 CHECKED_BYTES_MAX = 64 << 20
 """A larger file is not read whole when it is opened: its nodes are checked when they are read."""
 
+_PAGE_CACHE_KB = 1_024
+"""Half of SQLite's own. The system keeps the pages as well; a miss is a copy."""
+
 DELETION_KEPT_S = 90 * 24 * 3600
 """How long a deletion is recorded. Bookies collect garbage every few minutes; garbage of a bookie
 that was away for longer stays until a person accepts that it is garbage."""
@@ -302,6 +305,7 @@ class SqliteTree:
         # A reader never waits for a writer, nor a writer for readers.
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KB}")
         application = self._connection.execute("PRAGMA application_id").fetchone()[0]
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if (application, version) == (APPLICATION_ID, SCHEMA_VERSION):

@@ -11,12 +11,14 @@ import subprocess
 from pathlib import Path
 
 from magnetar.deploy.cluster_ports import is_free
+from tests.http_calls import call
 from tests.processes import (
     HOST,
     ROOT,
     ServerProcess,
     free_ports,
 )
+from tests.waiting import wait_until
 
 VERSION = "4.0.8"
 WARM_MESSAGES = 600_000
@@ -65,10 +67,10 @@ class ApachePulsar:
     def __init__(self, directory: Path, *, bookies: int) -> None:
         home = distribution()
         directory.mkdir(parents=True)
-        (self._port, http_port), first = free_ports(2), _free_row(bookies)
+        (self._port, self._http_port), first = free_ports(2), _free_row(bookies)
         changes = {
             "brokerServicePort": self._port,
-            "webServicePort": http_port,
+            "webServicePort": self._http_port,
             "bindAddress": HOST,
             "advertisedAddress": HOST,
             "journalSyncData": "true",
@@ -116,8 +118,18 @@ class ApachePulsar:
     def url(self) -> str:
         return f"pulsar://{HOST}:{self._port}"
 
+    @property
+    def http_url(self) -> str:
+        return f"http://{HOST}:{self._http_port}"
+
     def wait_ready(self) -> None:
         self._server.wait_ready(_READY_TIMEOUT_S)
+        # It makes the namespace a moment after it has said that it is ready.
+        wait_until(self._has_namespace, "public/default of Apache Pulsar")
+
+    def _has_namespace(self) -> bool:
+        answer = call(self, "GET", "/admin/v2/namespaces/public")
+        return answer.status == 200 and "public/default" in answer.json
 
     @property
     def pid(self) -> int:

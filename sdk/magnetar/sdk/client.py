@@ -203,6 +203,9 @@ class Client:
                 schema.adopt(await self.schema(str(name)))
         if layout_name is not None:
             return await self._scalable_producer(layout_name, chosen, schema)
+        if name.is_segment:
+            # Its entry buckets are in the layout, which is not followed: no entry has keys of two.
+            chosen = replace(chosen, batch_by_key=True)
         partitions = await self._partition_count(name)
         producer: PartitionedProducer[T] | TopicProducer[T]
         if partitions:

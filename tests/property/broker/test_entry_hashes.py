@@ -7,7 +7,7 @@ from magnetar.broker.topic.sticky_key import entry_hash_of
 from magnetar.sdk.pending_sends import PendingSend
 from magnetar.sdk.producing.batch_container import BatchContainer
 from magnetar.sdk.producing.message_encoder import MessageEncoder
-from magnetar.sdk.producing.outgoing import OutgoingMessage
+from magnetar.sdk.producing.outgoing import OutgoingMessage, entry_hash_fields_of
 from magnetar.sdk.settings import ProducerSettings
 from magnetar.sdk.wire.frames import FrameDecoder
 
@@ -38,10 +38,40 @@ def test_a_batch_that_says_its_hashes_is_in_the_bucket_of_a_single_message_with_
     )
     (single,) = encoder.single(
         b"x",
-        extra.SerializePartialToString(),
+        extra.SerializePartialToString() + entry_hash_fields_of(extra),
         0,
         on_sent=None,
         sent_at_s=0.0,
         publish_time_ms=1,
     )
     assert entry_hash_of(_entry_of(batch)) == entry_hash_of(_entry_of(single))
+
+
+@given(st.text(max_size=20), st.none() | st.binary(max_size=20), st.none() | st.binary(max_size=20))
+def test_all_messages_of_a_key_are_in_one_bucket(
+    key: str, one: bytes | None, other: bytes | None
+) -> None:
+    """Whatever their ordering keys; and an entry of a client that says no hash is in it, too."""
+    first, second = (
+        OutgoingMessage(payload=b"x", key=key, ordering_key=each).metadata()
+        for each in (one, other)
+    )
+    assert first is not None
+    assert second is not None
+    assert entry_hash_fields_of(first) == entry_hash_fields_of(second)
+    encoder = MessageEncoder("t", ProducerSettings(), None)
+    encoder.attach(3, "p", b"", 10_000)
+    plain = OutgoingMessage(payload=b"x", key=key).metadata()
+    assert plain is not None
+    unsaid, said = (
+        encoder.single(
+            b"x",
+            plain.SerializePartialToString() + fields,
+            0,
+            on_sent=None,
+            sent_at_s=0.0,
+            publish_time_ms=1,
+        )[0]
+        for fields in (b"", entry_hash_fields_of(plain))
+    )
+    assert entry_hash_of(_entry_of(unsaid)) == entry_hash_of(_entry_of(said))

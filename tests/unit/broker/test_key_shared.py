@@ -13,7 +13,7 @@ from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, MessageMetadata
 from magnetar.sdk.wire import pulsar_pb2 as pb
-from tests.unit.broker.harness import Client, Harness, entry
+from tests.unit.broker.harness import Client, Harness, entry, send_frame
 from tests.waiting import settle
 
 _KEY_SHARED = pb.CommandSubscribe.Key_Shared
@@ -566,6 +566,20 @@ async def test_entry_buckets_are_divided_in_the_order_of_names() -> None:
     _store(harness, *(number * 8192 for number in range(8)))
     found = {name: await _ids(client) for name, client in clients.items()}
     assert found == {"a": [0, 1], "b": [2, 3, 4], "c": [5, 6, 7]}
+
+
+async def test_entry_buckets_withhold_nothing_until_its_time() -> None:
+    """A consumer that has the segment alone gets delayed messages at once and in order."""
+    harness = Harness()
+    client = await _join(harness, 10, keySharedMeta=_buckets(2), consumer_name="a")
+    publisher = harness.client()
+    await publisher.produce()
+    late = 1 << 50
+    for at, fields in enumerate(({"deliver_at_time": late}, {})):
+        payload = entry(b"x", partition_key="k", sequence_id=at, **fields)
+        publisher.send_bytes(send_frame(0, at, payload=payload))
+    await settle()
+    assert await _ids(client) == [0, 1]
 
 
 async def test_an_entry_goes_by_its_lowest_hash_and_without_one_by_its_key() -> None:

@@ -121,14 +121,14 @@ def outer_metadata(first: MessageMetadata) -> bytes:
 
 
 def entry_hash_of(extra: MessageMetadata) -> int | None:
-    """What decides about the entry bucket of a message: the lower 16 bits of Murmur3 of its
-    ordering key, or of its key; None: it has neither. Source: sheet of Pulsar 5, section 3.5."""
-    if extra.HasField("ordering_key"):
-        key = extra.ordering_key
-    elif extra.HasField("partition_key"):
+    """What decides about the entry bucket of a message: the lower 16 bits of Murmur3 of its key as
+    it travels, whose upper ones decide about the segment. So all messages of a key are in one
+    bucket, whatever their ordering keys; these count for a message without a key. None: it has
+    neither. Source: sheet of Pulsar 5, sections 1.5 and 3.5."""
+    if extra.HasField("partition_key"):
         key = extra.partition_key.encode()
-        if extra.partition_key_b64_encoded:
-            key = base64.b64decode(key)
+    elif extra.HasField("ordering_key"):
+        key = extra.ordering_key
     else:
         return None
     return murmur3_hash(key) & _LOW_16
@@ -137,6 +137,12 @@ def entry_hash_of(extra: MessageMetadata) -> int | None:
 def entry_hash_fields(low: int, high: int) -> bytes:
     """What an entry says of the hashes of its keys, by which brokers choose its bucket."""
     return MessageMetadata(entry_hash_min=low, entry_hash_max=high).SerializePartialToString()
+
+
+def entry_hash_fields_of(extra: MessageMetadata) -> bytes:
+    """What an entry of one message says of the hash of its key; empty: it has none."""
+    entry_hash = entry_hash_of(extra)
+    return b"" if entry_hash is None else entry_hash_fields(entry_hash, entry_hash)
 
 
 TransactionId = tuple[int, int]

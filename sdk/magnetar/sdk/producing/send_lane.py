@@ -14,7 +14,11 @@ from magnetar.sdk.pending_sends import OnSent, PendingSend
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.producing.batch_container import BatchContainer
 from magnetar.sdk.producing.message_encoder import BulkSends, MessageEncoder
-from magnetar.sdk.producing.outgoing import OutgoingMessage, TransactionId
+from magnetar.sdk.producing.outgoing import (
+    OutgoingMessage,
+    TransactionId,
+    entry_hash_fields_of,
+)
 from magnetar.sdk.producing.under_way import SendsUnderWay
 from magnetar.sdk.settings import ProducerSettings
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
@@ -53,6 +57,7 @@ class SendLane:
             by_key=settings.batch_by_key,
             entry_buckets=entry_buckets,
         )
+        self._says_hashes = bool(entry_buckets)
         self._loop = asyncio.get_running_loop()
         self._batch_timer: asyncio.Handle | None = None
 
@@ -91,6 +96,8 @@ class SendLane:
             self._use_sequence_id(message.sequence_id)
         extra = message.metadata()
         raw = b"" if extra is None else extra.SerializePartialToString()
+        if self._says_hashes and extra is not None:
+            raw += entry_hash_fields_of(extra)
         most = self.encoder.message_bytes_max
         if (
             self._settings.batching

@@ -12,6 +12,7 @@ Source: protocol sheet section 11.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from magnetar.broker.base.chunks import chunk_of
 from magnetar.broker.base.entry import MARKER, messages_of
@@ -38,15 +39,20 @@ class KeySharedDispatcher(AccountedDispatcher):
     sub_type = KEY_SHARED
 
     def __init__(self, context: DispatchContext, mode: KeySharedMode) -> None:
-        """`mode`: that of the first consumer; the others have the same."""
-        super().__init__(context)
+        """`mode`: that of the first consumer; the others have the same.
+
+        Entry buckets are for consumers that would have the segment alone, in its order: as for
+        these, nothing is withheld until its time. Else the order of a key would depend on how many
+        share the segment, and a delayed message hold back all that comes of it after a split.
+        """
+        super().__init__(replace(context, delays=None) if mode.by_buckets else context)
         self.mode = mode
         self.selector = selector_of(
             mode, splits_ranges=not context.settings.key_shared_consistent_hashing
         )
         self.book = KeyBook(self.selector.select, is_unordered=mode.is_unordered)
         self.left = LeftBehind(
-            context, self.book, hash_in=self.selector.hash_in, wake=weakly(self.wake)
+            self.context, self.book, hash_in=self.selector.hash_in, wake=weakly(self.wake)
         )
 
     # Membership

@@ -106,6 +106,8 @@ async def test_a_sealed_segment_that_nobody_has_subscribed_to_is_kept_if_the_bro
         (sealed,) = [each for each in (await topics.get(_TOPIC)).segments if each.is_sealed]
         is_used_up = await topics.reached_owners.is_used_up(sealed.name_in(_TOPIC))
         assert is_used_up is not are_kept
+        (await broker.services.topics.get(sealed.name_in(_TOPIC))).use.hold_for_reading(60)
+        assert not await topics.reached_owners.is_used_up(sealed.name_in(_TOPIC)), "it is read"
         await client.close()
 
 

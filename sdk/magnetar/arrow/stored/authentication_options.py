@@ -12,8 +12,9 @@ No error shows a value: it may hold a secret.
 import asyncio
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +28,10 @@ OAUTH2 = "oauth2"
 _FORMS = "it is none, tls, token:TOKEN, token:file:PATH, basic:USER:PASSWORD or oauth2"
 _RENEW_EARLY = 0.1
 """A token is asked for again when only this part of its life is left."""
+_ASSUMED_LIFE_S = 60.0
+"""Of a token of which the issuer does not say how long it is good."""
+_ISSUERS_MAX = 16
+"""Whose tokens one process keeps."""
 
 _PLUGIN, _PARAMS = "authpluginclassname", "authparams"
 _CLIENT, _ADMIN = "pulsar.client.", "pulsar.admin."
@@ -90,7 +95,8 @@ def check_oauth2(options: OAuth2Options) -> None:
 class IssuerTokens:
     """Tokens of an OAuth2 issuer for one process. Blocks while the issuer is asked; for any thread.
 
-    Pickled as the options that it was made of: another process asks for tokens of its own.
+    Pickled as the options that it was made of: another process asks for tokens of its own, which
+    all that is unpickled there share.
     """
 
     method_name = "token"
@@ -105,11 +111,8 @@ class IssuerTokens:
     def __repr__(self) -> str:
         return f"<IssuerTokens of {self._options.issuer_url}>"
 
-    def __getstate__(self) -> OAuth2Options:
-        return self._options
-
-    def __setstate__(self, options: OAuth2Options) -> None:
-        self.__init__(options)  # type: ignore[misc]  # as new: nothing else is worth keeping
+    def __reduce__(self) -> tuple[Callable[[OAuth2Options], "IssuerTokens"], tuple[OAuth2Options]]:
+        return _tokens_of_process, (self._options,)
 
     def __call__(self) -> bytes:
         """Return the token of the moment.
@@ -123,7 +126,7 @@ class IssuerTokens:
             if not self._token or now_s >= self._good_until_s:
                 token, lives_s = self._credentials().fetch()
                 self._token, self._fetched_s = token.encode(), now_s
-                self._good_until_s = now_s + (1 - _RENEW_EARLY) * lives_s
+                self._good_until_s = now_s + (1 - _RENEW_EARLY) * (lives_s or _ASSUMED_LIFE_S)
             return self._token
 
     async def data(self) -> bytes:
@@ -165,6 +168,11 @@ class IssuerTokens:
                 f"oauth2CredentialsFile: {path} is not JSON with the texts client_id and "
                 f"client_secret"
             ) from None
+
+
+@lru_cache(maxsize=_ISSUERS_MAX)
+def _tokens_of_process(options: OAuth2Options) -> IssuerTokens:
+    return IssuerTokens(options)
 
 
 def _text(found: Mapping[str, Any], name: str) -> str:

@@ -14,6 +14,7 @@ from magnetar.arrow.stored.offsets import BEFORE_FIRST, StartingOffsets, before,
 from magnetar.arrow.stored.planning import (
     EntryRange,
     SlicePlan,
+    entries_between,
     joined_topics,
     plan_slices,
     slice_entries,
@@ -176,10 +177,42 @@ class SourceDriver:
         starts = self.starts(states)
         if not self.orders:
             return Beginning(starts, frozenset(), frozenset())
-        starting = StartingOffsets("earliest")
         if self._begins_by_offsets:
             starting = self._starting(states)
-        return Beginning(*begun_by(self.orders.values(), states, starts, starting))
+            return Beginning(*begun_by(self.orders.values(), states, starts, starting))
+        found = Beginning(
+            *begun_by(self.orders.values(), states, starts, StartingOffsets("earliest"))
+        )
+        self._check_waiting(states, starts, found.waiting)
+        return found
+
+    def _check_waiting(
+        self,
+        states: Mapping[str, TopicState],
+        starts: Mapping[str, MessageId],
+        waiting: Collection[str],
+    ) -> None:
+        """Segments that are begun later are read from their first message.
+
+        Raises:
+            OffsetError: one of them is to be read from some other place on. Not so if that comes of
+                a time for all: what lies before it there was published by a clock that is behind.
+        """
+        options = self.options
+        for name in sorted(waiting):
+            if options.starting_subscription:
+                option = "startingSubscription"
+            elif name in options.starting_times:
+                option = "startingTime"
+            else:
+                continue
+            before, _ = entries_between(states[name], BEFORE_FIRST, starts[name])
+            if before:
+                raise OffsetError(
+                    f"option {option}: {name} is to be read behind {shown_id(starts[name])}, and a "
+                    "segment before it is not read to its end; a stream reads it when all before "
+                    "it was, from its first message. Begin by startingOffsets"
+                )
 
     def next_names(
         self,

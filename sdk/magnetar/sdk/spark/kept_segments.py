@@ -36,18 +36,25 @@ def check_gone(
         DataLossError: messages went with it that the query has not read.
     """
     through, left = begun.topics[name], begun.entries_left.get(name, 0)
-    heirs = order.heirs(name, states)
-    held = all(
-        begun.subscription in (states[each].mark_deletes or {}) or is_empty_for_good(states[each])
-        for each in heirs
-    )
-    if left or not heirs or not held:
+    if left or not _was_held(name, begun, order, states):
         how = f"{left} later entries are lost" if left else "later entries may be lost"
         where = f"up to {shown_id(through)}" if through != BEFORE_FIRST else "in no part"
         raise DataLossError(
             f"{name}: the segment was deleted, and the query has read it {where}: {how}. Set "
             "failOnDataLoss to false to go on with the segments that came of it"
         )
+
+
+def _was_held(
+    name: str, begun: QueryOffset, order: SegmentOrder, states: Mapping[str, TopicState]
+) -> bool:
+    """Whether the query's subscription was on a segment until it went: all that came of it have
+    it."""
+    heirs = order.heirs(name, states)
+    return bool(heirs) and all(
+        begun.subscription in (states[each].mark_deletes or {}) or is_empty_for_good(states[each])
+        for each in heirs
+    )
 
 
 def check_new(order: SegmentOrder, begun: QueryOffset, states: Mapping[str, TopicState]) -> None:
@@ -72,14 +79,19 @@ def check_new(order: SegmentOrder, begun: QueryOffset, states: Mapping[str, Topi
 def check_waiting(
     begun: QueryOffset, states: Mapping[str, TopicState], orders: Iterable[SegmentOrder]
 ) -> None:
-    """Check segments that were to be begun after others.
+    """Check segments that were to be begun after others. One that has gone while the query's
+    subscription was on it, at its beginning, had no messages.
 
     Raises:
         DataLossError: one of them is gone, and was not read.
     """
-    passed = {name for order in orders for name in order.passed(begun.topics.keys())}
+    every = list(orders)
+    passed = {name for order in every for name in order.passed(begun.topics.keys())}
     for name in begun.removed_through:
-        if name not in begun.topics and name not in states and name not in passed:
+        if name in begun.topics or name in states or name in passed:
+            continue
+        left = begun.entries_left.get(name, 0)
+        if left or not any(_was_held(name, begun, order, states) for order in every):
             raise DataLossError(
                 f"{name}: the segment was deleted, and the query has read nothing of it yet. Set "
                 "failOnDataLoss to false to go on with the segments that came of it"

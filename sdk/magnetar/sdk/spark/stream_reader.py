@@ -47,6 +47,9 @@ from magnetar.sdk.spark.query_columns import value_columns, wants_bytes_only
 from magnetar.sdk.spark.query_offset import QueryOffset
 from magnetar.sdk.spark.query_schema import query_values
 
+_LOGGED_WITHIN_S = 1.0
+"""With asynchronous progress, Spark logs the end of a micro-batch a moment after it asks for the
+next one. So long nothing of it is released."""
 _LIMITED = (1 << 63) - 1
 """Stands for limits of our own in what Spark is told of them: it only hands it back."""
 
@@ -155,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
             if not isinstance(limit, ReadAllAvailable):
                 ends = self._limited(states, starts, ends)
-            self._read_to = ends
+            self._read_to = {**begun.topics, **ends}
             ended = frozenset(name for name in done_names(ends, states) if driver.order_of(name))
             if ends == begun.topics and ended == begun.ended:
                 self._release_idle(begun, states)
@@ -250,12 +253,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Mapping[str, MessageId]:
         """Where the next micro-batch ends; where it begins, if it waits for more.
 
-        A query that takes what is available now waits for nothing: more need not come.
+        What is in segments that wait for others counts as there: these others get no more. A query
+        that takes what is available now waits for nothing: more need not come.
         """
         limits = self._options.limits
-        may_wait = self._target is None and limits.has_minimum
-        if may_wait and self._delay.puts_off(in_sum(unread(states, starts, ends))):
-            return {name: starts[name] for name in ends}
+        if self._target is None and limits.has_minimum:
+            every = {name: max(starts[name], each.end, key=reach) for name, each in states.items()}
+            if self._delay.puts_off(in_sum(unread(states, starts, every))):
+                self._new_at_s = self._clock.monotonic_s()  # It is not idle.
+                return {name: starts[name] for name in ends}
         return limited_ends(states, starts, ends, limits) if limits.has_maximum else ends
 
     def _release_left(self, done: QueryOffset, hold: Hold) -> None:
@@ -291,7 +297,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         idle_s = self._clock.monotonic_s() - self._new_at_s
         # By the trigger that takes what is available now, this is the last look for long.
         if self._target is None and idle_s < self._options.idle_release_s:
-            self._release_done(begun, states)
+            if idle_s >= _LOGGED_WITHIN_S:
+                self._release_done(begun, states)
             return
         read = {name: at for name, at in begun.topics.items() if name in states}
         hold = self._held(begun.subscription)
@@ -439,7 +446,8 @@ def _offset(
     removed: Mapping[str, int] | None = None,
 ) -> QueryOffset:
     """With what will tell later whether something behind it is gone."""
-    left = {name: entries_left(states[name], at) for name, at in topics.items()}
+    waiting = {name: BEFORE_FIRST for name in removed or () if name in states}
+    left = {name: entries_left(states[name], at) for name, at in {**waiting, **topics}.items()}
     return QueryOffset(
         topics,
         subscription,

@@ -87,9 +87,7 @@ class _Query:
         )
         self.reader = StreamReader(options, SCHEMA)
         self.reader._driver = driver
-        self.reader._clock = clock
-        if "availableNow" in self.options:
-            self.reader.prepareForTriggerAvailableNow()
+        self.reader._clock, self.reader._new_at_s = clock, clock.monotonic_s()
 
     def plan(self) -> bool:
         """Look for the next micro-batch, if the last one is done; whether there is one."""
@@ -127,7 +125,8 @@ class _Query:
         self.done = len(self.read)
 
     def drain(self) -> None:
-        """Read all that is there."""
+        """Read all that is there; the brokers have the newest layout by then."""
+        self.admin.stale = []
         while self.plan():
             self.run()
             self.finish()
@@ -261,11 +260,59 @@ def test_a_segment_that_was_read_is_released_when_its_children_are_begun() -> No
     query.topic.split(0)
     query.topic.publish(KEYS[0])
     query.drain()
+    query.clock.now_s += 1.0
+    query.drain()
     assert parent.is_drained()
     query.restart()
     query.topic.publish(KEYS[0])
     query.drain()
     assert parent.is_drained()
+
+
+def test_what_is_in_children_counts_for_the_minimum_that_their_parent_cannot_reach() -> None:
+    options = {"startingOffsets": "earliest", "minEntriesPerTrigger": "20", "maxTriggerDelay": "1h"}
+    query = _Query(ModelTopic(), options)
+    query.topic.publish(KEYS[0])
+    query.drain()
+    query.topic.publish(KEYS[0])
+    query.drain()
+    assert len(query.read[-1]) == 1, "one more is put off"
+    query.topic.split(0)
+    for _ in range(30):
+        query.topic.publish(KEYS[0])
+    query.drain()
+    assert sum(map(len, query.read)) == 32
+    _assert_in_order(query, from_numbers={})
+
+
+def test_a_query_that_waits_for_a_minimum_is_not_idle() -> None:
+    options = {"startingOffsets": "earliest", "minEntriesPerTrigger": "20", "maxTriggerDelay": "1h"}
+    query = _Query(ModelTopic(), options)
+    query.topic.publish(KEYS[0])
+    query.drain()
+    (segment,) = query.topic.active
+    query.topic.publish(KEYS[0])
+    query.drain()
+    stands_at = dict(segment.cursors)
+    query.clock.now_s += 2 * IDLE_RELEASE_MS / 1000
+    query.drain()
+    assert segment.cursors == stands_at
+
+
+def test_the_lag_knows_that_a_segment_which_is_left_was_read() -> None:
+    query = _Query(ModelTopic(), {"startingOffsets": "earliest"})
+    for _ in range(5):
+        query.topic.publish(KEYS[0])
+    query.drain()
+    query.topic.split(0)
+    query.topic.publish(KEYS[0])
+    found = []
+    while query.plan():
+        found.append(query.reader.reportLatestOffset())
+        query.run()
+        query.finish()
+    assert found
+    assert [report["behindInAll"]["entries"] for report in found if report] == [0] * len(found)
 
 
 @pytest.mark.parametrize("stops", ["before", "after"])

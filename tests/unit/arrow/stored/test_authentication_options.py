@@ -186,7 +186,9 @@ def test_another_process_asks_for_a_token_of_its_own(
     moved = pickle.dumps(tokens)
     assert b"token-1" not in moved
     assert b"hidden" not in moved
-    assert pickle.loads(moved)() == b"token-2"
+    there = pickle.loads(moved)
+    assert there() == b"token-2"
+    assert pickle.loads(moved) is there, "tasks of one process ask the issuer once"
     assert "hidden" not in repr(tokens)
 
 

@@ -144,3 +144,22 @@ def test_a_segment_that_ended_before_a_subscription_came_counts_as_read() -> Non
     states[first] = state(first, mark_deletes={})
     with pytest.raises(OffsetError, match=f"{first} has no subscription s"):
         scalable_driver(startingSubscription="s").starts(states)
+
+
+def test_a_stream_refuses_a_place_in_a_segment_that_it_reads_later_from_its_beginning() -> None:
+    parent, first, second = SEGMENTS
+    states = {
+        parent: replace(state(parent, mark_deletes={"s": MessageId(3, 4)}), has_ended=True),
+        first: state(first, mark_deletes={"s": MessageId(3, 7)}),
+        second: state(second, mark_deletes={"s": MessageId(3, -1)}),
+    }
+    with pytest.raises(
+        OffsetError, match=f"startingSubscription: {first} is to be read behind 3:7"
+    ):
+        scalable_driver(startingSubscription="s").beginning(states)
+    with pytest.raises(OffsetError, match=f"startingTime: {second} is to be read behind 3:49"):
+        scalable_driver(startingTime=json.dumps({second: 50})).beginning(states)
+    states[first] = state(first, mark_deletes={"s": MessageId(3, -1)})
+    found = scalable_driver(startingSubscription="s").beginning(states)
+    assert found.starts == {parent: MessageId(3, 4)}
+    assert found.waiting == {first, second}

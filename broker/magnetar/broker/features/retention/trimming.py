@@ -55,7 +55,7 @@ def is_used_up(topic: Topic, *, now_ms: int) -> bool:
     end = topic.log.terminated
     if end is None or not topic.subscriptions.has_all_cursors or topic.is_reserved:
         return False
-    if CURSOR in topic.internal_cursors:
+    if CURSOR in topic.internal_cursors or topic.use.is_held_for_reading:
         return False
     left = [each for each in topic.log.ledgers if each.entries]
     if not left:

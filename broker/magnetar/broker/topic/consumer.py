@@ -153,8 +153,7 @@ class Consumer:
         self.pending = PendingEntries()
         """Entries sent and not acknowledged, of Shared and Key_Shared; see `PendingAccounts`."""
         self.held: Position | None = None
-        """The entry that came first in the log among all of `pending`, at the sample of
-        `held_since_ms`; the consumer has had it without a break since then."""
+        """First of `pending` in the log at the sample of `held_since_ms`, and held ever since."""
         self.held_since_ms = 0
         self.unacked_messages = 0
         self.messages_out = 0

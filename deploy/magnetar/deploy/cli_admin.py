@@ -357,7 +357,7 @@ def _print_clients(stats: Mapping[str, Any]) -> None:
 
 def _first_held(consumer: Mapping[str, Any]) -> str:
     """Name the first entry that a consumer has not acknowledged, where it is known."""
-    held = consumer.get("longestHeld")
+    held = consumer.get("firstHeld")
     return f"{held['messageId']} for at least {held['seconds']} s" if held else "-"
 
 

@@ -428,7 +428,7 @@ async def test_the_age_of_what_a_consumer_holds_is_known_from_one_sample_to_the_
 
     async def held() -> Any:
         (consumer,) = (await world.look())["subscriptions"]["s"]["consumers"]
-        return consumer["longestHeld"]
+        return consumer["firstHeld"]
 
     def sample() -> None:
         world.topic.sample(world.clock.wall_ms())
@@ -467,20 +467,20 @@ async def test_an_entry_that_is_redelivered_to_its_consumer_is_held_anew() -> No
     world.clock.advance(60_000)
     client.redeliver(Position(7, 1))  # another one: the first is held on
     await settle()
-    assert consumer.longest_held(world.clock.wall_ms()) is not None
+    assert consumer.first_held(world.clock.wall_ms()) is not None
     client.redeliver(Position(7, 0))
     await settle()
     assert Position(7, 0) in consumer.pending
-    assert consumer.longest_held(world.clock.wall_ms()) is None
+    assert consumer.first_held(world.clock.wall_ms()) is None
     since_ms = sample()
     world.clock.advance(5_000)
     now_ms = world.clock.wall_ms()
-    assert consumer.longest_held(now_ms) == (Position(7, 0), now_ms - since_ms)
+    assert consumer.first_held(now_ms) == (Position(7, 0), now_ms - since_ms)
 
     dispatcher = world.topic.subscriptions["s"].dispatcher
     assert isinstance(dispatcher, AccountedDispatcher)
     dispatcher.accounts.clear()
-    assert consumer.longest_held(now_ms) is None
+    assert consumer.first_held(now_ms) is None
     assert consumer.held is None  # whatever is sent again begins anew
 
 

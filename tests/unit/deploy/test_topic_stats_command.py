@@ -54,8 +54,8 @@ def test_a_consumer_is_shown_with_the_first_entry_that_it_holds(
     consumer = {"unackedMessages": 9, "messageAckRate": 0.0, "address": "/1"}
     held = {"messageId": "17:3", "seconds": 240}
     consumers = [
-        {**consumer, "consumerName": "hangs", "longestHeld": held},
-        {**consumer, "consumerName": "works", "longestHeld": None},
+        {**consumer, "consumerName": "hangs", "firstHeld": held},
+        {**consumer, "consumerName": "works", "firstHeld": None},
         {**consumer, "consumerName": "at-an-older-broker"},
     ]
     subscription = {

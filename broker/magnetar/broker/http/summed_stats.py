@@ -166,7 +166,7 @@ CONSUMER_RULES: Final = _rules(
         _first: """
             appId consumerName address clientVersion metadata keyHashRangeArrays keyHashRanges""",
         _listed: "drainingHashes",
-        _held_longest: "longestHeld",
+        _held_longest: "firstHeld",
     }
 )
 SUBSCRIPTION_RULES: Final = {

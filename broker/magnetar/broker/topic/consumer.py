@@ -193,7 +193,7 @@ class Consumer:
         if self.held is not None and self.held not in self.pending:
             self.held = None
 
-    def longest_held(self, now_ms: int) -> tuple[Position, int] | None:
+    def first_held(self, now_ms: int) -> tuple[Position, int] | None:
         """Return the first entry in the log that the consumer held at a sample and has held since,
         and for how many ms at least; None: it holds none that it held at the last sample. Entries
         behind it may have been held for longer."""

@@ -119,7 +119,7 @@ def test_a_consumer_that_hoards_is_named_long_before_a_limit_stops_it(
         for each in stats.get("subscriptions", {}).values():
             each["hoarders"] = ["router-2"]
             each["consumers"][0]["unackedMessages"] = 7435
-            each["consumers"][0]["longestHeld"] = {"messageId": "17:3", "seconds": 250}
+            each["consumers"][0]["firstHeld"] = {"messageId": "17:3", "seconds": 250}
         route.fulfill(response=answer, json=stats)
 
     tab = console()

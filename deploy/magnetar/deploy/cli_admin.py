@@ -336,14 +336,14 @@ def _print_clients(stats: Mapping[str, Any]) -> None:
             subscription,
             str(each["unackedMessages"]),
             f"{each['messageAckRate']:.1f}",
-            _held_longest(each),
+            _first_held(each),
             str(each["address"]),
         )
         for subscription, found in stats["subscriptions"].items()
         for each in found["consumers"]
     ]
     if consumers:
-        titles = ("consumer", "subscription", "unacked", "acked/s", "holds longest", "address")
+        titles = ("consumer", "subscription", "unacked", "acked/s", "first held", "address")
         _print_table(titles, consumers)
     if stats["publishers"]:
         _print_table(
@@ -355,10 +355,10 @@ def _print_clients(stats: Mapping[str, Any]) -> None:
         )
 
 
-def _held_longest(consumer: Mapping[str, Any]) -> str:
-    """The entry that a consumer has not acknowledged for longest, where it is known."""
-    held = consumer.get("longestHeld")
-    return f"{held['messageId']} for {held['seconds']} s" if held else "-"
+def _first_held(consumer: Mapping[str, Any]) -> str:
+    """Name the first entry that a consumer has not acknowledged, where it is known."""
+    held = consumer.get("firstHeld")
+    return f"{held['messageId']} for at least {held['seconds']} s" if held else "-"
 
 
 def _messages_of(subscription: Mapping[str, Any]) -> str:

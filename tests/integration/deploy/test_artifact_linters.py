@@ -39,6 +39,7 @@ from tests.artifacts import (
     options_of,
     read_yaml,
     servers_secret,
+    zookeeper_settings,
 )
 from tests.processes import (
     HOST,
@@ -150,7 +151,9 @@ OTHERS: dict[str, dict[str, Any]] = {
     "standalone for everybody": {"standalone": {"enabled": True}},
     "bookies first": {"upgrade": {"through": "bookie"}},
     "then auto-recovery": {"upgrade": {"through": "autorecovery"}},
-    "backup": {"backup": {"enabled": True, "claim": "archives", "keepDays": 3}},
+    "backup": {
+        "backup": {"enabled": True, "claim": "archives", "keepDays": 3, "timeoutSeconds": 7}
+    },
     "service monitors": {"monitoring": {"serviceMonitors": {"enabled": True}}},
 }
 """Values for which other tests count the servers differently, or which change one thing alone."""
@@ -569,13 +572,44 @@ def test_backups_read_the_disks_of_the_first_server_on_its_node() -> None:
     assert pod["securityContext"] == server["spec"]["template"]["spec"]["securityContext"]
     for each in container["volumeMounts"]:
         assert each.get("readOnly", False) is (each["name"] not in {"backup", "tmp"})
-    assert "-mtime +3 -delete" in container["command"][-1]
     (script,) = (
         each
         for each in objects
         if each["kind"] == "ConfigMap" and each["metadata"]["name"].endswith("-backup")
     )
     assert script["data"]["backup.sh"] == (DEPLOY / "zookeeper" / "backup.sh").read_text()
+
+
+def test_backups_ask_the_first_server_and_leave_nothing_behind_that_still_runs() -> None:
+    objects = objects_of("backup")
+    (cron,) = (each for each in objects if each["kind"] == "CronJob")
+    job = cron["spec"]["jobTemplate"]["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    command = container["command"][-1].split()
+    assert command[command.index("--keep-days") + 1] == "3"
+    assert command[command.index("--timeout-s") + 1] == "7"
+    (zoo_cfg,) = (
+        each["data"]["zoo.cfg"]
+        for each in objects
+        if each["kind"] == "ConfigMap" and "zoo.cfg" in each["data"]
+    )
+    (first,) = re.findall(r"^server\.1=([^:]+):.*;(\d+)$", zoo_cfg, re.MULTILINE)
+    assert command[command.index("--server") + 1] == ":".join(first)
+    assert "srvr" in zookeeper_settings(zoo_cfg)["4lw.commands.whitelist"].split(",")
+    # No two at a time, and none lives as long as what backup.sh removes of those before.
+    assert cron["spec"]["concurrencyPolicy"] == "Forbid"
+    script = (DEPLOY / "zookeeper" / "backup.sh").read_text()
+    (leftover_minutes,) = re.findall(r"-mmin \+(\d+)", script)
+    assert job["activeDeadlineSeconds"] <= 60 * int(leftover_minutes)
+    # Its pods may talk to the server: labels of this release, which the network policy lets in.
+    labels = job["template"]["metadata"]["labels"]
+    (inside,) = (
+        each
+        for each in objects
+        if each["kind"] == "NetworkPolicy" and each["metadata"]["name"].endswith("-inside")
+    )
+    peers = inside["spec"]["ingress"][0]["from"]
+    assert any(each["podSelector"]["matchLabels"].items() <= labels.items() for each in peers)
 
 
 def test_service_monitors_select_one_service_of_each_part() -> None:

@@ -35,8 +35,12 @@ def test_messages_are_read_again_after_the_metadata_was_lost_and_restored(tmp_pa
         data = next(path.parent for path in data.rglob("version-2"))
         archive = tmp_path / "backup.tar.gz"
         # The development server has one directory for both.
+        port = cluster.server("zookeeper-1").ports["native"]
         saved = run_command(
-            ["sh", str(DEPLOY / "zookeeper" / "backup.sh"), str(data), str(data), str(archive)]
+            [
+                *("sh", str(DEPLOY / "zookeeper" / "backup.sh"), "--server", f"127.0.0.1:{port}"),
+                *(str(data), str(data), str(archive)),
+            ]
         )
         assert saved.status == 0, saved.stderr
         # A ledger that the backup does not name: many entries of it stay on the bookie.

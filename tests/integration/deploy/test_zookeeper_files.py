@@ -2,12 +2,15 @@
 
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,7 @@ from magnetar.deploy.zookeeper import find_jars, find_java
 from magnetar.ledger.metadata.settings import MetadataSettings
 from tests.archives import unpack
 from tests.artifacts import DEPLOY, ZOOKEEPER_METRICS, zookeeper_settings
-from tests.integration.deploy.commands import run_command
+from tests.integration.deploy.commands import Ended, run_command
 from tests.processes import HOST, free_ports
 from tests.waiting import wait_until
 
@@ -65,6 +68,15 @@ class Server:
             return "Mode:" in self.ask("srvr")
 
         wait_until(is_ready, "the server is ready", within_s=DEADLINE_S)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop the process for a while, with its port open."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         self._process.kill()
@@ -164,6 +176,16 @@ def test_the_metrics_of_alerts_and_dashboards_exist(ensemble: Ensemble) -> None:
         assert {f"zk_{name}", plain} & there, name
 
 
+def back_up(server: Server, directory: Path, archive: Path, *options: str) -> Ended:
+    """Run backup.sh on one server of the ensemble."""
+    return run_command(
+        [
+            *("sh", str(FOLDER / "backup.sh"), "--server", f"{HOST}:{server.port}", *options),
+            *(str(directory / "zookeeper"), str(directory / "zookeeper-log"), str(archive)),
+        ]
+    )
+
+
 def test_a_backup_under_load_has_all_that_was_there_before_it(
     ensemble: Ensemble, tmp_path: Path
 ) -> None:
@@ -184,12 +206,7 @@ def test_a_backup_under_load_has_all_that_was_there_before_it(
     load.start()
     archive = tmp_path / "backup.tar.gz"
     try:
-        saved = run_command(
-            [
-                *("sh", str(FOLDER / "backup.sh"), str(directory / "zookeeper")),
-                *(str(directory / "zookeeper-log"), str(archive)),
-            ]
-        )
+        saved = back_up(server, directory, archive)
     finally:
         done.set()
         load.join()
@@ -215,6 +232,129 @@ def test_a_backup_under_load_has_all_that_was_there_before_it(
     finally:
         restored.kill()
     assert {f"before-{number}" for number in range(200)} <= there
+
+
+def test_a_frozen_server_is_not_backed_up(ensemble: Ensemble, tmp_path: Path) -> None:
+    server, archive = ensemble.servers[0], tmp_path / "backup.tar.gz"
+    with server.frozen():
+        ended = back_up(server, ensemble.directories[0], archive, "--timeout-s", "1")
+    assert ended.status == 1
+    (line,) = ended.stderr.splitlines()
+    assert f"ZooKeeper at {HOST}:{server.port} does not serve" in line
+    assert "no answer within 1 s" in line
+    assert not list(tmp_path.iterdir())
+    server.wait_ready()
+
+
+def test_a_server_without_a_majority_is_not_backed_up(tmp_path: Path) -> None:
+    alone = Ensemble(tmp_path / "ensemble")
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    server = alone.servers[0]
+    try:
+        before = back_up(server, alone.directories[0], archives / "zookeeper-1.tar.gz")
+        assert before.status == 0, before.stderr
+        for other in alone.servers[1:]:
+            other.kill()
+        wait_until(
+            lambda: "not currently serving" in server.ask("srvr"), "it has no leader", within_s=60
+        )
+        ended = back_up(server, alone.directories[0], archives / "zookeeper-2.tar.gz")
+        server.kill()
+        down = back_up(server, alone.directories[0], archives / "zookeeper-2.tar.gz")
+    finally:
+        alone.kill()
+    assert (ended.status, down.status) == (1, 1)
+    (line,) = ended.stderr.splitlines()
+    assert "not currently serving requests" in line
+    (line,) = down.stderr.splitlines()
+    assert "Connection refused" in line
+    assert [each.name for each in archives.iterdir()] == ["zookeeper-1.tar.gz"]
+
+
+DAY_S = 86_400
+
+
+class Disk:
+    """Directories of a server that is stopped, and a directory of archives."""
+
+    def __init__(self, directory: Path) -> None:
+        self.archives = directory / "archives"
+        self.archives.mkdir()
+        for part, name in (("data", "snapshot.0"), ("log", "log.1")):
+            (directory / part / "version-2").mkdir(parents=True)
+            (directory / part / "version-2" / name).write_bytes(b"content")
+        self._directory = directory
+
+    def age(self, name: str, age_s: float) -> None:
+        """Have a file of the archives' directory that was changed so long ago."""
+        path = self.archives / name
+        if not path.exists():
+            path.write_bytes(b"of before")
+        os.utime(path, (time.time() - age_s,) * 2)
+
+    def back_up(self, name: str, *options: str) -> Ended:
+        command = ["sh", str(FOLDER / "backup.sh"), "--server", "none", *options]
+        parts = [str(self._directory / each) for each in ("data", "log")]
+        return run_command([*command, *parts, str(self.archives / name)])
+
+    def names(self) -> set[str]:
+        return {each.name for each in self.archives.iterdir()}
+
+
+def test_archives_are_deleted_after_their_days_and_the_new_one_never(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.age("zookeeper-old.tar.gz", 5 * DAY_S)
+    disk.age("zookeeper-young.tar.gz", 2 * DAY_S)
+    disk.age("of-somebody-else.tar.gz", 5 * DAY_S)
+    ended = disk.back_up("zookeeper-new.tar.gz")
+    assert ended.status == 0, ended.stderr
+    assert "zookeeper-old.tar.gz" in disk.names(), "without --keep-days all stay"
+    ended = disk.back_up("zookeeper-new.tar.gz", "--keep-days", "3")
+    assert ended.status == 0, ended.stderr
+    kept = {"zookeeper-young.tar.gz", "zookeeper-new.tar.gz", "of-somebody-else.tar.gz"}
+    assert disk.names() == kept
+
+
+def test_a_backup_that_fails_deletes_no_archive(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.age("zookeeper-old.tar.gz", 5 * DAY_S)
+    for part in ("data", "log"):
+        for each in (tmp_path / part / "version-2").iterdir():
+            each.unlink()
+    ended = disk.back_up("zookeeper-new.tar.gz", "--keep-days", "3")
+    assert ended.status == 1
+    assert "nothing to copy" in ended.stderr
+    assert disk.names() == {"zookeeper-old.tar.gz"}
+
+
+def test_what_a_killed_backup_left_behind_goes_with_a_later_one(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    for name, age_s in ((".backup.Killed", 1900), (".backup.Runs00", 1700)):
+        (disk.archives / name / "data").mkdir(parents=True)
+        disk.age(name, age_s)
+    ended = disk.back_up("zookeeper-new.tar.gz")
+    assert ended.status == 0, ended.stderr
+    assert disk.names() == {"zookeeper-new.tar.gz", ".backup.Runs00"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--keep-days", "0"),
+        ("--keep-days", "x"),
+        ("--timeout-s", "-1"),
+        ("--server", "zk-1"),
+        ("--what", "1"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(tmp_path: Path, options: tuple[str, str]) -> None:
+    disk = Disk(tmp_path)
+    disk.age("zookeeper-old.tar.gz", 5 * DAY_S)
+    ended = disk.back_up("zookeeper-new.tar.gz", *options)
+    assert ended.status == 2
+    assert ended.stderr.startswith("usage: backup.sh")
+    assert disk.names() == {"zookeeper-old.tar.gz"}
 
 
 def test_a_backup_of_the_wrong_directory_says_so(tmp_path: Path) -> None:

@@ -67,5 +67,5 @@ BEYOND = frozenset(
 )
 """Fields of a subscription that Pulsar 4.0 does not have."""
 
-BEYOND_OF_CONSUMER = frozenset({"longestHeld"})
+BEYOND_OF_CONSUMER = frozenset({"firstHeld"})
 """Fields of a consumer that Pulsar 4.0 does not have."""

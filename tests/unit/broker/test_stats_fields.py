@@ -23,6 +23,7 @@ from magnetar.broker.http.topic_stats import (
 )
 from magnetar.broker.policies.model import BacklogQuota, DispatchRate, PublishRate, QuotaType
 from magnetar.broker.topic import Feature, Topic
+from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher
 from magnetar.broker.topics.non_persistent import IN_FLIGHT_MAX
 from magnetar.cursors import Cursor
 from magnetar.cursors.ack_state import AckState
@@ -427,7 +428,7 @@ async def test_the_age_of_what_a_consumer_holds_is_known_from_one_sample_to_the_
 
     async def held() -> Any:
         (consumer,) = (await world.look())["subscriptions"]["s"]["consumers"]
-        return consumer["longestHeld"]
+        return consumer["firstHeld"]
 
     def sample() -> None:
         world.topic.sample(world.clock.wall_ms())
@@ -447,6 +448,40 @@ async def test_the_age_of_what_a_consumer_holds_is_known_from_one_sample_to_the_
     client.ack(Position(7, 2))
     sample()
     assert await held() is None
+
+
+async def test_an_entry_that_is_redelivered_to_its_consumer_is_held_anew() -> None:
+    world = World(Seen())
+    world.harness.log.store(*(entry() for _ in range(2)))
+    client = await world.consumer(_TYPES.Shared)
+    client.flow(10)
+    await settle()
+    (consumer,) = world.topic.subscriptions["s"].consumers
+
+    def sample() -> int:
+        now_ms = world.clock.wall_ms()
+        world.topic.sample(now_ms)
+        return now_ms
+
+    sample()
+    world.clock.advance(60_000)
+    client.redeliver(Position(7, 1))  # another one: the first is held on
+    await settle()
+    assert consumer.first_held(world.clock.wall_ms()) is not None
+    client.redeliver(Position(7, 0))
+    await settle()
+    assert Position(7, 0) in consumer.pending
+    assert consumer.first_held(world.clock.wall_ms()) is None
+    since_ms = sample()
+    world.clock.advance(5_000)
+    now_ms = world.clock.wall_ms()
+    assert consumer.first_held(now_ms) == (Position(7, 0), now_ms - since_ms)
+
+    dispatcher = world.topic.subscriptions["s"].dispatcher
+    assert isinstance(dispatcher, AccountedDispatcher)
+    dispatcher.accounts.clear()
+    assert consumer.first_held(now_ms) is None
+    assert consumer.held is None  # whatever is sent again begins anew
 
 
 async def test_the_oldest_message_is_read_once_while_nobody_acknowledges_it() -> None:

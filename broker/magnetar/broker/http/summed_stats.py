@@ -42,7 +42,8 @@ def _largest(values: Sequence[Any]) -> Any:
 
 
 def _held_longest(values: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-    """None: nothing is held anywhere."""
+    """Choose the entry that is known to be held longest among the first ones of all partitions;
+    None: nothing is held anywhere."""
     return max((each for each in values if each), key=lambda held: held["seconds"], default=None)
 
 
@@ -165,7 +166,7 @@ CONSUMER_RULES: Final = _rules(
         _first: """
             appId consumerName address clientVersion metadata keyHashRangeArrays keyHashRanges""",
         _listed: "drainingHashes",
-        _held_longest: "longestHeld",
+        _held_longest: "firstHeld",
     }
 )
 SUBSCRIPTION_RULES: Final = {

@@ -12,9 +12,11 @@ Beyond Pulsar's fields a subscription has `whyIdle`: the name of the reason for 
 nothing just now, and `whyIdleText`, its words; both are null while it delivers. `hoarders` names
 the consumers that hold messages and acknowledge none. `nextDelayedTime` is when the next delayed
 message of the topic is due, ms since the epoch; 0: the subscription has none. Of a consumer,
-`longestHeld` names an entry that it has not acknowledged, and for how many seconds it has held it
-at least; null: it holds none that it held at the last sample (`stats_rate_interval_s`), or its
-subscription is Exclusive or Failover, whose consumers acknowledge in order.
+`firstHeld` names the first entry, in the order of the log, that it has not acknowledged, and for
+how many seconds it has held that one at least. It is chosen and timed by samples
+(`stats_rate_interval_s`), so it may have been held longer, and so may entries behind it; an entry
+that is redelivered begins anew. null: the consumer holds none that it held at the last sample, or
+its subscription is Exclusive or Failover, whose consumers acknowledge in order.
 
 Source: HTTP sheet, section 9.5. Pure.
 """
@@ -425,14 +427,14 @@ def _consumer_stats(consumer: Consumer, dispatcher: Dispatcher | None, now_ms: i
         "lastConsumedFlowTimestamp": consumer.flow_ms,
         "firstConsumedFlowTimestamp": consumer.first_flow_ms,
         "metadata": dict(consumer.metadata),
-        "longestHeld": _held(consumer, now_ms),
+        "firstHeld": _held(consumer, now_ms),
         **_key_stats(consumer, dispatcher),
     }
 
 
 def _held(consumer: Consumer, now_ms: int) -> Stats | None:
-    """What a consumer has held longest without acknowledging it."""
-    held = consumer.longest_held(now_ms)
+    """Name the first entry that a consumer holds, and for how long it has held it at least."""
+    held = consumer.first_held(now_ms)
     if held is None:
         return None
     (ledger_id, entry_id), held_ms = held

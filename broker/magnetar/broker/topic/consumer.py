@@ -153,7 +153,7 @@ class Consumer:
         self.pending = PendingEntries()
         """Entries sent and not acknowledged, of Shared and Key_Shared; see `PendingAccounts`."""
         self.held: Position | None = None
-        """An entry of `pending` that was there at every sample since `held_since_ms`."""
+        """First of `pending` in the log at the sample of `held_since_ms`, and held ever since."""
         self.held_since_ms = 0
         self.unacked_messages = 0
         self.messages_out = 0
@@ -180,15 +180,23 @@ class Consumer:
         """Note the counters for the rates, and what the consumer holds, once per interval.
 
         Sending and acknowledging do nothing for the age of what a consumer holds: an entry is
-        followed from one sample to the next, and the next one when that is acknowledged.
+        followed from one sample to the next. When it is acknowledged or taken back, the next
+        sample chooses the first one in the log, which may have come later than others.
         """
         self.meter.sample(now_ms, *self._counters)
         if self.held is None or self.held not in self.pending:
             self.held, self.held_since_ms = self.pending.first(), now_ms
 
-    def longest_held(self, now_ms: int) -> tuple[Position, int] | None:
-        """Return an entry that the consumer has not acknowledged, and for how many ms it has held
-        it at least; None: it holds none that it held at the last sample."""
+    def took_back(self) -> None:
+        """Forget the entry that is followed if it was taken back: when the consumer gets it again,
+        it begins to hold it anew."""
+        if self.held is not None and self.held not in self.pending:
+            self.held = None
+
+    def first_held(self, now_ms: int) -> tuple[Position, int] | None:
+        """Return the first entry in the log that the consumer held at a sample and has held since,
+        and for how many ms at least; None: it holds none that it held at the last sample. Entries
+        behind it may have been held for longer."""
         if self.held is None or self.held not in self.pending:
             return None
         return self.held, max(0, now_ms - self.held_since_ms)

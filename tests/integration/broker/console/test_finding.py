@@ -119,7 +119,7 @@ def test_a_consumer_that_hoards_is_named_long_before_a_limit_stops_it(
         for each in stats.get("subscriptions", {}).values():
             each["hoarders"] = ["router-2"]
             each["consumers"][0]["unackedMessages"] = 7435
-            each["consumers"][0]["longestHeld"] = {"messageId": "17:3", "seconds": 250}
+            each["consumers"][0]["firstHeld"] = {"messageId": "17:3", "seconds": 250}
         route.fulfill(response=answer, json=stats)
 
     tab = console()
@@ -131,7 +131,7 @@ def test_a_consumer_that_hoards_is_named_long_before_a_limit_stops_it(
     expect(tab.row("Subscriptions", "router")).to_contain_text(words)
     why.get_by_role("link", name="router").click()
     expect(tab.row("Consumers", "router-2")).to_contain_text("hoards: acknowledges none")
-    expect(tab.row("Consumers", "router-2")).to_contain_text("17:3 for 4 min 10 s")
+    expect(tab.row("Consumers", "router-2")).to_contain_text("17:3 for at least 4 min 10 s")
     tab.page.unroute_all(behavior="wait")  # a look may be under way
     client.close()
 

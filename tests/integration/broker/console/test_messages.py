@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pulsar
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.http_calls import admin
 from tests.integration.broker.console.browser import Console, OpenConsole, violations
@@ -212,6 +212,65 @@ def test_new_messages_are_followed_as_they_come(console: OpenConsole, shop: Stan
     tab.button("Follow new messages").click()
     expect(tab.button("Follow new messages")).to_have_attribute("aria-pressed", "false")
     client.close()
+
+
+FOLLOW_EVERY_MS = 1500
+
+NOTE_WAITS = """() => {
+    window.waits = [];
+    const later = window.setTimeout;
+    window.setTimeout = (work, ms) => { window.waits.push(ms); return later(work, ms); };
+}"""
+
+
+@pytest.mark.parametrize(("partitions", "times"), [(10, 1), (40, 4)])
+def test_a_topic_of_many_partitions_is_followed_more_slowly(
+    console: OpenConsole, shop: Standalone, partitions: int, times: int
+) -> None:
+    name = f"followed-{partitions}"
+    admin(shop, "PUT", f"/admin/v2/persistent/shop/orders/{name}/partitions", partitions)
+    tab = console().open(f"#/topic/persistent/shop/orders/{name}/messages")
+    tab.sees("The topic is empty")
+    tab.page.evaluate(NOTE_WAITS)
+    tab.button("Follow new messages").click()
+    paces = [number * FOLLOW_EVERY_MS for number in (1, 4)]
+
+    def noted() -> list[int]:
+        return [each for each in tab.page.evaluate("window.waits") if each in paces]
+
+    wait_until(lambda: bool(noted()), "the next look is planned")
+    assert set(noted()) == {times * FOLLOW_EVERY_MS}
+
+
+def test_after_a_request_has_failed_no_more_of_its_kind_are_sent(
+    console: OpenConsole, shop: Standalone
+) -> None:
+    place = "/admin/v2/persistent/shop/orders/failing"
+    admin(shop, "PUT", f"{place}/partitions", 9)
+    for number in range(9):
+        admin(shop, "GET", f"{place}-partition-{number}/stats")  # loads it
+    tab = console().open("#/topic/persistent/shop/orders/failing/messages")
+    tab.sees("The topic is empty")
+    asked: list[Route] = []
+    tab.page.route("**/messageid/*", lambda route: asked.append(route))
+    tab.field("Start position").select_option("time")
+    tab.field("Time").fill("2026-01-01T00:00:00")
+    tab.button("Search").click()
+
+    def are_asked() -> bool:
+        tab.page.evaluate("0")  # lets the requests be seen
+        return len(asked) == 3
+
+    wait_until(are_asked, "as many as are sent at a time")
+    asked[0].fulfill(status=500, json={"reason": "out of order"})
+    tab.sees("The broker cannot do this now: out of order")
+    for route in asked[1:]:
+        route.fulfill(json={"ledgerId": -1, "entryId": -1, "partitionIndex": -1})
+    tab.field("Start position").select_option("oldest")
+    tab.button("Search").click()
+    tab.sees("There are no more.")
+    assert len(asked) == 3
+    tab.page.unroute_all(behavior="wait")
 
 
 def test_a_dead_letter_is_copied_and_published_again_where_it_came_from(

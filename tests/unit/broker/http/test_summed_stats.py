@@ -104,7 +104,7 @@ EXPECTED: Mapping[str, Mapping[str, tuple[Any, Any, Any]]] = {
         "firstConsumedFlowTimestamp": (3, 5, 3),
         "lastAckedTime": ("2026-01-02", "2026-01-01", "2026-01-02"),
         "lastConsumedTime": ("1970-01-01", "2026-01-01", "2026-01-01"),
-        "longestHeld": (
+        "firstHeld": (
             {"messageId": "1:2", "seconds": 9},
             {"messageId": "1:1", "seconds": 70},
             {"messageId": "1:1", "seconds": 70},
@@ -205,13 +205,13 @@ def test_copies_of_partitions_are_added_by_cluster_and_connected_only_if_all_are
 
 def test_what_a_consumer_holds_longest_is_that_of_the_partitions_where_it_holds_something() -> None:
     def part(held: Any) -> dict[str, Any]:
-        consumer = {"consumerName": "c", "address": "/1", "longestHeld": held}
+        consumer = {"consumerName": "c", "address": "/1", "firstHeld": held}
         return {"subscriptions": {"s": {"consumers": [consumer]}}}
 
     held = {"messageId": "3:4", "seconds": 60}
     for parts, expected in (([None, None], None), ([None, held], held)):
         found = summed([part(each) for each in parts])
-        assert found["subscriptions"]["s"]["consumers"][0]["longestHeld"] == expected
+        assert found["subscriptions"]["s"]["consumers"][0]["firstHeld"] == expected
 
 
 def test_an_epoch_that_no_partition_has_is_none() -> None:

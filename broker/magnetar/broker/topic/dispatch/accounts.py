@@ -169,6 +169,7 @@ class PendingAccounts:
             messages += value & MESSAGES_MASK
             if is_counted:
                 counts[position] = counts.get(position, 0) + 1
+        consumer.took_back()
         if is_counted:
             consumer.messages_redelivered += messages
         self._release(consumer, messages)
@@ -178,6 +179,7 @@ class PendingAccounts:
         """Forget everything, as after a seek."""
         for consumer in [*self._consumers, *self.leaving]:
             consumer.pending.clear()
+            consumer.took_back()
             self._release(consumer, consumer.unacked_messages)
         for consumer in self.leaving:
             consumer.pending.part()

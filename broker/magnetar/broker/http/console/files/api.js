@@ -115,14 +115,19 @@ export async function json(method, where, options) {
 
 export const get = (where, options) => json("GET", where, options);
 
-/** Do `work` on all, no more than so many at a time; in their order. */
+/** Do `work` on all, no more than so many at a time; in their order. After the first error no more are begun. */
 export async function each(items, atOnce, work) {
   const results = new Array(items.length);
   let next = 0;
   const worker = async () => {
     while (next < items.length) {
       const index = next++;
-      results[index] = await work(items[index], index);
+      try {
+        results[index] = await work(items[index], index);
+      } catch (error) {
+        next = items.length;
+        throw error;
+      }
     }
   };
   await Promise.all(Array.from({ length: Math.min(atOnce, items.length) }, worker));

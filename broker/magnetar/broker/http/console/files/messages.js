@@ -22,7 +22,9 @@ const PREVIEW = 120;
 /** Entries that one press of a button looks through for what is wanted. */
 const SEARCHED = 300;
 const FOUND_MAX = 50;
+/** New messages of so many partitions are looked for at this pace; of more, more slowly: a look asks for each. */
 const FOLLOW_EVERY_MS = 1500;
+const FOLLOW_PARTITIONS = 10;
 
 /** The tab "Messages". */
 export function showMessages({ topic, partitions, content, signal }) {
@@ -259,7 +261,7 @@ function browse({ topic, partitions, signal }) {
     let isFirst = true;
     let passed = 0;
     say(note, "Waiting for new messages.");
-    poll(own, FOLLOW_EVERY_MS, async () => {
+    poll(own, FOLLOW_EVERY_MS * Math.max(1, (partitions || 0) / FOLLOW_PARTITIONS), async () => {
       const sight = await see(own);
       const news = sight.parts.map((part) => ({ ...part, begin: newFrom(part, ends, isFirst) })).filter(({ begin, places }) => begin < places.total);
       const fits = Math.max(1, Math.floor(FOUND_MAX / Math.max(1, news.length)));

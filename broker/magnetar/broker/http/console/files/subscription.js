@@ -60,7 +60,7 @@ function consumerTable({ topic, name, partitions, known, after }) {
       { title: "Redelivered", number: true, text: (row) => rate(row.msgRateRedeliver), value: (row) => row.msgRateRedeliver },
       { title: "Permits", number: true, text: (row) => count(row.availablePermits), value: (row) => row.availablePermits },
       { title: "Unacked", number: true, text: (row) => count(row.unackedMessages), value: (row) => row.unackedMessages },
-      { title: "Holds longest", text: (row) => heldBy(row), value: (row) => row.longestHeld?.seconds },
+      { title: "First held", text: (row) => heldBy(row), value: (row) => row.firstHeld?.seconds },
       { title: "Last acked", text: (row) => time(row.lastAckedTimestamp), value: (row) => row.lastAckedTimestamp },
       { title: "State", draw: (row, cell) => state(cell, stateOfConsumer(row, known.hoarders)) },
       { title: "Address", text: (row) => row.address, value: (row) => row.address },
@@ -72,8 +72,9 @@ function consumerTable({ topic, name, partitions, known, after }) {
   });
 }
 
-/** The entry that a consumer has not acknowledged for longest; a dash: none for so long as a minute or so. */
-const heldBy = ({ longestHeld }) => (longestHeld ? `${longestHeld.messageId} for ${duration(longestHeld.seconds)}` : "–");
+/** The first entry that a consumer has not acknowledged, and for how long at least; a dash: none for so long as a
+ * minute or so. Entries behind it may have been held for longer. */
+const heldBy = ({ firstHeld }) => (firstHeld ? `${firstHeld.messageId} for at least ${duration(firstHeld.seconds)}` : "–");
 
 function stateOfConsumer(row, hoarders) {
   if (hoarders.includes(row.consumerName)) return ["warn", "hoards: acknowledges none"];

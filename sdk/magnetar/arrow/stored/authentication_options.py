@@ -31,7 +31,7 @@ _RENEW_EARLY = 0.1
 _ASSUMED_LIFE_S = 60.0
 """Of a token of which the issuer does not say how long it is good."""
 _ISSUERS_MAX = 16
-"""Whose tokens one process keeps."""
+"""Issuers, of which one process keeps the tokens."""
 
 _PLUGIN, _PARAMS = "authpluginclassname", "authparams"
 _CLIENT, _ADMIN = "pulsar.client.", "pulsar.admin."

@@ -268,3 +268,35 @@ def test_messages_in_order_are_fine_in_runs_of_any_length(keys: list[int], lengt
     ]
     verdict = judge(runs, {(1, key): count for key, count in enumerate(counts)})
     assert verdict == Verdict(received=len(keys), distinct=len(keys))
+
+
+_COUNT = 8
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([Kind.CONFIRMED, Kind.UNCONFIRMED]),
+            st.sets(st.integers(0, _COUNT - 1), min_size=1),
+        ),
+        max_size=6,
+    ),
+    st.integers(0, _COUNT - 1),
+)
+def test_only_what_is_past_the_last_answer_or_had_none_may_come_again(
+    acknowledgements: list[tuple[Kind, set[int]]], again: int
+) -> None:
+    runs = [_got(1, number, number) for number in range(_COUNT)]
+    without_answer: set[int] = set()
+    done = -1
+    for at, (kind, numbers) in enumerate(acknowledgements, start=1):
+        ordered = sorted(numbers)
+        runs.append(Run(kind, at * _LATER_NS, 0, _items((_STREAM[1], n, n) for n in ordered)))
+        if kind is Kind.CONFIRMED:
+            without_answer -= numbers
+            done = max(done, ordered[-1])
+        else:
+            without_answer |= numbers
+    runs.append(_got((len(acknowledgements) + 1) * _LATER_NS, again, again))
+    verdict = _judged(*runs, sent=_COUNT)
+    assert bool(verdict.problems) == (again <= done and again not in without_answer)

@@ -204,6 +204,7 @@ class Judge:
                 )
                 self._settle(segment, run.time_ns - round(ACKNOWLEDGEMENT_S_MAX * 1e9))
             case Kind.UNCONFIRMED:
+                self._settle(segment, run.time_ns - round(ACKNOWLEDGEMENT_S_MAX * 1e9))
                 self._verdict.unconfirmed += len(messages.firsts)
                 for stream, numbers in messages.ranges():
                     segment.opens(stream, numbers)

@@ -5,6 +5,7 @@ usage: python -m tests.chaos.scalable [--kills N] [--rate N] [--bookies N] [--ca
 """
 
 import argparse
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,8 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, help="keep all files here (default: temporary)")
     arguments = parser.parse_args()
     fork_servers_of_this_process()
+    # Whoever ends the drill ends all its processes.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
     seed = seed_of(arguments.seed)
     plan = Plan(
         seed=seed,

@@ -15,7 +15,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from tests.chaos.scalable.field import Field
 from tests.chaos.scalable.growing import ENTRY_BUCKETS, Growing
 from tests.chaos.scalable.plan import BROKERS, LOOK_S, SETTLE_S, Plan, Progress
 from tests.chaos.scalable.records import SUBSCRIPTION, TOPIC, Run, received_in
-from tests.chaos.scalable.stalls import Gap, Gaps, distribution, stalls_of
+from tests.chaos.scalable.stalls import Gap, Gaps, distribution, problems_of, stalls_of
 from tests.chaos.scalable.verdict import (
     ACK_PERSIST_MS,
     ACK_PERSIST_MS_MAX,
@@ -72,7 +72,8 @@ async def _run(plan: Plan, directory: Path) -> dict[str, Any]:
     )
     started_s = time.monotonic()
     progress = Progress()
-    with await asyncio.to_thread(cluster.__enter__):
+    # Not in a thread: who ends the drill meanwhile ends what has been started.
+    with cluster:
         stage = Field(plan, cluster, directory)
         store = await open_store(cluster.metadata_url)
         try:
@@ -86,6 +87,11 @@ async def _run(plan: Plan, directory: Path) -> dict[str, Any]:
             stage.close()
             await store.close()
     sent, published = _published(plan, directory, problems)
+    problems += problems_of(
+        progress.changes.values(),
+        kills=plan.kills,
+        gaps_left_off=sum(each["gaps_left_off"] for each in published),
+    )
     judging_s = time.monotonic()
     verdict = judge(
         _runs(directory),
@@ -96,6 +102,8 @@ async def _run(plan: Plan, directory: Path) -> dict[str, Any]:
     )
     for each in problems:
         verdict.problem(each)
+    if not plan.kills:
+        verdict.check_judged()
     ended_s = time.monotonic()
     return {
         **_result(plan, progress, verdict),
@@ -112,21 +120,35 @@ async def _act(plan: Plan, stage: Field, progress: Progress, growing: Growing) -
     stage.start_producers()
     for _ in range(2):
         stage.join()
-    tasks = [
-        asyncio.create_task(growing.run()),
-        asyncio.create_task(growing.pace()),
-        asyncio.create_task(_churn(stage, progress, random.Random(plan.seed + 1))),
-    ]
     try:
-        await _stay_calm(plan, stage, progress)
-        await _strike(random.Random(plan.seed), plan, stage, progress)
-        grown = progress.cycles
-        await _until(lambda: progress.cycles > grown, "the topic grows and shrinks once more")
+        await beside(
+            _scenes(plan, stage, progress),
+            growing.run(),
+            growing.pace(),
+            _churn(stage, progress, random.Random(plan.seed + 1)),
+        )
     finally:
+        stage.hold(False)
+
+
+async def beside(scenes: Awaitable[None], *others: Coroutine[Any, Any, None]) -> None:
+    """Wait for `scenes`; the others run meanwhile, and are cancelled then.
+
+    Raises:
+        ExceptionGroup: what any of them has raised first; all others are cancelled at once.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(each) for each in others]
+        await scenes
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        stage.hold(False)
+
+
+async def _scenes(plan: Plan, stage: Field, progress: Progress) -> None:
+    await _stay_calm(plan, stage, progress)
+    await _strike(random.Random(plan.seed), plan, stage, progress)
+    grown = progress.cycles
+    await _until(lambda: progress.cycles > grown, "the topic grows and shrinks once more")
 
 
 async def _stay_calm(plan: Plan, stage: Field, progress: Progress) -> None:
@@ -297,6 +319,8 @@ def _result(plan: Plan, progress: Progress, verdict: Verdict) -> dict[str, Any]:
         "stored_again": verdict.stored_again,
         "acknowledged": verdict.acknowledged,
         "acknowledged_before_a_loss": verdict.excused,
+        "acknowledged_without_an_answer": verdict.unconfirmed,
+        "acknowledged_and_judged": round(verdict.judged_share, 3),
         "backlog_max": progress.backlog_max,
         "cores": progress.cores,
     }

@@ -10,13 +10,15 @@ and back, take at that moment; gaps in which nothing was changed tell how much t
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 GAP_S: Final = 0.01
 SLOT_BITS: Final = 4
 SLOTS: Final = 1 << SLOT_BITS
+SPLIT: Final = "SPLIT"
+"""The kind of a change."""
 BOUND_MS: Final = 100
 """So long may a split hold up publishing."""
 _HASH_BITS = 16
@@ -112,6 +114,20 @@ def distribution(values_ms: Iterable[float]) -> dict[str, float]:
 
 def _share_of(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def problems_of(changes: Iterable[Change], *, kills: int, gaps_left_off: int = 0) -> Iterator[str]:
+    """What must not be: gaps that no producer wrote down, and, in a run without kills, splits that
+    held up publishing for longer than the bound, as the broker has measured it. What producers saw
+    has the machine's own gaps in it, and is no problem."""
+    if gaps_left_off:
+        yield f"producers did not write down {gaps_left_off} gaps: they have no room for so many"
+    for each in changes:
+        if not kills and each.kind == SPLIT and each.stalled_ms > BOUND_MS:
+            yield (
+                f"a split held up publishing for {each.stalled_ms} ms, and not {BOUND_MS} at most: "
+                f"hashes {each.first_hash} to {each.last_hash}, ended at {each.ended_ms}"
+            )
 
 
 def stalls_of(changes: Sequence[Change], gaps: Gaps) -> Mapping[str, Any]:

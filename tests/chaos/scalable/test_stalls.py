@@ -1,10 +1,23 @@
 """What held up publishing is told from what did not."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.chaos.scalable.stalls import Change, Gap, Gaps, distribution, stall_ms, stalls_of
+from magnetar.broker.features.scalable.record import ChangeKind
+from tests.chaos.scalable.stalls import (
+    BOUND_MS,
+    SPLIT,
+    Change,
+    Gap,
+    Gaps,
+    distribution,
+    problems_of,
+    stall_ms,
+    stalls_of,
+)
 
-_SPLIT = Change("SPLIT", 0, 0x7FFF, 1_000, 1_050, 20)
+_SPLIT = Change(SPLIT, 0, 0x7FFF, 1_000, 1_050, 20)
 
 
 def _gap(slot: int, since_ms: float, until_ms: float) -> Gap:
@@ -50,3 +63,30 @@ def test_a_distribution_names_the_middle_and_the_end() -> None:
     assert distribution([]) == {"count": 0}
     found = distribution(range(1, 101))
     assert (found["p50"], found["p90"], found["p99"], found["max"]) == (50, 90, 99, 100)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stalled_ms", "kills", "problems"),
+    [
+        (SPLIT, BOUND_MS, 0, 0),
+        (SPLIT, BOUND_MS + 1, 0, 1),
+        (SPLIT, BOUND_MS + 1, 1, 0),
+        ("MERGE", BOUND_MS + 1, 0, 0),
+    ],
+)
+def test_a_split_that_the_broker_measured_above_the_bound_is_a_problem_without_kills(
+    kind: str, stalled_ms: int, kills: int, problems: int
+) -> None:
+    change = replace(_SPLIT, kind=kind, stalled_ms=stalled_ms)
+    assert len(list(problems_of([change], kills=kills))) == problems
+
+
+@pytest.mark.parametrize("kills", [0, 1])
+def test_gaps_that_were_not_written_down_are_a_problem(kills: int) -> None:
+    (problem,) = problems_of([], kills=kills, gaps_left_off=3)
+    assert "3 gaps" in problem
+    assert not list(problems_of([], kills=kills))
+
+
+def test_splits_are_named_as_in_the_record_of_the_topic() -> None:
+    assert ChangeKind.SPLIT.value == SPLIT

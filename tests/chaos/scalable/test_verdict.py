@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chaos.scalable.records import ITEM, Items, Kind, Run
-from tests.chaos.scalable.verdict import ACKNOWLEDGEMENT_S_MAX, Verdict, judge
+from tests.chaos.scalable.verdict import (
+    ACKNOWLEDGEMENT_S_MAX,
+    UNKNOWN_S_MAX,
+    Verdict,
+    judge,
+)
 
 _STREAM = (1, 7)
 _S = 1_000_000_000
@@ -101,9 +106,102 @@ def test_what_is_acknowledged_in_a_child_says_nothing_of_the_parent() -> None:
     assert judge([*runs, _got(9 * _S, 1, 0, segment=1)], {_STREAM: 2}).problems_found == 2
 
 
-def test_a_copy_in_a_child_is_counted() -> None:
-    verdict = _judged(_got(1, 0, 0), _got(2, 1, 1), _got(3, 1, 0, segment=1), sent=2)
+def _copied(time_ns: int, *, first: int, second: int) -> list[Run]:
+    """A message that came in a segment comes at another place in a second one."""
+    before = [_got(1, 0, 0, segment=first), _got(2, 1, 1, segment=first)]
+    return [*before, _got(time_ns, 1, 0, segment=second)]
+
+
+def test_a_copy_in_a_child_is_counted_after_a_loss() -> None:
+    verdict = judge(_copied(3 * _S, first=1, second=2), {_STREAM: 2}, [2 * _S])
     assert (verdict.stored_again, verdict.problems) == (1, [])
+
+
+def test_a_copy_in_an_older_segment_is_a_problem_whatever_was_lost() -> None:
+    verdict = judge(_copied(3 * _S, first=2, second=1), {_STREAM: 2}, [2 * _S])
+    assert (verdict.stored_again, verdict.problems_found) == (0, 1)
+    assert verdict.problems[0].startswith("stored again in an older segment")
+
+
+@pytest.mark.parametrize(
+    ("losses_s", "is_fine"),
+    [
+        ([], False),
+        ([10], True),
+        ([10 - 1e-9], False),
+        ([9, 10, 10 + UNKNOWN_S_MAX + 1], True),
+        ([10 + UNKNOWN_S_MAX], True),
+        ([10 + UNKNOWN_S_MAX + 1e-9], False),  # It comes after the copy.
+    ],
+)
+def test_a_copy_without_a_loss_shortly_before_it_is_a_problem(
+    losses_s: Sequence[float], is_fine: bool
+) -> None:
+    runs = _copied(round((10 + UNKNOWN_S_MAX) * _S), first=1, second=2)
+    verdict = judge(runs, {_STREAM: 2}, [round(each * _S) for each in losses_s])
+    assert (verdict.stored_again, verdict.problems_found) == (int(is_fine), int(not is_fine))
+
+
+def test_a_copy_that_is_stored_twice_in_the_child_is_a_problem() -> None:
+    runs = [*_copied(3 * _S, first=1, second=2), _got(4 * _S, 1, 1, segment=2)]
+    verdict = judge(runs, {_STREAM: 2}, [2 * _S])
+    assert (verdict.stored_again, verdict.problems_found) == (1, 1)
+    again = [*_copied(3 * _S, first=1, second=2), _got(4 * _S, 1, 0, segment=2)]
+    verdict = judge(again, {_STREAM: 2}, [2 * _S])
+    assert (verdict.redelivered, verdict.problems) == (1, [])
+
+
+def test_after_an_answer_that_was_lost_later_acknowledgements_are_judged() -> None:
+    """The broker has stored the acknowledgement of messages 0 and 1, so they do not come again."""
+    runs = [
+        *(_got(1, number, number) for number in range(3)),
+        Run(Kind.UNCONFIRMED, 2, 0, _items([(_STREAM[1], 0, 0), (_STREAM[1], 1, 1)])),
+        _run(Kind.CONFIRMED, 3, 2, 2),
+    ]
+    verdict = _judged(*runs, _got(_LATER_NS, 2, 2), sent=3)
+    assert (verdict.acknowledged, verdict.unconfirmed, verdict.problems_found) == (1, 1, 1)
+    for number in (0, 1):
+        assert _judged(*runs, _got(_LATER_NS, number, number), sent=3).problems == []
+
+
+def test_what_was_acknowledged_in_vain_may_not_come_again_after_it_was_confirmed() -> None:
+    runs = [
+        *(_got(1, number, number) for number in range(3)),
+        Run(Kind.UNCONFIRMED, 2, 0, _items((_STREAM[1], each, each) for each in range(3))),
+        _got(3, 1, 1),
+        _run(Kind.CONFIRMED, 4, 1, 1),
+    ]
+    for number, problems in ((0, 0), (1, 1), (2, 0)):
+        for at_ns in (5, _LATER_NS):  # The confirmed one is not stored yet, and it is.
+            again = _got(at_ns, number, number)
+            assert _judged(*runs, again, sent=3).problems_found == problems
+    lost = judge([*runs, _got(_LATER_NS, 1, 1)], {_STREAM: 3}, [5])
+    assert lost.problems == [], "the broker was lost before it had stored the second one"
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "unconfirmed", "losses", "problems"),
+    [
+        (20, 0, [], 0),
+        (19, 1, [], 0),
+        (19, 2, [], 1),
+        (20, 0, [1], 1),
+        (0, 0, [], 1),
+    ],
+)
+def test_too_few_acknowledgements_that_can_be_judged_are_a_problem(
+    confirmed: int, unconfirmed: int, losses: Sequence[int], problems: int
+) -> None:
+    kinds = [Kind.CONFIRMED] * confirmed + [Kind.UNCONFIRMED] * unconfirmed
+    runs = [
+        run
+        for number, kind in enumerate(kinds)
+        for run in (_got(1, number, number), _run(kind, 1, number, number))
+    ]
+    verdict = judge(runs, {_STREAM: len(kinds)}, losses)
+    assert verdict.problems == [], "a run with kills reports the share"
+    verdict.check_judged()
+    assert verdict.problems_found == problems
 
 
 @pytest.mark.parametrize(
@@ -170,3 +268,35 @@ def test_messages_in_order_are_fine_in_runs_of_any_length(keys: list[int], lengt
     ]
     verdict = judge(runs, {(1, key): count for key, count in enumerate(counts)})
     assert verdict == Verdict(received=len(keys), distinct=len(keys))
+
+
+_COUNT = 8
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([Kind.CONFIRMED, Kind.UNCONFIRMED]),
+            st.sets(st.integers(0, _COUNT - 1), min_size=1),
+        ),
+        max_size=6,
+    ),
+    st.integers(0, _COUNT - 1),
+)
+def test_only_what_is_past_the_last_answer_or_had_none_may_come_again(
+    acknowledgements: list[tuple[Kind, set[int]]], again: int
+) -> None:
+    runs = [_got(1, number, number) for number in range(_COUNT)]
+    without_answer: set[int] = set()
+    done = -1
+    for at, (kind, numbers) in enumerate(acknowledgements, start=1):
+        ordered = sorted(numbers)
+        runs.append(Run(kind, at * _LATER_NS, 0, _items((_STREAM[1], n, n) for n in ordered)))
+        if kind is Kind.CONFIRMED:
+            without_answer -= numbers
+            done = max(done, ordered[-1])
+        else:
+            without_answer |= numbers
+    runs.append(_got((len(acknowledgements) + 1) * _LATER_NS, again, again))
+    verdict = _judged(*runs, sent=_COUNT)
+    assert bool(verdict.problems) == (again <= done and again not in without_answer)

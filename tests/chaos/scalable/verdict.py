@@ -4,9 +4,12 @@
   and none is left out.
 - Nothing is lost: whatever the broker has confirmed comes.
 - Nothing comes twice, except what was not acknowledged, or so shortly before a broker was lost that
-  the acknowledgement may not have been stored.
+  the acknowledgement may not have been stored. After an acknowledgement that was not confirmed,
+  the messages that it was for may come again, and no others.
 - Nothing is stored twice in a segment. The connection that is lost in the very moment in which the
-  segment ends can have a message stored in the segment and in a child: this is counted.
+  segment ends can have a message stored in the segment and in a child: this is counted. The copy
+  must come after the first one, in a later segment, and not long after a broker was lost.
+- Nearly all acknowledgements can be judged in this way, if no broker is killed.
 
 Runs of messages that come as they must are judged as a whole, in arrays over all streams: millions
 of messages are judged within a minute. Others are judged message by message.
@@ -14,9 +17,9 @@ of messages are judged within a minute. Others are judged message by message.
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +31,12 @@ ACK_PERSIST_MS_MAX: Final = 2_000
 """What the drill's brokers have as `ack_persist_interval_ms` and `ack_persist_interval_ms_max`."""
 ACKNOWLEDGEMENT_S_MAX: Final = ACK_PERSIST_MS_MAX / 1000 + 1.0
 """Until an acknowledgement that is confirmed is stored: the setting, and a little."""
+UNKNOWN_S_MAX: Final = 60.0
+"""From the loss of a broker until consumers have read what was stored again because of it:
+producers connect again, a change is carried on, and consumers work off their backlog."""
+JUDGED_SHARE_MIN: Final = 0.95
+"""Of all acknowledgements, after how many the messages may not come again; in a run without kills.
+The rest is for servers that lose their lease on a busy machine."""
 _BEFORE_S_MAX = 1.0
 """A broker may be lost before its last confirmation is noted."""
 PROBLEMS_MAX = 20
@@ -37,6 +46,8 @@ _ENTRY_BITS, _INDEX_BITS = 24, 16
 Stream = tuple[int, int]
 """Producer and key."""
 Numbers = NDArray[np.int64]
+Range = tuple[int, int]
+"""The first and the last of some numbers."""
 
 
 @dataclass(slots=True)
@@ -52,13 +63,42 @@ class Verdict:
     """Acknowledgements after which a message may not come again: one for each stream of a batch."""
     excused: int = 0
     """Acknowledgements that a lost broker may not have stored."""
+    unconfirmed: int = 0
+    """Acknowledgements that no broker has confirmed: after them, the messages may come again."""
     problems: list[str] = field(default_factory=list)
     problems_found: int = 0
+
+    @property
+    def judged_share(self) -> float:
+        """The share of acknowledgements after which a message may not come again; 0 of none."""
+        count = self.acknowledged + self.excused + self.unconfirmed
+        return self.acknowledged / count if count else 0.0
+
+    def check_judged(self) -> None:
+        """In a run without kills, note the problem that too few acknowledgements were judged."""
+        if self.judged_share < JUDGED_SHARE_MIN:
+            self.problem(
+                f"too few acknowledgements are judged: {self.judged_share:.3f} of all, and not "
+                f"{JUDGED_SHARE_MIN}; {self.excused} came shortly before the loss of a broker, "
+                f"{self.unconfirmed} were not confirmed"
+            )
 
     def problem(self, text: str) -> None:
         self.problems_found += 1
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(text)
+
+
+class _Confirmed(NamedTuple):
+    """An acknowledgement that was confirmed, and may not be stored yet."""
+
+    time_ns: int
+    streams: Numbers
+    """In order."""
+    numbers: Numbers
+    """The last one of each stream."""
+    again: list[tuple[int, Range]]
+    """Streams and numbers of messages that were acknowledged before, without an answer."""
 
 
 class _Segment:
@@ -70,11 +110,30 @@ class _Segment:
         self.done: Numbers = np.full(streams, -1, np.int64)
         """Up to this number acknowledgements are stored. Those in children may be stored when these
         are lost."""
-        self.open_from: Numbers = np.full(streams, _NONE, np.int64)
-        """What was acknowledged from this number on may come again."""
-        self.confirmed: deque[tuple[int, Numbers, Numbers]] = deque()
-        """Acknowledgements that may not be stored yet: when they were confirmed, streams in order,
-        and the number of each."""
+        self.open: dict[int, list[Range]] = {}
+        """By stream: what was acknowledged without an answer, and may come again until it is
+        acknowledged with one."""
+        self.confirmed: deque[_Confirmed] = deque()
+
+    def opens(self, stream: int, numbers: Range) -> None:
+        """Messages may come again."""
+        self.closes(stream, numbers)
+        self.open.setdefault(stream, []).append(numbers)
+
+    def closes(self, stream: int, numbers: Range) -> None:
+        """An acknowledgement of messages is stored, which may have come again before."""
+        first, last = numbers
+        left = [
+            part
+            for low, high in self.open.pop(stream, [])
+            for part in ((low, min(high, first - 1)), (max(low, last + 1), high))
+            if part[0] <= part[1]
+        ]
+        if left:
+            self.open[stream] = left
+
+    def is_open(self, stream: int, number: int) -> bool:
+        return any(low <= number <= high for low, high in self.open.get(stream, ()))
 
 
 class _Messages:
@@ -96,6 +155,16 @@ class _Messages:
         found = self.order[where]
         return self.streams[found], self.numbers[found]
 
+    def ranges(self, streams: Collection[int] | None = None) -> Iterator[tuple[int, Range]]:
+        """Numbers without gaps, of some streams or of all."""
+        for first, last in zip(self.firsts.tolist(), self.lasts.tolist(), strict=True):
+            stream = int(self.streams[self.order[first]])
+            if streams is not None and stream not in streams:
+                continue
+            numbers = self.numbers[self.order[first : last + 1]]
+            for part in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
+                yield stream, (int(part[0]), int(part[-1]))
+
 
 class Judge:
     """Takes runs in the order of their times."""
@@ -114,6 +183,8 @@ class Judge:
         """Where the last new message of each stream came from."""
         self._came: list[list[tuple[int, int]]] = [[] for _ in range(size)]
         """First number, and segment: where messages of each stream came first."""
+        self._copies: set[tuple[int, int, int]] = set()
+        """Stream, number and segment of messages that were stored again."""
         self._segments: dict[int, _Segment] = {}
 
     def take(self, run: Run) -> None:
@@ -127,13 +198,16 @@ class Judge:
             case Kind.RECEIVED:
                 self._received(run, messages, segment)
             case Kind.CONFIRMED:
-                streams, numbers = messages.at(messages.lasts)
-                counts = numbers < segment.open_from[streams]
-                segment.confirmed.append((run.time_ns, streams[counts], numbers[counts]))
+                again = list(messages.ranges(segment.open)) if segment.open else []
+                segment.confirmed.append(
+                    _Confirmed(run.time_ns, *messages.at(messages.lasts), again)
+                )
                 self._settle(segment, run.time_ns - round(ACKNOWLEDGEMENT_S_MAX * 1e9))
             case Kind.UNCONFIRMED:
-                streams, numbers = messages.at(messages.firsts)
-                segment.open_from[streams] = np.minimum(segment.open_from[streams], numbers)
+                self._settle(segment, run.time_ns - round(ACKNOWLEDGEMENT_S_MAX * 1e9))
+                self._verdict.unconfirmed += len(messages.firsts)
+                for stream, numbers in messages.ranges():
+                    segment.opens(stream, numbers)
 
     def end(self, sent: Mapping[Stream, int]) -> Verdict:
         """`sent`: how many messages of each stream the broker has confirmed."""
@@ -188,8 +262,6 @@ class Judge:
     ) -> None:
         highest = int(segment.highest[stream])
         segment.highest[stream] = max(highest, place)
-        if number <= segment.open_from[stream] < _NONE:
-            segment.open_from[stream] = _NONE  # It has come again.
         following = int(self._next[stream])
         if number >= following:
             if number > following:
@@ -207,39 +279,67 @@ class Judge:
             return
         self._verdict.redelivered += 1
         done = self._acknowledged(segment, stream, run.time_ns)
-        if number <= done:
+        if number <= done and not self._is_open(segment, stream, number, run.time_ns):
             named = self._named(run, stream, number)
             self._verdict.problem(f"twice: {named}; acknowledged up to {done}")
 
     def _stored_again(self, run: Run, stream: int, number: int) -> None:
+        """A message that was given out lies at a second place."""
         came = self._came[stream]
         at = bisect_right(came, (number, 1 << 62)) - 1
-        if came[max(0, at)][1] == run.segment:
-            named = self._named(run, stream, number)
+        first = came[max(0, at)][1]
+        copy = stream, number, run.segment
+        named = self._named(run, stream, number)
+        if first == run.segment or copy in self._copies:
             self._verdict.problem(f"stored twice in its segment: {named}")
+        elif run.segment < first:  # Ids grow: the first one is no ancestor of the second one.
+            self._verdict.problem(f"stored again in an older segment: {named}; first in {first}")
+        elif not self._may_be_unknown(run.time_ns):
+            self._verdict.problem(
+                f"stored again, and no broker was lost within {UNKNOWN_S_MAX:.0f} s: {named}; "
+                f"first in {first}"
+            )
         else:
             self._verdict.stored_again += 1
+        self._copies.add(copy)
+
+    def _may_be_unknown(self, now_ns: int) -> bool:
+        """Whether a broker was lost so shortly before that the producer may not have known whether
+        it had stored a message."""
+        last = bisect_right(self._losses_ns, now_ns) - 1
+        return last >= 0 and now_ns - self._losses_ns[last] <= round(UNKNOWN_S_MAX * 1e9)
 
     def _settle(self, segment: _Segment, until_ns: int) -> None:
         """What was confirmed until then is stored, unless a broker was lost since."""
         confirmed = segment.confirmed
-        while confirmed and confirmed[0][0] <= until_ns:
-            at_ns, streams, numbers = confirmed.popleft()
+        while confirmed and confirmed[0].time_ns <= until_ns:
+            at_ns, streams, numbers, again = confirmed.popleft()
             if self._was_lost(at_ns, _NONE):
                 self._verdict.excused += len(streams)
-            else:
-                self._verdict.acknowledged += len(streams)
-                segment.done[streams] = np.maximum(segment.done[streams], numbers)
+                continue
+            self._verdict.acknowledged += len(streams)
+            segment.done[streams] = np.maximum(segment.done[streams], numbers)
+            for stream, closed in again:
+                segment.closes(stream, closed)
 
     def _acknowledged(self, segment: _Segment, stream: int, now_ns: int) -> int:
         """Up to which number nothing may come again."""
         self._settle(segment, now_ns - round(ACKNOWLEDGEMENT_S_MAX * 1e9))
         done = int(segment.done[stream])
-        for at_ns, streams, numbers in segment.confirmed:
+        for at_ns, streams, numbers, _ in segment.confirmed:
             at = int(np.searchsorted(streams, stream))
             if at < len(streams) and streams[at] == stream and not self._was_lost(at_ns, now_ns):
                 done = max(done, int(numbers[at]))
         return done
+
+    def _is_open(self, segment: _Segment, stream: int, number: int, now_ns: int) -> bool:
+        """Whether a message was acknowledged without an answer, and not with one since."""
+        return segment.is_open(stream, number) and not any(
+            stream == other and low <= number <= high
+            for each in segment.confirmed
+            if not self._was_lost(each.time_ns, now_ns)
+            for other, (low, high) in each.again
+        )
 
     def _was_lost(self, at_ns: int, now_ns: int) -> bool:
         """Whether a broker was lost before an acknowledgement was stored for sure."""

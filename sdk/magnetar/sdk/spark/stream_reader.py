@@ -47,9 +47,6 @@ from magnetar.sdk.spark.query_columns import value_columns, wants_bytes_only
 from magnetar.sdk.spark.query_offset import QueryOffset
 from magnetar.sdk.spark.query_schema import query_values
 
-_LOGGED_WITHIN_S = 1.0
-"""With asynchronous progress, Spark logs the end of a micro-batch a moment after it asks for the
-next one. So long nothing of it is released."""
 _LIMITED = (1 << 63) - 1
 """Stands for limits of our own in what Spark is told of them: it only hands it back."""
 
@@ -297,8 +294,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         idle_s = self._clock.monotonic_s() - self._new_at_s
         # By the trigger that takes what is available now, this is the last look for long.
         if self._target is None and idle_s < self._options.idle_release_s:
-            if idle_s >= _LOGGED_WITHIN_S:
-                self._release_done(begun, states)
+            self._release_done(begun, states)
             return
         read = {name: at for name, at in begun.topics.items() if name in states}
         hold = self._held(begun.subscription)

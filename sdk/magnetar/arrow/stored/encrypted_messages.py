@@ -19,7 +19,7 @@ _FILES_MAX = 16
 
 
 def decryption_of(path: str) -> Decrypt | None:
-    """What opens encrypted messages with the keys at a path; None: the path is empty.
+    """Return a function that decrypts messages by the keys at a path; None: the path is empty.
 
     Raises:
         OptionError: the file cannot be read, or a package is missing.

@@ -199,7 +199,7 @@ def unread(
     starts: Mapping[str, MessageId],
     ends: Mapping[str, MessageId],
 ) -> dict[str, Unread]:
-    """What each topic has between its two offsets."""
+    """Count what each topic has between its two offsets."""
     found: dict[str, Unread] = {}
     for name, end in ends.items():
         if name in states and name in starts:

@@ -1,4 +1,4 @@
-"""What there is to read of scalable topics: their layouts, and the states of their segments.
+"""Layouts of scalable topics, and the states of their segments, as brokers tell them.
 
 A layout is asked for before the states. So a segment that the layout has as sealed has all its
 messages in its state. A broker may tell a layout that is behind: one that is older than what the
@@ -33,7 +33,7 @@ LOOKS_MAX = 5
 """How often the segments are asked for anew because one has just gone."""
 _NOT_FOUND = 404
 _MALFORMED = (AttributeError, LookupError, TypeError, ValueError)
-"""What comes of JSON of another shape."""
+"""Errors that reading JSON of another shape raises."""
 
 
 class _Look(NamedTuple):
@@ -202,14 +202,7 @@ def layout_of(name: LayoutName, record: Json) -> Layout:
     try:
         segments = [_segment(name, each) for each in record["segments"].values()]
         return Layout(int(record["epoch"]), segments)
-    except (
-        LayoutError,
-        TopicNameError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except (LayoutError, TopicNameError, *_MALFORMED) as error:
         raise OptionError(
             "admin.url", f"it answers with no layout of {name}: is it a broker? ({error})"
         ) from None

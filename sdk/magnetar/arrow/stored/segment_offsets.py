@@ -52,7 +52,7 @@ def begun_by(
     starts: Mapping[str, MessageId],
     starting: StartingOffsets,
 ) -> tuple[dict[str, MessageId], frozenset[str], frozenset[str]]:
-    """What the first offset of a streaming query names.
+    """Choose the segments that the first offset of a streaming query names.
 
     Args:
         starts: the last entry that is not read, of all segments.

@@ -285,7 +285,7 @@ def _check_one_place(read: OptionReader, *, has_servers: bool) -> None:
 
 
 def _limits(read: OptionReader) -> TriggerLimits:
-    """What a micro-batch has at most, and what it waits for."""
+    """Read the limits of a micro-batch, and the minimum for which it waits."""
     minima = {name: read.integer(name, None, low=1, high=_INT63) for name in _MINIMA}
     maxima = {name: read.integer(name, None, low=1, high=_INT63) for name in _MAXIMA}
     given = [name for name in _MINIMA if minima[name] is not None]

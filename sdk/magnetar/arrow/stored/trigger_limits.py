@@ -16,7 +16,7 @@ from magnetar.sdk.ports import Clock
 
 
 class Unread(NamedTuple):
-    """What lies between two offsets of a topic."""
+    """The amount of data between two offsets of a topic."""
 
     entries: int
     messages: float
@@ -36,7 +36,7 @@ def in_sum(every: Mapping[str, Unread]) -> Unread:
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """What a micro-batch has at most, and what it waits for; None: no limit."""
+    """Limits of a micro-batch, and the minimum for which it waits; None: there is none."""
 
     entries_max: int | None = None
     messages_max: int | None = None

@@ -121,10 +121,10 @@ def outer_metadata(first: MessageMetadata) -> bytes:
 
 
 def entry_hash_of(extra: MessageMetadata) -> int | None:
-    """What decides about the entry bucket of a message: the lower 16 bits of Murmur3 of its key as
-    it travels, whose upper ones decide about the segment. So all messages of a key are in one
-    bucket, whatever their ordering keys; these count for a message without a key. None: it has
-    neither. Source: sheet of Pulsar 5, sections 1.5 and 3.5."""
+    """The hash that chooses the entry bucket of a message: the lower 16 bits of Murmur3 of its key,
+    as it travels. The upper ones choose the segment, so all messages of a key are in one bucket,
+    whatever their ordering keys. Those count for messages without a key. None: it has neither.
+    Source: sheet of Pulsar 5, sections 1.5 and 3.5."""
     if extra.HasField("partition_key"):
         key = extra.partition_key.encode()
     elif extra.HasField("ordering_key"):
@@ -135,7 +135,7 @@ def entry_hash_of(extra: MessageMetadata) -> int | None:
 
 
 def entry_hash_fields(low: int, high: int) -> bytes:
-    """What an entry says of the hashes of its keys, by which brokers choose its bucket."""
+    """Encode the lowest and the highest hash in an entry, by which brokers choose its bucket."""
     return MessageMetadata(entry_hash_min=low, entry_hash_max=high).SerializePartialToString()
 
 

@@ -26,12 +26,14 @@ def make_writer(
     *,
     disk: Disk | None = None,
     log_bytes_max: int = 1 << 30,
+    log_ledgers_max: int = 100_000,
     sync_bytes: int = SYNC_BYTES,
 ) -> EntryLogWriter:
     return EntryLogWriter(
         str(directory),
         ids=LogIds(0),
         log_bytes_max=log_bytes_max,
+        log_ledgers_max=log_ledgers_max,
         disk=disk or SystemDisk(),
         clock=SystemClock(),
         sync_bytes=sync_bytes,

@@ -18,6 +18,7 @@ MESSAGE = b"\x08\x09\x4a"
 RECEIPT = b"\x08\x07\x3a"
 
 _BUFFER_BYTES = 4 << 20
+_LOOKUPS_MAX = 10
 
 Client = TypeVar("Client", bound="LeanClient")
 
@@ -105,6 +106,23 @@ class LeanClient(asyncio.BufferedProtocol):
     def request_id(self) -> int:
         self._requests += 1
         return self._requests
+
+    async def look_up(self, topic: str) -> None:
+        """Have the broker own the topic: some serve none that nobody has asked for."""
+        is_authoritative = False
+        for _ in range(_LOOKUPS_MAX):
+            self.send(
+                BaseCommand.LOOKUP,
+                lookupTopic=pb.CommandLookupTopic(
+                    topic=topic, request_id=self.request_id(), authoritative=is_authoritative
+                ),
+            )
+            found = (await self.answer(BaseCommand.LOOKUP_RESPONSE)).lookupTopicResponse
+            if found.response == found.Connect:
+                return
+            assert found.response == found.Redirect, found
+            is_authoritative = found.authoritative
+        raise AssertionError(f"{topic}: {_LOOKUPS_MAX} lookups, and each led on")
 
     async def subscribe(
         self, topic: str, subscription: str, *, kind: str = "Shared", consumer_id: int = 0

@@ -552,8 +552,9 @@ def table(results: Mapping[str, Rounds]) -> str:
         if not peer.small_load.startswith("in batches")
     ]
     for peer in peers:
-        for each in results[peer.name]:
-            notes += [f"{peer.name}, {what}: {why}" for what, why in each.failures.items()]
+        failed = {what: why for each in results[peer.name] for what, why in each.failures.items()}
+        # Of a traceback the last line says what happened; the JSON has all of it.
+        notes += [f"{peer.name}, {what}: {why.splitlines()[-1]}" for what, why in failed.items()]
     return "\n".join([*lines, "", *notes])
 
 

@@ -8,6 +8,7 @@ set size (Pss): its garbage collector maps the heap three times, so the resident
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from magnetar.deploy.cluster_ports import is_free
@@ -48,8 +49,13 @@ def distribution() -> Path:
     shutil.rmtree(fetched, ignore_errors=True)
     fetched.mkdir(parents=True)
     goal = ["dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={fetched}"]
+    # On stdout is the benchmark's JSON, and Maven ends with an escape sequence even when quiet.
     subprocess.run(
-        ["mvn", "--quiet", "--batch-mode", *goal], check=True, cwd=fetched, timeout=_FETCH_TIMEOUT_S
+        ["mvn", "--quiet", "--batch-mode", *goal],
+        check=True,
+        cwd=fetched,
+        stdout=sys.stderr,
+        timeout=_FETCH_TIMEOUT_S,
     )
     (archive,) = fetched.glob("*.tar.gz")
     # Not tarfile, whose filter against paths that lead elsewhere came with Python 3.11.4.

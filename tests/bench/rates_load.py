@@ -1,16 +1,18 @@
 """Very many topics, each with a producer and a consumer, all at a steady rate.
 
 Clients have as many topics each as share a connection. Every topic has its turn in each period, the
-turns evenly spread over it; a latency counts from the moment at which its message was due, so that
-a client that comes too late does not make the broker look better: up to its receipt, and up to its
-consumer. Consumers acknowledge one by one. What the servers use of the processor is taken over the
-time that is measured.
+turns evenly spread over it, by the millisecond; a latency counts from the moment at which its
+message was due, so that a client that comes too late does not make the broker look better: up to
+its receipt, and up to its consumer. Consumers acknowledge one by one. What the servers use of the
+processor is taken over the time that is measured.
 
 usage: python -m tests.bench.rates_load PORT TOPICS CLIENTS MSGS_PER_S WARM_S SECONDS PREFIX PID...
 """
 
 import asyncio
+import gc
 import json
+import math
 import sys
 import time
 from collections import deque
@@ -30,7 +32,7 @@ from tests.processes import cpu_s_of
 
 _BODY = b"x" * 1024
 _QUEUE = 1000
-_TICK_S = 0.002
+_TICK_S = 0.001
 _DRAIN_S = 120.0
 
 
@@ -56,6 +58,7 @@ class _Topics(LeanClient):
     async def open(self, prefix: str) -> None:
         for number in range(self.count):
             topic = f"persistent://public/default/{prefix}-{number}"
+            await self.look_up(topic)
             await self.subscribe(topic, "s", kind="Shared", consumer_id=number)
             self.encoders.append(SendEncoder(number, await self.create_producer(topic, number)))
             self.transport.write(encode_flow(number, _QUEUE))
@@ -118,22 +121,24 @@ class _Schedule:
         self._next = 0
 
     async def run(self, seconds: float) -> None:
-        """Send what is due, every few milliseconds."""
+        """Send what is due in each tick: all of a tick at its end."""
         turns, step_s = self._turns, self._step_s
         started_s = time.perf_counter()
         first, total = self._next, round(seconds / step_s)
         while self._next - first < total:
-            now_s = time.perf_counter()
-            until = min(total, int((now_s - started_s) / step_s)) + first
+            ticks = int((time.perf_counter() - started_s) / _TICK_S)
+            until = min(total, int(ticks * _TICK_S / step_s)) + first
             parts: dict[_Topics, list[bytes]] = {}
             for turn in range(self._next, until):
                 client, number = turns[turn % len(turns)]
                 frames = parts.setdefault(client, [])
-                frames.append(client.publish(number, started_s + (turn - first) * step_s))
+                due_ticks = math.ceil((turn - first + 1) * step_s / _TICK_S)
+                frames.append(client.publish(number, started_s + due_ticks * _TICK_S))
                 frames.append(_BODY)
             self._next = until
             for client, frames in parts.items():
                 client.transport.write(b"".join(frames))
+            # Not until the next tick: the loop's timers round to milliseconds, and less is a spin.
             await asyncio.sleep(_TICK_S)
 
 
@@ -143,6 +148,8 @@ async def _run(port: int, topics: int, clients: int, rate: float) -> dict[str, o
     progress = asyncio.Event()
     every = [await _Topics.connect(port, topics // clients, progress) for _ in range(clients)]
     await asyncio.gather(*(each.open(f"{prefix}-{at}") for at, each in enumerate(every)))
+    # Clients make no cycles, and a pause to look for some would count as the broker's.
+    gc.disable()
     schedule = _Schedule(every, rate)
     await schedule.run(warm_s)
     for each in every:

@@ -1,6 +1,6 @@
 """Reading topics by Spark: rows per executor core, two cores beside one, the time of a micro-batch
-beside Spark's own, what reading straight from bookies costs those who publish meanwhile, and what
-the broker's tail cache notices of it.
+beside Spark's own, how long a message takes into `foreachBatch`, what reading straight from bookies
+costs those who publish meanwhile, and what the broker's tail cache notices of it.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from tests.bench import load
 from tests.bench.report import FULL, Effort, Figure, Report, measure
 from tests.bench.spark_cache import RATES_OFTEN, CacheUse, follow
 from tests.cluster import ProcessCluster
+from tests.http_calls import admin
 from tests.integration.spark.support import keep_topics, options_for
 from tests.processes import ROOT, descendants_of, magnetar_environment
 from tests.standalone import Standalone
@@ -50,6 +51,7 @@ class SparkBench:
             if self._is_full:
                 # Each is a JVM of its own, which a quick look has no time to warm.
                 self._micro_batches(server)
+                self._latency(server)
                 self._cache_beside(server)
         if self._is_full:
             with ProcessCluster(self._report.directory / "spark-cluster") as cluster:
@@ -130,6 +132,29 @@ class SparkBench:
                 },
             )
         )
+
+    def _latency(self, server: Standalone) -> None:
+        """From when a message was due to when `foreachBatch` has its row, at 1,000 a second."""
+        topic = f"{_TOPIC}-latency"
+        admin(server, "PUT", "persistent/public/default/spark-bench-latency")
+        work = {
+            "what": "latency",
+            "cores": 2,
+            "url": server.url,
+            "topic": topic,
+            "rate": 1_000,
+            "warm_s": 30,
+            "seconds": 60,
+            "options": options_for(server, topic=topic),
+        }
+        found = _measure(work)
+        for name, limit_ms in (("p50_ms", 250), ("p99_ms", 600)):
+            self._report.add_limit(
+                f"published to `foreachBatch`, 1,000 messages/s, {name[:3]}",
+                "ms",
+                [found[name]],
+                limit=limit_ms,
+            )
 
     def _beside_publishing(self, cluster: ProcessCluster) -> None:
         """Publishing with Spark's processes running, each time between two with them stopped."""

@@ -1,13 +1,14 @@
 """`python -m tests.bench.spark_load JSON`: a Spark session that reads topics; prints JSON.
 
-The argument says what to do: `what` (batch, stream, rate, beside), `options` of the source, `cores`
-(the processors that the JVM and its Python workers are pinned to), `seconds` or `rows`. The JVM is
-warm before anything is measured: what it has not compiled yet is several times slower.
+The argument says what to do: `what` (batch, stream, latency, beside), `options` of the source,
+`cores` (the processors that the JVM and its Python workers are pinned to), `seconds` or `rows`. The
+JVM is warm before anything is measured: what it has not compiled yet is several times slower.
 """
 
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -97,6 +98,49 @@ def _stream(spark: Any, work: dict[str, Any], directory: Path) -> dict[str, Any]
     return {"ms": statistics.median(times), "runs": times}
 
 
+def _latency(spark: Any, work: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Times from when each message was due to when its row is in the hands of `foreachBatch`."""
+    latencies_s: list[float] = []
+    batches = 0
+    measured_from = time.time() + work["warm_s"]
+
+    def take(frame: Any, _: int) -> None:
+        nonlocal batches
+        values = [row.value for row in frame.select("value").collect()]
+        now = time.time()
+        if now >= measured_from:
+            batches += 1
+            latencies_s.extend(now - int.from_bytes(each[:8], "big") / 1e9 for each in values)
+
+    query = (
+        spark.readStream.format("magnetar")
+        .options(**work["options"])
+        .load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", tempfile.mkdtemp(dir=directory))
+        .start()
+    )
+    seconds = work["warm_s"] + work["seconds"]
+    ticking = [work["url"], work["topic"], str(work["rate"]), str(seconds)]
+    subprocess.run(
+        [sys.executable, "-m", "tests.bench.spark_ticker", *ticking],
+        check=True,
+        stdout=sys.stderr,
+        timeout=10 * seconds,
+    )
+    query.processAllAvailable()
+    query.stop()
+    latencies_s.sort()
+    return {
+        "rows": len(latencies_s),
+        "batches": batches,
+        **{
+            f"p{share}_ms": round(latencies_s[int(len(latencies_s) * share / 100)] * 1000, 1)
+            for share in (50, 99)
+        },
+    }
+
+
 def main() -> None:
     work = json.loads(sys.argv[1])
     if work.get("processors"):
@@ -113,6 +157,8 @@ def main() -> None:
             result: Any = _batch(spark, work)
         elif work["what"] == "beside":
             result = _beside(spark, work)
+        elif work["what"] == "latency":
+            result = _latency(spark, work, Path(folder))
         else:
             result = [_stream(spark, each, Path(folder)) for each in work["streams"]]
         spark.stop()

@@ -52,11 +52,11 @@ class TopicsBench:
         source = MagnetarDataSource(options)
         self._add("schema of a pattern", topics, [self._timed(source.schema)], 3.0)
         reader = source.reader(SCHEMA)
-        self._add("planning a batch by a pattern", topics, [self._timed(reader.partitions)], 3.0)
+        self._add("planning a batch by a pattern", topics, [self._timed(reader.partitions)], 2.0)
         stream = source.streamReader(SCHEMA)
         begun: dict[str, Any] = {}
         began = self._timed(lambda: begun.update(stream.initialOffset()))
-        self._add("planning a stream by a pattern", topics, [began], 3.0)
+        self._add("planning a stream by a pattern", topics, [began], 2.0)
         looks = [
             self._timed(lambda: stream.latestOffset(begun, ReadAllAvailable()))
             for _ in range(_LOOKS)

@@ -27,7 +27,12 @@ _SETTINGS = {
     "UNSUBSCRIBED_RETENTION": "false",
 }
 """Ledgers end, are trimmed and deleted all the time, also where nobody has subscribed."""
-_BOOKIE = {"MAGNETAR_BOOKIE_GC_INTERVAL_S": "30"}
+_BOOKIE = {
+    "MAGNETAR_BOOKIE_GC_INTERVAL_S": "30",
+    "MAGNETAR_BOOKIE_TOMBSTONES_MAX": "2000",
+    "MAGNETAR_BOOKIE_ENTRY_LOG_LEDGERS_MAX": "2000",
+}
+"""What grows for hours up to a bound has come to it before the memory is judged."""
 
 
 async def _soak(server: Standalone, load: Load, seconds: float) -> list[Sample]:

@@ -373,6 +373,7 @@ class Bookie:
                 read_cache_bytes=settings.read_cache_bytes_max // count,
                 flush_spread_s=settings.flush_spread_s,
                 entry_log_bytes_max=settings.entry_log_bytes_max,
+                entry_log_ledgers_max=settings.entry_log_ledgers_max,
                 index_page_bytes=settings.index_page_bytes,
                 index_cache_bytes=settings.index_cache_bytes_max // count,
                 index_open_files_max=settings.index_open_files_max,

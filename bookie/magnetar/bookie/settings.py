@@ -278,6 +278,13 @@ class BookieSettings(LinkSettings):
     entry_log_bytes_max: int = Field(
         default=1 << 30, ge=64 << 10, le=1 << 30, description="Size of an entry log."
     )
+    entry_log_ledgers_max: int = Field(
+        default=100_000,
+        ge=1,
+        le=10_000_000,
+        description="Ledgers in one entry log, about 130 bytes of memory each while it is written; "
+        "above it the next log begins.",
+    )
     index_page_bytes: int = Field(
         default=8192,
         ge=64,

@@ -19,6 +19,7 @@ class StorageOptions:
     flush_spread_s: float = 0.0
     """How long a flush may take that nobody waits for; 0: no longer than it must."""
     entry_log_bytes_max: int = 1 << 30
+    entry_log_ledgers_max: int = 100_000
     run_bytes_max: int = 1 << 20
     """Packets of a run. Larger runs make a smaller index, and more is read ahead for nothing."""
     run_entries_max: int = 4096

@@ -10,6 +10,7 @@ While it serves, full collections of Python's cycle collector come by the clock 
 """
 
 import asyncio
+import ctypes
 import gc
 import signal
 import sys
@@ -35,6 +36,34 @@ _COLLECTION_INTERVAL_S_MIN = 60.0
 _COLLECTION_INTERVAL_S_MAX = 600.0
 """What only a full collection frees waits no longer than this."""
 _NEVER = 2**31 - 1
+
+
+def collect_and_give_back() -> None:
+    """Free what is in cycles, and give free pages of the C heap back to the system.
+
+    glibc gives back only what lies free at the end of a heap, and each thread has one: a buffer
+    that lives long keeps all the pages below it. Where the C library is another one, it is left to
+    its own rules.
+    """
+    gc.collect()
+    if _malloc_trim is not None:
+        _malloc_trim(0)
+
+
+def _find_malloc_trim() -> Callable[[int], int] | None:
+    """Return glibc's `malloc_trim`, None where the C library has none.
+
+    It is called without the interpreter's lock, so that other threads go on.
+    """
+    try:
+        found = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return None
+    found.argtypes, found.restype = [ctypes.c_size_t], ctypes.c_int
+    return found
+
+
+_malloc_trim = _find_malloc_trim()
 
 
 class Server(Protocol):
@@ -162,7 +191,7 @@ class FullCollections:
 
     def __init__(
         self,
-        collect: Callable[[], object] = gc.collect,
+        collect: Callable[[], object] = collect_and_give_back,
         computed_s: Callable[[], float] = time.thread_time,
     ) -> None:
         """`computed_s`: processor time of this thread. What others took of the machine meanwhile is

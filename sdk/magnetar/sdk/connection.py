@@ -54,6 +54,9 @@ _log = logging.getLogger("magnetar.sdk")
 _RECEIPT = BaseCommand.SEND_RECEIPT
 _MESSAGE = BaseCommand.MESSAGE
 
+_GATHERED_BYTES_MAX = 64 << 10
+"""More than this does not wait for the end of the turn: the broker begins with it meanwhile."""
+
 # Answers and where they keep their request id. ERROR is apart: it has no type of its own.
 _ANSWERS: dict[int, str] = {
     BaseCommand.SUCCESS: "success",
@@ -155,6 +158,7 @@ class Connection(asyncio.Protocol):
         self._requests: dict[int, asyncio.Future[BaseCommand]] = {}
         self._next_request_id = 0
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._answering: asyncio.Task[None] | None = None
         self._heard = False
         self._probed = False
@@ -260,10 +264,13 @@ class Connection(asyncio.Protocol):
     def write(self, parts: Iterable[bytes]) -> None:
         """Send ready-made frames, whole ones, in one or several pieces. Silent once closed."""
         out = self._out
-        was_empty = not out
+        before = len(out)
         out.extend(parts)
-        if was_empty and out:
+        if not before and out:
             self._loop.call_soon(self._flush)
+        self._out_bytes += sum(map(len, out[before:]))
+        if self._out_bytes > _GATHERED_BYTES_MAX:
+            self._flush()
 
     def fail(self, error: SdkError) -> None:
         """Close at once; everybody learns `error` as the reason."""
@@ -479,6 +486,7 @@ class Connection(asyncio.Protocol):
         if out and self._transport is not None and self.failure is None:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         out.clear()
+        self._out_bytes = 0
 
     def _lose(self, error: SdkError) -> None:
         """Tell everybody, once. Requests first: a user that reconnects must not find old ones."""

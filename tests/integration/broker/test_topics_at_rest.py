@@ -159,6 +159,21 @@ async def test_a_use_begins_the_time_of_disuse_anew(tmp_path: Path) -> None:
             assert await cluster.store.exists(PATH) is None
 
 
+async def test_a_topic_that_was_deleted_takes_no_place_among_those_that_rest(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        topics = broker.services.topics
+        client = await WireClient.open(broker.port)
+        await client.produce(TOPIC)
+        await client.close()
+        await topics.ends.hand_over([NAME], None, timeout_s=20)
+        assert len(broker.at_rest._disuse) == 1
+        await topics.get(NAME)
+        await topics.removal.delete(NAME, is_forced=True)
+        assert len(broker.at_rest._disuse) == 0
+
+
 async def test_what_a_crash_left_open_is_closed_and_then_kept_by_its_time(tmp_path: Path) -> None:
     async with cluster_of(1, tmp_path) as cluster:
         async with broker_on(cluster) as broker:

@@ -144,6 +144,19 @@ def test_a_full_log_is_closed_with_its_footer_and_the_next_begun(tmp_path: Path)
     assert entries == 100
 
 
+def test_a_log_holds_no_more_ledgers_than_may_be_in_memory(tmp_path: Path) -> None:
+    writer = make_writer(tmp_path, log_ledgers_max=3)
+    for ledger_id in (1, 2, 3, 1, 3, 4, 4, 1):
+        writer.write(ledger_id, planned(ledger_id, [0]))
+    writer.sync()
+    in_logs = []
+    for log_id in range(1, writer.last_log_id + 1):
+        file = SystemDisk().open(str(tmp_path / log_name(log_id)))
+        in_logs.append([run.ledger_id for run in scan_log(file, log_id).runs])
+        file.close()
+    assert in_logs == [[1, 2, 3, 1, 3], [4, 4, 1]]
+
+
 def test_many_small_buffers_are_written_whole(tmp_path: Path) -> None:
     runs = LedgerRuns()
     for at in range(3000):

@@ -70,6 +70,18 @@ def test_runs_have_heads_and_no_rest_is_longer_for_it(monkeypatch: pytest.Monkey
     assert rests.seconds == [2.0]
 
 
+def test_computing_rests_after_each_millisecond_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests, clock = Rests(monkeypatch), StandingClock()
+    pace = FlushPace(2.0, clock)
+    pace.begin(is_gentle=True)
+    pace.start(100)
+    pace.breathe()
+    for worked_s in (0.0005, 0.0005, 0.0004, 0.002, 0.3):
+        clock.now_s += worked_s
+        pace.breathe()
+    assert rests.seconds == [0.004, 0.01, 0.02], "what took long was not all computing"
+
+
 @pytest.mark.parametrize(("spread_s", "is_gentle"), [(0.0, True), (2.0, False)])
 def test_a_flush_that_may_not_take_its_time_is_in_a_hurry(spread_s: float, is_gentle: bool) -> None:
     pace = FlushPace(spread_s, StandingClock())

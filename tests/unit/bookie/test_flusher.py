@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -235,9 +235,11 @@ async def test_b16_the_log_is_synced_before_the_index_points_to_it(
     kind = RocksIndex if engine == "db" else PageIndex
     commit = kind.commit
 
-    def noting(index: RocksIndex | PageIndex, changes: IndexChanges) -> set[int]:
+    def noting(
+        index: RocksIndex | PageIndex, changes: IndexChanges, *, pause: Callable[[], None]
+    ) -> set[int]:
         disk.writes.append("index")
-        return commit(index, changes)  # type: ignore[arg-type]  # of the same kind
+        return commit(index, changes, pause=pause)  # type: ignore[arg-type]  # of the same kind
 
     async with open_storage(tmp_path, disk=disk) as storage:
         monkeypatch.setattr(kind, "commit", noting)

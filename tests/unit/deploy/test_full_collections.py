@@ -1,13 +1,21 @@
 """Full collections of a server process: seldom, and the rarer the longer they take."""
 
 import asyncio
+import ctypes
 import gc
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from magnetar.deploy.process import FullCollections, run_server
+from magnetar.deploy.process import FullCollections, collect_and_give_back, run_server
+from tests.processes import resident_bytes_of
+
+_BLOCK_BYTES = 4000
+"""Below the size from which glibc maps each block by itself."""
+_BLOCKS = 10_000
 
 
 class Timers:
@@ -69,6 +77,38 @@ async def test_the_interpreter_makes_no_full_collection_by_itself_in_between(
     collections.stop()
     assert gc.get_threshold() == thresholds
     assert len(kept) == 300_000
+
+
+def test_what_a_thread_has_freed_goes_back_to_the_system() -> None:
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+    except OSError:
+        pytest.skip("only glibc holds free pages of a thread's heap")
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    before = peak = 0
+    kept: list[int] = []
+
+    def fill_and_free_all_but_the_last() -> None:
+        nonlocal before, peak
+        before = resident_bytes_of(os.getpid())
+        blocks = [libc.malloc(_BLOCK_BYTES) for _ in range(_BLOCKS)]
+        for block in blocks:
+            ctypes.memset(block, 1, _BLOCK_BYTES)
+        peak = resident_bytes_of(os.getpid())
+        kept.append(blocks.pop())
+        for block in blocks:
+            libc.free(block)
+
+    thread = threading.Thread(target=fill_and_free_all_but_the_last)
+    thread.start()
+    thread.join()
+    filled = _BLOCK_BYTES * _BLOCKS
+    assert peak - before > 0.9 * filled
+    assert resident_bytes_of(os.getpid()) > peak - filled / 2, "the C library keeps it by itself"
+    collect_and_give_back()
+    assert resident_bytes_of(os.getpid()) < peak - filled / 2
+    libc.free(kept.pop())
 
 
 class Server:

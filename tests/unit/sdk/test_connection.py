@@ -1,4 +1,4 @@
-"""What a connection says of a peer that is no broker."""
+"""What a connection says of a peer that is no broker, and when what it sends leaves."""
 
 import asyncio
 
@@ -6,15 +6,39 @@ from magnetar.sdk.connection import Connection
 from magnetar.sdk.settings import ClientSettings
 
 
-class _NoTransport(asyncio.Transport):
+class _Transport(asyncio.Transport):
+    def __init__(self) -> None:
+        self.writes: list[int] = []
+        """The size of each."""
+
     def abort(self) -> None:
         pass
 
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(len(data))
 
-def _connection() -> Connection:
+
+def _connection(transport: _Transport | None = None) -> Connection:
     connection = Connection(ClientSettings(), name="host:8080")
-    connection.connection_made(_NoTransport())
+    connection.connection_made(transport or _Transport())
     return connection
+
+
+async def test_small_frames_of_a_turn_leave_together_and_large_ones_at_once() -> None:
+    transport = _Transport()
+    connection = _connection(transport)
+    del transport.writes[:]
+    connection.write((b"x" * 10, b"y" * 1000))
+    connection.write((b"z" * 20,))
+    assert transport.writes == [], "they wait for the end of the turn"
+    await asyncio.sleep(0)
+    assert transport.writes == [1030]
+    connection.write((b"x" * 40_000,))
+    connection.write((b"x" * 40_000,))
+    assert transport.writes == [1030, 80_000], "the broker begins with it meanwhile"
+    connection.write((b"x" * 30,))
+    await asyncio.sleep(0)
+    assert transport.writes == [1030, 80_000, 30]
 
 
 async def test_the_port_of_the_admin_interface_is_named_as_such() -> None:

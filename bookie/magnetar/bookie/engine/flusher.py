@@ -79,12 +79,14 @@ class Flusher:
                 deleted=buffer.deleted,
                 runs=runs,
                 states=buffer.states,
-            )
+            ),
+            pause=self._pace.breathe,
         )
         indexed_s = now_s()
         while runs:
             # One by one: all at once is one call of the interpreter, which nobody interrupts.
             runs.popitem()
+            self._pace.breathe()
         return Flushed(overlaid, FlushTimes(logged_s - started_s, indexed_s - logged_s))
 
     def close(self) -> None:

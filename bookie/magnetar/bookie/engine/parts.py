@@ -94,6 +94,7 @@ class PartsMaker:
             logs_directory,
             ids=ids,
             log_bytes_max=options.entry_log_bytes_max,
+            log_ledgers_max=options.entry_log_ledgers_max,
             disk=disk,
             clock=self.clock,
         )

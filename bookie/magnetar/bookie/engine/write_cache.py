@@ -7,10 +7,11 @@ thread and reads may both look at it. A newer buffer wins over an older one, bot
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX, PacketRun, block_run
+from magnetar.bookie.indexes.location_index import no_pause
 from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.wire import EntryBlock
 
@@ -170,8 +171,9 @@ class WriteBuffer:
         for ledger_id, state in newer.states.items():
             self.put_state(ledger_id, state)
 
-    def free(self) -> None:
-        """Give the memory back, piece by piece; nobody may look at the buffer any more.
+    def free(self, pause: Callable[[], None] = no_pause) -> None:
+        """Give the memory back, piece by piece; nobody may look at the buffer any more. `pause` is
+        called between pieces, and may take its time.
 
         To free tens of megabytes at once takes milliseconds, for which nothing else runs.
         """
@@ -181,6 +183,7 @@ class WriteBuffer:
             _, runs = self.ledgers.popitem()
             while runs.runs:
                 runs.runs.pop()
+                pause()
 
     def _drop(self, ledger_id: int) -> None:
         runs = self.ledgers.pop(ledger_id, None)

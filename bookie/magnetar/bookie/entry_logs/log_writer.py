@@ -59,13 +59,16 @@ class EntryLogWriter:
         *,
         ids: LogIds,
         log_bytes_max: int,
+        log_ledgers_max: int,
         disk: Disk,
         clock: Clock,
         sync_bytes: int = SYNC_BYTES,
     ) -> None:
-        """`sync_bytes`: what is written between two syncs at most, beside one write."""
+        """`log_ledgers_max`: ledgers of one log, whose sizes are in memory until it is finished.
+        `sync_bytes`: what is written between two syncs at most, beside one write."""
         self._directory = directory
         self._log_bytes_max = log_bytes_max
+        self._log_ledgers_max = log_ledgers_max
         self._disk = disk
         self._clock = clock
         self._ids = ids
@@ -103,7 +106,7 @@ class EntryLogWriter:
         """
         size_bytes_max = run_bytes_max(run.packets_bytes, run.entries)
         active = self._active
-        if active is not None and self._end(active) + size_bytes_max > self._log_bytes_max:
+        if active is not None and self._is_full(active, ledger_id, size_bytes_max):
             self._finish()
             active = None
         if active is None:
@@ -119,6 +122,13 @@ class EntryLogWriter:
             if self._unsynced_bytes >= self._sync_bytes:
                 self._sync_data(active)
         return RunLocation(active.log_id, offset, size_bytes, run.entries, not run.is_contiguous)
+
+    def _is_full(self, active: _Active, ledger_id: int, size_bytes_max: int) -> bool:
+        """Whether the log has no room for a run of the ledger."""
+        ledgers = active.ledger_bytes
+        return self._end(active) + size_bytes_max > self._log_bytes_max or (
+            len(ledgers) >= self._log_ledgers_max and ledger_id not in ledgers
+        )
 
     def sync(self) -> None:
         """Make all written runs durable.

@@ -4,7 +4,7 @@ One thread writes (`commit`, on the flush worker); any thread may read meanwhile
 ledger never overlap: an entry is read from the one record that stands for it, or is not stored.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -59,6 +59,10 @@ class IndexChanges:
     moves: Sequence[RunMove] = ()
 
 
+def no_pause() -> None:
+    """Go on at once."""
+
+
 class LocationIndex(Protocol):
     """An open index."""
 
@@ -110,9 +114,9 @@ class LocationIndex(Protocol):
         """
         ...
 
-    def commit(self, changes: IndexChanges) -> set[int]:
+    def commit(self, changes: IndexChanges, *, pause: Callable[[], None] = no_pause) -> set[int]:
         """Write the changes durably; returns the ledgers whose older records were overlaid or
-        moved.
+        moved. `pause` is called between the runs of two ledgers, and may take its time.
 
         Reads may see the changes before they are durable; those of one ledger all at once, but
         for moves, where it does not matter: source and target hold the same. A crash on the way

@@ -25,7 +25,13 @@ from magnetar.bookie.entry_logs.packet_run import ENTRY_ID_MAX
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError
 from magnetar.bookie.indexes.index_mark import IndexMark, Promise
 from magnetar.bookie.indexes.ledger_state import check_state, encode_state
-from magnetar.bookie.indexes.location_index import IndexChanges, IndexRecord, NewRun, RunMove
+from magnetar.bookie.indexes.location_index import (
+    IndexChanges,
+    IndexRecord,
+    NewRun,
+    RunMove,
+    no_pause,
+)
 from magnetar.bookie.indexes.pages.cell_tree import CellTree, TreeEdit
 from magnetar.bookie.indexes.pages.double_write import FIRST_SEQUENCE, DoubleWrite
 from magnetar.bookie.indexes.pages.ledger_set import LedgerSet
@@ -332,7 +338,7 @@ class PageIndex:
 
     # Writing
 
-    def commit(self, changes: IndexChanges) -> set[int]:
+    def commit(self, changes: IndexChanges, *, pause: Callable[[], None] = no_pause) -> set[int]:
         """Write the changes durably. See `LocationIndex`."""
         self._double_write.finish()
         before = self.sequence()
@@ -341,6 +347,7 @@ class PageIndex:
             self._delete(ledger_id)
         changed: set[int] = set()
         for ledger_id in sorted({*changes.runs, *changes.states}):
+            pause()
             state = changes.states.get(ledger_id)
             encoded = None if state is None else encode_state(state)
             if self._change(ledger_id, changes.runs.get(ledger_id, ()), encoded):

@@ -6,7 +6,7 @@ time.
 """
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from magnetar.bookie.errors import StorageCorruptError, StorageError, StorageIOError
@@ -20,7 +20,13 @@ from magnetar.bookie.indexes.key_value import (
     Put,
 )
 from magnetar.bookie.indexes.ledger_state import check_state, encode_state
-from magnetar.bookie.indexes.location_index import IndexChanges, IndexRecord, NewRun, RunMove
+from magnetar.bookie.indexes.location_index import (
+    IndexChanges,
+    IndexRecord,
+    NewRun,
+    RunMove,
+    no_pause,
+)
 from magnetar.bookie.indexes.rocks_store import RocksStore
 from magnetar.bookie.indexes.run_records import (
     FORMAT_KEY,
@@ -198,12 +204,12 @@ class RocksIndex:
 
     # Writing
 
-    def commit(self, changes: IndexChanges) -> set[int]:
+    def commit(self, changes: IndexChanges, *, pause: Callable[[], None] = no_pause) -> set[int]:
         """Write the changes durably. See `LocationIndex`; the batches are whole for each ledger."""
         if self._is_broken:
             self._reopen()
         self._is_broken = True  # until the end is reached
-        changed = self._write(changes)
+        changed = self._write(changes, pause)
         self._store.sync()
         self._promised_sequence = sequence = self.sequence()
         self._is_broken = False
@@ -213,13 +219,14 @@ class RocksIndex:
             raise StorageIOError(f"index {self._path}: its mark cannot be written: {exc}") from exc
         return changed
 
-    def _write(self, changes: IndexChanges) -> set[int]:
+    def _write(self, changes: IndexChanges, pause: Callable[[], None]) -> set[int]:
         writer = _BatchWriter(self._store)
         deleted = set(changes.deleted)
         changed: set[int] = set()
         for ledger_id in sorted(deleted):
             writer.delete_ledger(ledger_id)
         for ledger_id, runs in changes.runs.items():
+            pause()
             old: list[IndexRecord] = []
             if ledger_id not in deleted:
                 first, last = min(run.first for run in runs), max(run.last for run in runs)
@@ -228,6 +235,7 @@ class RocksIndex:
                 changed.add(ledger_id)
             writer.put_runs(ledger_id, runs, old)
         for ledger_id, state in changes.states.items():
+            pause()
             writer.put_state(ledger_id, state)
         changed |= self._write_moves(changes.moves, writer)
         last_log_id = max(self.last_log_id, changes.last_log_id)

@@ -43,6 +43,8 @@ class TopicRemoval:
         self._acquire_timeout_s = acquire_timeout_s
         self.followers: list[Callable[[TopicName], Awaitable[object]]] = []
         """Called when a topic is gone: what else is kept under its name goes with it."""
+        self.on_deleted: list[Callable[[TopicName], None]] = []
+        """Called with each topic, partition and segment that was deleted here."""
         deletion.forget = self._log_gone
         self._held: dict[TopicName, asyncio.Future[None]] = {}
 
@@ -143,3 +145,5 @@ class TopicRemoval:
             raise TopicNotFoundError(f"Topic {name} not found")
         elif name.partition_index < 0:
             await self.forget(name)
+        for callback in self.on_deleted:
+            callback(name)

@@ -7,6 +7,7 @@ becomes of them is for `SendsUnderWay`.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -51,6 +52,10 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 )
 from magnetar.sdk.wire.topic_name import TopicName
 
+_PAYLOADS_AT_ONCE = 64
+"""Messages that are encoded before they are written, where each is alone: the broker works on these
+while the next ones are encoded."""
+
 
 class TopicProducer(Producer[T]):
     """See the module's text."""
@@ -92,6 +97,7 @@ class TopicProducer(Producer[T]):
             entry_buckets=entry_buckets,
         )
         self._room = SendRoom(settings, context.memory)
+        self._payloads_at_once = sys.maxsize if settings.batching else _PAYLOADS_AT_ONCE
         self._closing = False
         self._attachment = ProducerAttachment(
             context,
@@ -215,7 +221,7 @@ class TopicProducer(Producer[T]):
             await turn.wait(self._has_none_left)
             self._lane.close_batches()  # others may have sent meanwhile
             room, bytes_left = self._room.left(pending.messages, pending.payload_bytes)
-            stop = min(count, done + room)
+            stop = min(count, done + min(room, self._payloads_at_once))
             try:
                 done = self._lane.give_payloads(payloads, done, stop, bytes_left=bytes_left)
             finally:

@@ -1,6 +1,7 @@
 """What the index of the `db` engine owes to RocksDB: errors, lost files, what a crash cuts off."""
 
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,9 +46,9 @@ async def test_8_6_after_a_failed_index_write_nothing_is_lost(
 ) -> None:
     write = RocksIndex._write
 
-    def failing(index: RocksIndex, changes: IndexChanges) -> set[int]:
+    def failing(index: RocksIndex, changes: IndexChanges, pause: Callable[[], None]) -> set[int]:
         if is_written:
-            write(index, changes)
+            write(index, changes, pause)
         raise StorageIOError("no")
 
     async with open_storage(tmp_path / "a") as storage:

@@ -92,6 +92,7 @@ class TopicsAtRest:
         self.failures = 0
         """Topics that could not be looked at, or not be loaded; each was logged."""
         topics.ends.on_closing.append(self._closing)
+        topics.removal.on_deleted.append(self._disuse.forget)
 
     def start(self) -> None:
         """Begin with the first walk after one interval."""
@@ -268,6 +269,10 @@ class Disuse:
         while len(self._since_s) > self._remembered_max:
             oldest = next(iter(self._since_s))
             self._floor_s = max(self._floor_s, self._since_s.pop(oldest))
+
+    def forget(self, name: TopicName) -> None:
+        """The topic was deleted: it takes no place among those that are remembered."""
+        self._since_s.pop(name, None)
 
     def since_s(self, name: TopicName) -> float:
         """Since when nobody has used the topic here, at the latest."""

@@ -10,7 +10,6 @@ While it serves, full collections of Python's cycle collector come by the clock 
 """
 
 import asyncio
-import ctypes
 import gc
 import signal
 import sys
@@ -20,6 +19,8 @@ from typing import Protocol
 
 import structlog
 import uvloop
+
+from magnetar.deploy.freed_memory import give_freed_memory_back
 
 _log = structlog.get_logger(__name__)
 
@@ -39,31 +40,9 @@ _NEVER = 2**31 - 1
 
 
 def collect_and_give_back() -> None:
-    """Free what is in cycles, and give free pages of the C heap back to the system.
-
-    glibc gives back only what lies free at the end of a heap, and each thread has one: a buffer
-    that lives long keeps all the pages below it. Where the C library is another one, it is left to
-    its own rules.
-    """
+    """Free what is in cycles, and give what is free back to the system."""
     gc.collect()
-    if _malloc_trim is not None:
-        _malloc_trim(0)
-
-
-def _find_malloc_trim() -> Callable[[int], int] | None:
-    """Return glibc's `malloc_trim`, None where the C library has none.
-
-    It is called without the interpreter's lock, so that other threads go on.
-    """
-    try:
-        found = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):
-        return None
-    found.argtypes, found.restype = [ctypes.c_size_t], ctypes.c_int
-    return found
-
-
-_malloc_trim = _find_malloc_trim()
+    give_freed_memory_back()
 
 
 class Server(Protocol):

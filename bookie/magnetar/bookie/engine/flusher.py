@@ -152,6 +152,7 @@ class Flusher:
             new = NewRun(location, run.stretches(), run.first, run.last)
             runs.setdefault(ledger_id, []).append(new)
             part_bytes += location.size_bytes
+            self._pace.breathe()
             if part_bytes >= PART_BYTES and self._pace.is_gentle:
                 self._writer.sync_part()
                 self._pace.rest(part_bytes)

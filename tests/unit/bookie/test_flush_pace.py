@@ -82,6 +82,19 @@ def test_computing_rests_after_each_millisecond_of_it(monkeypatch: pytest.Monkey
     assert rests.seconds == [0.004, 0.01, 0.02], "what took long was not all computing"
 
 
+def test_the_rests_of_computing_are_not_longer_than_a_flush_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests, clock = Rests(monkeypatch), StandingClock()
+    pace = FlushPace(1.0, clock)
+    pace.begin(is_gentle=True)
+    pace.start(100)
+    for _ in range(1000):
+        clock.now_s += 0.002
+        pace.breathe()
+    assert sum(rests.seconds) == pytest.approx(1.0, abs=0.01)
+
+
 @pytest.mark.parametrize(("spread_s", "is_gentle"), [(0.0, True), (2.0, False)])
 def test_a_flush_that_may_not_take_its_time_is_in_a_hurry(spread_s: float, is_gentle: bool) -> None:
     pace = FlushPace(spread_s, StandingClock())

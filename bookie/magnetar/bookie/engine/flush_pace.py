@@ -38,7 +38,7 @@ class FlushPace:
         self._begun_s = -math.inf
         self._started_s = 0.0
         self._bytes = self._written_bytes = 0
-        self._rested_s = 0.0
+        self._rested_s = self._rest_left_s = 0.0
 
     def begin(self, *, is_gentle: bool) -> None:
         """A flush is about to be handed to the worker."""
@@ -58,12 +58,15 @@ class FlushPace:
 
     def breathe(self) -> None:
         """Between two small pieces of computing: rest now and then, so that the event loop, the
-        journals and, on the same processors, other bookies have their turn."""
+        journals and, on the same processors, other bookies have their turn. The rests of a flush
+        are not longer than it may be spread: with very many ledgers it ends without."""
         now_s = self._clock.monotonic_s()
         worked_s = now_s - self._rested_s
-        if worked_s < _WORK_S:
+        if worked_s < _WORK_S or self._rest_left_s <= 0:
             return
-        self._hurry.wait(_REST_PER_WORK * min(worked_s, _WORK_S_MAX))
+        rest_s = _REST_PER_WORK * min(worked_s, _WORK_S_MAX)
+        self._hurry.wait(rest_s)
+        self._rest_left_s -= rest_s
         self._rested_s = self._clock.monotonic_s()
 
     @property
@@ -73,6 +76,7 @@ class FlushPace:
     def start(self, size_bytes: int) -> None:
         """So much is to be written, from now on."""
         self._started_s = self._rested_s = self._clock.monotonic_s()
+        self._rest_left_s = self._spread_s
         self._bytes = max(1, size_bytes)
         self._written_bytes = 0
 

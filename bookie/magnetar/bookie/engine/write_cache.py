@@ -179,6 +179,7 @@ class WriteBuffer:
         """
         while self.states:
             self.states.popitem()
+            pause()
         while self.ledgers:
             _, runs = self.ledgers.popitem()
             while runs.runs:

@@ -535,6 +535,13 @@ def _rows() -> Iterator[tuple[str, Callable[[Rounds], str]]]:
     yield _row("memory of the servers after all that, MB", lambda each: each.memory_mb)
 
 
+def _last_error(why: str) -> str:
+    """Shorten a reason that ends with a traceback to the error at its end; the JSON has all."""
+    lines = why.splitlines()
+    errors = [at for at, line in enumerate(lines) if "Error" in line and not line.startswith(" ")]
+    return " ".join(line.strip() for line in lines[max(errors, default=0) :])
+
+
 def table(results: Mapping[str, Rounds]) -> str:
     """One column per system, medians of its rounds."""
     peers = [peer for peer in PEERS if results.get(peer.name)]
@@ -553,8 +560,7 @@ def table(results: Mapping[str, Rounds]) -> str:
     ]
     for peer in peers:
         failed = {what: why for each in results[peer.name] for what, why in each.failures.items()}
-        # Of a traceback the last line says what happened; the JSON has all of it.
-        notes += [f"{peer.name}, {what}: {why.splitlines()[-1]}" for what, why in failed.items()]
+        notes += [f"{peer.name}, {what}: {_last_error(why)}" for what, why in failed.items()]
     return "\n".join([*lines, "", *notes])
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from magnetar.bookie.settings import BookieSettings
 from tests.bench import load
 from tests.bench.report import FULL, Effort, Figure, Report
 from tests.cluster import ProcessCluster
@@ -34,9 +35,9 @@ _COPIED: Final = "public/both"
 _ALONE: Final = "public/default"
 _CLUSTERS: Final = ("east", "west")
 _CLUSTERS_BYTES: Final = 20 << 30
-"""What two clusters of three bookies write."""
-_FULL_SHARE: Final = 0.95
-"""Of a disk, from which on bookies refuse writes."""
+"""Room on the disk for two clusters of three bookies: they write 18 GB."""
+_FULL_SHARE: Final = BookieSettings.model_fields["disk_full_share"].default
+"""Bookies refuse writes when so much of a disk is used, in parts of 1."""
 
 
 class _Server(HasHttp, Protocol):

@@ -32,7 +32,7 @@ _BOOKIE = {
     "MAGNETAR_BOOKIE_TOMBSTONES_MAX": "2000",
     "MAGNETAR_BOOKIE_ENTRY_LOG_LEDGERS_MAX": "2000",
 }
-"""What grows for hours up to a bound has come to it before the memory is judged."""
+"""Low bounds for tables that grow for hours: both are full before the memory is judged."""
 
 
 async def _soak(server: Standalone, load: Load, seconds: float) -> list[Sample]:

@@ -75,10 +75,10 @@ def test_computing_rests_after_each_millisecond_of_it(monkeypatch: pytest.Monkey
     pace = FlushPace(2.0, clock)
     pace.begin(is_gentle=True)
     pace.start(100)
-    pace.breathe()
+    pace.rest_from_work()
     for worked_s in (0.0005, 0.0005, 0.0004, 0.002, 0.3):
         clock.now_s += worked_s
-        pace.breathe()
+        pace.rest_from_work()
     assert rests.seconds == [0.004, 0.01, 0.02], "what took long was not all computing"
 
 
@@ -91,7 +91,7 @@ def test_the_rests_of_computing_are_not_longer_than_a_flush_may_take(
     pace.start(100)
     for _ in range(1000):
         clock.now_s += 0.002
-        pace.breathe()
+        pace.rest_from_work()
     assert sum(rests.seconds) == pytest.approx(1.0, abs=0.01)
 
 

@@ -1,4 +1,4 @@
-"""What a connection says of a peer that is no broker, and when what it sends leaves."""
+"""Connections of the SDK: when they write, and how they name a peer that is no broker."""
 
 import asyncio
 

@@ -303,7 +303,9 @@ class EntryStorage:
             return
         self._memory.flushing = None
         if self._parts is not None:
-            self._parts.flush_worker.submit(partial(buffer.free, self._pace.breathe), _on_freed)
+            self._parts.flush_worker.submit(
+                partial(buffer.free, self._pace.rest_from_work), _on_freed
+            )
         self._end_flush(waiters, None)
 
     def _end_flush(self, waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:

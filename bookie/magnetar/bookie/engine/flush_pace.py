@@ -21,10 +21,11 @@ from magnetar.ledger.ports import Clock
 PART_BYTES = 1 << 20
 """What is written between two rests."""
 _WORK_S = 0.001
-"""What is computed between two rests."""
+"""After so much computing a flush rests."""
 _WORK_S_MAX = 0.005
-"""What counts of a piece that took longer, because others had the processor meanwhile."""
+"""A piece that took longer was waiting for the processor: it counts as no more than this."""
 _REST_PER_WORK = 4
+"""Seconds of rest for each second of computing."""
 
 
 class FlushPace:
@@ -56,10 +57,12 @@ class FlushPace:
 
     # On the flush worker
 
-    def breathe(self) -> None:
-        """Between two small pieces of computing: rest now and then, so that the event loop, the
-        journals and, on the same processors, other bookies have their turn. The rests of a flush
-        are not longer than it may be spread: with very many ledgers it ends without."""
+    def rest_from_work(self) -> None:
+        """Rest if a millisecond was computed since the last rest; called between small pieces.
+
+        The event loop, the journals and, on the same processors, other bookies have their turn
+        meanwhile. These rests of one flush are together no longer than it may be spread.
+        """
         now_s = self._clock.monotonic_s()
         worked_s = now_s - self._rested_s
         if worked_s < _WORK_S or self._rest_left_s <= 0:

@@ -80,13 +80,13 @@ class Flusher:
                 runs=runs,
                 states=buffer.states,
             ),
-            pause=self._pace.breathe,
+            pause=self._pace.rest_from_work,
         )
         indexed_s = now_s()
         while runs:
             # One by one: all at once is one call of the interpreter, which nobody interrupts.
             runs.popitem()
-            self._pace.breathe()
+            self._pace.rest_from_work()
         return Flushed(overlaid, FlushTimes(logged_s - started_s, indexed_s - logged_s))
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class Flusher:
             new = NewRun(location, run.stretches(), run.first, run.last)
             runs.setdefault(ledger_id, []).append(new)
             part_bytes += location.size_bytes
-            self._pace.breathe()
+            self._pace.rest_from_work()
             if part_bytes >= PART_BYTES and self._pace.is_gentle:
                 self._writer.sync_part()
                 self._pace.rest(part_bytes)

@@ -1,10 +1,9 @@
 """Reading topics by `magnetar.arrow`: rows per second of one worker and of two processes, of raw
 values and of decoded AVRO, beside the SDK's consumer on the same topic; and what memory it takes.
 
-The server runs beside it on the same processors, and is asked for blocks of a megabyte only. What
-one row takes of the processors, its part of the server included, bounds what more workers can gain:
-beside the gain of two stands the most that these processors would allow if a second process cost
-nothing by itself.
+The server runs beside it on the same processors, and is asked for blocks of a megabyte only. Beside
+the gain of two processes stands what all processors would give if each row took as much of them as
+it takes with one worker, its part of the server included.
 """
 
 import asyncio
@@ -122,7 +121,7 @@ class ArrowBench:
                 runs=two["runs"],
                 details={
                     "rows_per_cpu_s": round(two["rows_per_cpu_s"]),
-                    "most_by_processors": round(len(cores) / row_cpu_s / rate, 2),
+                    "at_the_same_cost_per_row": round(len(cores) / row_cpu_s / rate, 2),
                 },
             )
         )

@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
-from magnetar.arrow.stored.admin_client import RefusedError
 from magnetar.arrow.stored.errors import (
     CorruptDataError,
     DataLossError,
@@ -31,6 +30,7 @@ from magnetar.arrow.stored.errors import (
     MagnetarArrowError,
     OffsetError,
     OptionError,
+    RefusedError,
     SchemaMismatchError,
     TopicNotFoundError,
     UnreachableError,

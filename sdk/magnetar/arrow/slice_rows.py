@@ -44,7 +44,7 @@ class _ChangeRows(ArrowRows):
 
     def take(self) -> pa.RecordBatch:
         """Everything so far as one batch: see `ArrowRows.take`."""
-        found = np.array(self._lengths, dtype=np.int64) == 0
+        found = np.asarray(self._lengths) == 0
         found[self._nulls] = True
         found[list(self._unfit)] = False  # what cannot be read is no tombstone
         self._is_tombstone = found

@@ -64,7 +64,12 @@ class WorkerProcess:
             [sys.executable, "-m", "magnetar.arrow.worker", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                # numpy's threads for matrices, which there are none of: they spin as they start.
+                "OPENBLAS_NUM_THREADS": "1",
+            },
             # An interrupt at the terminal is for the reader: the worker ends with it.
             start_new_session=True,
         )

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.arrow.stored import admin_client
-from magnetar.arrow.stored.admin_client import AdminClient, RefusedError
+from magnetar.arrow.stored.admin_client import AdminClient
+from magnetar.arrow.stored.errors import RefusedError
 from magnetar.arrow.stored.options import ConnectionOptions, OptionReader
 from magnetar.arrow.stored.patience import PATIENCE_S
 from magnetar.sdk.spark.errors import OptionError, UnreachableError

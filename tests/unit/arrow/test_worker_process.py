@@ -1,7 +1,10 @@
 """A worker process gives batches and errors as they were, and ends with its reader."""
 
+import importlib.util
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -144,3 +147,15 @@ def test_a_process_ends_when_its_reader_closes_it() -> None:
     assert worker._process.returncode is not None
     with pytest.raises(ProcessLookupError):
         os.kill(worker._process.pid, 0)
+
+
+def test_arrow_makes_arrays_in_a_worker_without_loading_pandas() -> None:
+    assert importlib.util.find_spec("pandas"), "it is there, or this shows nothing"
+    script = (
+        "import sys; from magnetar.arrow.worker import do_without_pandas; do_without_pandas();"
+        "import pyarrow as pa; made = pa.array([b'a', None]); pa.scalar('a');"
+        "print(made.to_pylist(), 'pandas' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[b'a', None] False\n"
+    assert not ran.stderr

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from magnetar.arrow.stored.errors import MagnetarArrowError, OptionError, UnreachableError
+from magnetar.arrow.stored.errors import OptionError, RefusedError, UnreachableError
 from magnetar.arrow.stored.options import ConnectionOptions
 from magnetar.arrow.stored.patience import PATIENCE_S, Patience
 from magnetar.sdk.errors import CredentialsError, IssuerUnavailableError, TlsFileError
@@ -41,14 +41,6 @@ ANSWER_BYTES_MAX = 128 << 20
 """Of one answer. The names of a million topics take less."""
 
 Json = Any
-
-
-class RefusedError(MagnetarArrowError):
-    """The broker answered with an error; `status` is that of HTTP."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Answers(NamedTuple):

@@ -11,7 +11,6 @@ import logging
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
 
 import pyarrow as pa
 
@@ -26,7 +25,13 @@ from magnetar.arrow.stored.column_names import (
 )
 from magnetar.arrow.stored.errors import SchemaMismatchError
 from magnetar.arrow.stored.slices import DROPMALFORMED, FAILFAST, NO_VERSION, PERMISSIVE
-from magnetar.arrow.stored.stored_values import StoredValues, ValueColumns
+from magnetar.arrow.stored.stored_values import (
+    Lengths,
+    Part,
+    StoredValues,
+    ValueColumns,
+    offsets_of,
+)
 from magnetar.sdk.wire.hot_commands import encode_varint
 
 ROWS_MAX = 10_000
@@ -39,8 +44,6 @@ _LEFT_OUT_LINES_MAX = 10
 """Of each slice, about messages that cannot be read."""
 
 _log = logging.getLogger(__name__)
-
-Part = bytes | memoryview
 
 _Run = tuple[int, int, int, int, int, Sequence[int] | None]
 """Rows of one entry: their number, publish time, version of the schema, ledger, entry, and indexes
@@ -81,10 +84,10 @@ class ArrowRows:
         self.rows = 0
         self.bytes = 0
         self._parts: list[Part] = []
-        self._lengths: list[int] = []
+        self._lengths = array("q")
         self._nulls: list[int] = []
         self._id_parts: list[bytes] = []
-        self._id_lengths: list[int] = []
+        self._id_lengths = array("q")
         self._runs: list[_Run] = []
         self._unfit: dict[int, str] = {}
         """Rows of what could not be read, and why."""
@@ -99,7 +102,7 @@ class ArrowRows:
     def add_entry(
         self,
         parts: Sequence[Part],
-        lengths: Sequence[int],
+        lengths: Lengths,
         *,
         ledger_id: int,
         entry_id: int,
@@ -259,7 +262,7 @@ class ArrowRows:
             self._id_lengths += _id_lengths(len(prefix), count)
         else:
             suffixes = [_SUFFIXES[index] for index in indexes]
-            self._id_lengths += [len(prefix) + len(each) for each in suffixes]
+            self._id_lengths.extend([len(prefix) + len(each) for each in suffixes])
         self._id_parts += (prefix, prefix.join(suffixes))
 
     def _publish_micros(self) -> "array[int]":
@@ -320,8 +323,7 @@ def _micros(times_ms: Mapping[int, int]) -> dict[int, int]:
 
 def _binary_array(parts: Sequence[Part], lengths: Sequence[int]) -> pa.Array:
     """Values that lie one behind the other in `parts`, as one array."""
-    offsets = array("i", accumulate(lengths, initial=0))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+    buffers = [None, offsets_of(lengths), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
 
 
@@ -338,8 +340,8 @@ def _ledger_prefix(ledger_id: int) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _id_lengths(prefix_bytes: int, count: int) -> list[int]:
-    return [prefix_bytes + len(each) for each in _SUFFIXES[:count]]
+def _id_lengths(prefix_bytes: int, count: int) -> Lengths:
+    return array("q", [prefix_bytes + len(each) for each in _SUFFIXES[:count]])
 
 
 @lru_cache(maxsize=64)

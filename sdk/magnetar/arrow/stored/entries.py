@@ -18,16 +18,17 @@ payload. Three ways, by what the batch looks like:
 
 import base64
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
+import numpy as np
 from google.protobuf.message import DecodeError
 
-from magnetar.arrow.stored.arrow_rows import ArrowRows, Part
+from magnetar.arrow.stored.arrow_rows import ArrowRows
 from magnetar.arrow.stored.errors import CorruptDataError, HeadlessMessageError, UnreachableError
 from magnetar.arrow.stored.slices import NO_TIME_MS, NO_VERSION
+from magnetar.arrow.stored.stored_values import Lengths, Part
 from magnetar.sdk.wire.compression import decompress
 from magnetar.sdk.wire.errors import MalformedPayloadError, SdkError
 from magnetar.sdk.wire.frames import split_payload
@@ -81,7 +82,7 @@ class SplitBatch(NamedTuple):
 
     parts: list[memoryview]
     """Payloads; all of them in one if the batch is uniform."""
-    lengths: list[int]
+    lengths: Lengths
     """Size of each payload."""
     keys: dict[int, bytes]
     """By index, of the messages that are not in `singles`; as are the times."""
@@ -124,21 +125,18 @@ def _split_uniform(body: bytes | memoryview, count: int) -> SplitBatch | None:
     if data_at + size != stride or at + 1 >= data_at or body[at] != _SEQUENCE_ID:
         return None
     # What must be the same in all messages: sizes and tags. Compared a column at a time.
+    messages = np.frombuffer(body, np.uint8).reshape(count, stride)
     for column in range(at + 1):
-        if bytes(body[column::stride]) != bytes((body[column],)) * count:
+        if (messages[:, column] != body[column]).any():
             return None
     # The sequence ids are varints of one width: all but their last bytes have the top bit.
     for column in range(at + 1, data_at - 1):
-        if min(body[column::stride]) < 128:
+        if (messages[:, column] < 128).any():
             return None
-    if max(body[data_at - 1 :: stride]) >= 128:
+    if (messages[:, data_at - 1] >= 128).any():
         return None
-    rows = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(stride), count, [None, pa.py_buffer(body)]
-    )
-    payloads = pc.binary_slice(rows, data_at, stride)
-    data = memoryview(payloads.buffers()[1])[: size * count]
-    return SplitBatch([data], [size] * count, {}, {}, {}, True)
+    data = np.ascontiguousarray(messages[:, data_at:]).data.cast("B")
+    return SplitBatch([data], array("q", (size,)) * count, {}, {}, {}, True)
 
 
 def _split_each(body: bytes | memoryview, count: int) -> SplitBatch:
@@ -206,7 +204,7 @@ def _split_each(body: bytes | memoryview, count: int) -> SplitBatch:
         ) from error
     if at != end:
         raise MalformedPayloadError(f"{end - at} bytes behind the last message of a batch")
-    return SplitBatch(parts, lengths, keys, event_ms, singles, False)
+    return SplitBatch(parts, array("q", lengths), keys, event_ms, singles, False)
 
 
 T = TypeVar("T")
@@ -357,7 +355,7 @@ class EntryRows:
                 parts = [parts[0][index * size : (index + 1) * size] for index in indexes]
             else:
                 parts = [parts[index] for index in indexes]
-            lengths = [lengths[index] for index in indexes]
+            lengths = array("q", [lengths[index] for index in indexes])
         first = self._rows.add_entry(
             parts,
             lengths,

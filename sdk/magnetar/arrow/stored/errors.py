@@ -8,6 +8,7 @@ SdkError                        see `magnetar.sdk.errors`
     ├── DataLossError           what is asked for was deleted, or trimmed
     │   └── EntryLossError      one entry of a ledger that is there
     ├── UnreachableError        a server that planning needs does not answer
+    ├── RefusedError            a broker has answered with an error of HTTP
     ├── CorruptDataError        what is stored cannot be read: carries topic and message id
     │   └── HeadlessMessageError  a message in chunks has lost its beginning
     └── SchemaMismatchError     columns that do not fit the topic's schema
@@ -50,6 +51,14 @@ class UnreachableError(MagnetarArrowError):
     """A broker, bookie or metadata store does not answer."""
 
     retryable = True
+
+
+class RefusedError(MagnetarArrowError):
+    """The broker answered with an error; `status` is that of HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class CorruptDataError(MagnetarArrowError):

@@ -14,8 +14,13 @@ from urllib.parse import quote
 
 import re2
 
-from magnetar.arrow.stored.admin_client import AdminClient, Json, RefusedError
-from magnetar.arrow.stored.errors import DataLossError, OptionError, TopicNotFoundError
+from magnetar.arrow.stored.admin_client import AdminClient, Json
+from magnetar.arrow.stored.errors import (
+    DataLossError,
+    OptionError,
+    RefusedError,
+    TopicNotFoundError,
+)
 from magnetar.arrow.stored.patience import Patience
 from magnetar.arrow.stored.segment_order import Begun, SegmentOrder
 from magnetar.arrow.stored.source_options import Selection

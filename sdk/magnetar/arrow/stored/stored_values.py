@@ -7,14 +7,25 @@ chooses. Pure.
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from magnetar.arrow.stored.column_names import VALUE
 
 Part = bytes | memoryview
+
+Lengths: TypeAlias = "array[int]"
+"""Sizes in bytes, in an array of type "q": numpy reads them where they lie."""
+
+
+def offsets_of(lengths: Sequence[int]) -> pa.Buffer:
+    """Where values of these sizes begin if they lie one behind the other, and where the last one
+    ends: the offsets of an Arrow array, int32. They are smaller than 2 GiB in sum."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(np.asarray(lengths, np.int64), dtype=np.int32, out=offsets[1:])
+    return pa.py_buffer(offsets)
 
 
 @dataclass(slots=True)
@@ -74,8 +85,7 @@ class StoredColumn:
             for row in stored.nulls:
                 bits[row // 8] &= ~(1 << row % 8)
             validity = pa.py_buffer(bytes(bits))
-        offsets = array("i", accumulate(stored.lengths, initial=0))
-        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(stored.parts))]
+        buffers = [validity, offsets_of(stored.lengths), pa.py_buffer(b"".join(stored.parts))]
         made = pa.Array.from_buffers(self._kind, rows, buffers)
         if self._kind == pa.string():
             try:

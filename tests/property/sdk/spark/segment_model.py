@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.arrow.stored.admin_client import AdminClient, Answers, RefusedError
+from magnetar.arrow.stored.admin_client import AdminClient, Answers
+from magnetar.arrow.stored.errors import RefusedError
 from magnetar.sdk.wire.topic_name import TopicName
 
 WHOLE = TopicName.parse("persistent://public/default/grows")

@@ -87,7 +87,7 @@ def test_a_segment_that_has_no_log_is_empty() -> None:
 def test_a_topic_that_is_not_there_is_said_so() -> None:
     class Missing(ModelAdmin):
         def get(self, path: str) -> Any:
-            from magnetar.arrow.stored.admin_client import RefusedError
+            from magnetar.arrow.stored.errors import RefusedError
 
             raise RefusedError(404, "not found")
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from magnetar.arrow.stored.admin_client import AdminClient, RefusedError
+from magnetar.arrow.stored.admin_client import AdminClient
+from magnetar.arrow.stored.errors import RefusedError
 from magnetar.arrow.stored.options import ConnectionOptions
 from magnetar.sdk import Client, ProducerSettings
 from magnetar.sdk.errors import SdkError

@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 import structlog
 
 from magnetar.broker.broker import Broker
+from magnetar.deploy.broker_server import broker_settings
 from magnetar.deploy.options import Listen, Quorum, Sources
-from magnetar.deploy.servers import broker_settings
 from magnetar.deploy.standalone import Standalone
 from magnetar.sdk.wire import (
     BaseCommand,

@@ -31,9 +31,9 @@ from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.request_handler import RequestHandler
 from magnetar.bookie.server import BookieConnection
 from magnetar.bookie.settings import BookieSettings
+from magnetar.deploy.bookie_server import BookieServer, bookie_settings
 from magnetar.deploy.options import Listen, Sources
 from magnetar.deploy.process import run_server
-from magnetar.deploy.servers import BookieServer, bookie_settings
 from magnetar.ledger.metric_fields import Histogram, metrics_in
 from tests.bench.loop_probe import Probe
 from tests.bench.loop_steps import LoopSteps

@@ -176,8 +176,8 @@ def standalone(
     """
     del config  # read by its callback
     configure_logging(log_level, log_format, stream=sys.stderr)
+    from magnetar.deploy.broker_server import broker_settings
     from magnetar.deploy.process import run_server
-    from magnetar.deploy.servers import broker_settings
     from magnetar.deploy.standalone import Standalone, bookies_in
 
     count = bookies or bookies_in(data)
@@ -284,8 +284,8 @@ def bookie(
     """
     del config
     configure_logging(log_level, log_format, stream=sys.stderr)
+    from magnetar.deploy.bookie_server import BookieServer, bookie_settings
     from magnetar.deploy.process import run_server
-    from magnetar.deploy.servers import BookieServer, bookie_settings
 
     sources = sources_of(context)
     settings = bookie_settings(
@@ -382,8 +382,8 @@ def broker(
     """
     del config
     configure_logging(log_level, log_format, stream=sys.stderr)
+    from magnetar.deploy.broker_server import BrokerServer, broker_settings
     from magnetar.deploy.process import run_server
-    from magnetar.deploy.servers import BrokerServer, broker_settings
 
     sources = sources_of(context)
     settings = broker_settings(

@@ -24,11 +24,12 @@ from magnetar.bookie.cookie import bookie_id_in
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.broker import Broker
 from magnetar.deploy.bookie_metrics import BookieCollector
+from magnetar.deploy.bookie_server import bookie_settings, make_bookie
+from magnetar.deploy.broker_server import broker_addresses, start_broker
 from magnetar.deploy.errors import DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Listen, Quorum, Sources
 from magnetar.deploy.places import Assignment, assign_ids
-from magnetar.deploy.servers import bookie_settings, broker_addresses, make_bookie, start_broker
 from magnetar.deploy.shared_secret import with_own_secret
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore

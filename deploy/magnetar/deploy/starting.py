@@ -10,12 +10,15 @@ from contextlib import AsyncExitStack
 
 import structlog
 
+from magnetar.deploy.options import Sources
 from magnetar.ledger.errors import (
     MetadataUnavailableError,
     SessionExpiredError,
     UnknownOutcomeError,
 )
+from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.url import open_store
 
 _log = structlog.get_logger(__name__)
 
@@ -25,8 +28,17 @@ STARTS_MAX = 5
 _PASSING = (MetadataUnavailableError, SessionExpiredError, UnknownOutcomeError)
 
 
+async def metadata_store(url: str, sources: Sources) -> MetadataStore:
+    """Open the store of a server.
+
+    Raises:
+        MetadataError
+    """
+    return await open_store(url, settings=sources.component(MetadataSettings, "metadata"))
+
+
 async def start_on(
-    open_store: Callable[[], Awaitable[MetadataStore]],
+    open_its_store: Callable[[], Awaitable[MetadataStore]],
     start: Callable[[MetadataStore, AsyncExitStack], Awaitable[None]],
 ) -> AsyncExitStack:
     """Open the store and start on it; what is open then, the store first.
@@ -39,7 +51,7 @@ async def start_on(
     tries = 1
     while True:
         async with AsyncExitStack() as opened:
-            store = await open_store()
+            store = await open_its_store()
             opened.push_async_callback(store.close)
             try:
                 await start(store, opened)

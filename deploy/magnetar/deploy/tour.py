@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from magnetar.deploy.broker_server import broker_settings
 from magnetar.deploy.cli import run_app
 from magnetar.deploy.errors import DeployError
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
 from magnetar.deploy.options import Listen, Sources, default_quorum, parse_data
 from magnetar.deploy.process import Server, run_server
-from magnetar.deploy.servers import broker_settings
 from magnetar.deploy.standalone import Standalone, bookies_in
 from magnetar.sdk.client import Client
 from magnetar.sdk.consumer import Consumer

@@ -25,8 +25,8 @@ import uvicorn  # noqa: F401  # the server imports it late: here, so that no sta
 import uvloop
 
 import magnetar.broker.http.app  # noqa: F401  # as uvicorn
+from magnetar.deploy.broker_server import broker_settings
 from magnetar.deploy.options import Listen, Sources, default_quorum
-from magnetar.deploy.servers import broker_settings
 from magnetar.deploy.standalone import Standalone
 from magnetar.sdk import Client, ClientSettings
 

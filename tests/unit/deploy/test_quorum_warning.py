@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from magnetar.broker.base.settings.broker import BrokerSettings
-from magnetar.deploy.servers import warn_of_one_copy
+from magnetar.deploy.broker_server import warn_of_one_copy
 
 
 @pytest.mark.parametrize(

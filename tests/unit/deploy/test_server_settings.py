@@ -3,8 +3,8 @@
 import pytest
 
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.deploy.broker_server import ENTRY_HEADERS_BYTES_MAX, fitting
 from magnetar.deploy.errors import SettingsError
-from magnetar.deploy.servers import ENTRY_HEADERS_BYTES_MAX, fitting
 from magnetar.ledger.settings import LedgerSettings
 
 _MIB = 1 << 20

@@ -26,11 +26,12 @@ import structlog
 
 from magnetar.broker.base.connection_places import ConnectionPlaces
 from magnetar.broker.base.errors import ListenError
-from magnetar.broker.http.authentication import Application
 from magnetar.broker.security.identity import role_of
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from magnetar.broker.http.authentication import Application
 
 _log = structlog.get_logger()
 
@@ -274,7 +275,7 @@ class HttpServer:
 
     def __init__(
         self,
-        make_app: Callable[[], Application],
+        make_app: "Callable[[], Application]",
         *,
         host: str,
         port: int,
@@ -404,7 +405,7 @@ def _noting(base: Any, roles: dict[tuple[str, int], str]) -> Any:
     return Noting
 
 
-def _unambiguous(app: Application) -> Application:
+def _unambiguous(app: "Application") -> "Application":
     """Refuse requests that a proxy in front may read in another way than we do.
 
     With both Content-Length and Transfer-Encoding the two could disagree where the next request

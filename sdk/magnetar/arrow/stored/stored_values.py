@@ -20,6 +20,19 @@ Lengths: TypeAlias = "array[int]"
 """Sizes in bytes, in an array of type "q": numpy reads them where they lie."""
 
 
+def cut(parts: Sequence[Part], lengths: Sequence[int]) -> list[Part]:
+    """Each of some values by itself, which lie one behind the other in `parts`."""
+    if len(parts) == len(lengths):
+        return list(parts)
+    whole = memoryview(b"".join(parts))
+    values: list[Part] = []
+    at = 0
+    for length in lengths:
+        values.append(whole[at : at + length])
+        at += length
+    return values
+
+
 def offsets_of(lengths: Sequence[int]) -> pa.Buffer:
     """Where values of these sizes begin if they lie one behind the other, and where the last one
     ends: the offsets of an Arrow array, int32. They are smaller than 2 GiB in sum."""
@@ -47,15 +60,7 @@ class StoredValues:
 
     def cut(self) -> list[Part]:
         """Each value by itself."""
-        if len(self.parts) == len(self.lengths):
-            return list(self.parts)
-        whole = memoryview(b"".join(self.parts))
-        values: list[Part] = []
-        at = 0
-        for length in self.lengths:
-            values.append(whole[at : at + length])
-            at += length
-        return values
+        return cut(self.parts, self.lengths)
 
 
 class ValueColumns(Protocol):

@@ -1,12 +1,14 @@
 """Batch bodies split here are those that the wire's own decoder splits."""
 
 import struct
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.arrow.stored.entries import SplitBatch, split_batch
+from magnetar.arrow.stored import batch_split
+from magnetar.arrow.stored.batch_split import SplitBatch, split_batch
 from magnetar.sdk.batch import encode_batch, encode_plain_batch
 from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.errors import MalformedPayloadError
@@ -14,7 +16,7 @@ from magnetar.sdk.wire.pulsar_pb2 import KeyValue, SingleMessageMetadata
 
 
 def payloads_of(body: bytes, count: int) -> list[bytes]:
-    parts, lengths, _, _, _, _ = split_batch(memoryview(body), count)
+    parts, lengths, _, _, _ = split_batch(memoryview(body), count)
     whole = b"".join(parts)
     found, at = [], 0
     for length in lengths:
@@ -160,3 +162,101 @@ def test_a_torn_batch_is_refused() -> None:
     for cut in (1, 3, 50, len(body) - 1):
         with pytest.raises(MalformedPayloadError):
             split_batch(body[:-cut], 50)
+
+
+def as_read_one_by_one(body: bytes, count: int) -> SplitBatch | None:
+    try:
+        return batch_split._split_each(body, count)
+    except MalformedPayloadError:
+        return None
+
+
+def assert_same(found: SplitBatch, expected: SplitBatch | None) -> None:
+    assert expected is not None
+    assert list(map(bytes, found.payloads())) == list(map(bytes, expected.payloads()))
+    assert found.lengths == expected.lengths
+    keys, event_ms = dict(expected.keys), dict(expected.event_ms)
+    for index, single in expected.singles.items():  # long payloads: by protobuf
+        known = {each.name for each, _ in single.ListFields()}
+        assert known <= {"payload_size", "sequence_id", "partition_key", "event_time"}
+        if "partition_key" in known:
+            keys[index] = single.partition_key.encode()
+        if "event_time" in known:
+            event_ms[index] = single.event_time
+    assert (found.keys, found.event_ms, found.singles) == (keys, event_ms, {})
+
+
+def usual_body(
+    messages: Sequence[tuple[bytes, str | None, int | None]], first: int, *, in_order: bool
+) -> bytes:
+    """`in_order`: of the fields, as official clients write them; else as this service's own."""
+    parts = []
+    for number, (payload, key, event_ms) in enumerate(messages, start=first):
+        size = SingleMessageMetadata(payload_size=len(payload)).SerializeToString()
+        key_field = SingleMessageMetadata(partition_key=key).SerializePartialToString()
+        time_field = SingleMessageMetadata(event_time=event_ms).SerializePartialToString()
+        number_field = SingleMessageMetadata(sequence_id=number).SerializePartialToString()
+        own = size + number_field + key_field + time_field
+        head = key_field + size + time_field + number_field if in_order else own
+        parts += [struct.pack(">I", len(head)), head, payload]
+    return b"".join(parts)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(max_size=40) | st.sampled_from([b"x" * 127, b"x" * 128, b"x" * 17_000]),
+            st.none() | st.text(max_size=3) | st.just("k" * 127),
+            st.none() | st.integers(min_value=1 << 35, max_value=(1 << 42) - 1),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    st.sampled_from([0, 100, 16_370, (1 << 63) - 100]),
+    st.booleans(),
+)
+def test_usual_messages_are_read_by_columns_as_one_by_one(
+    messages: list[tuple[bytes, str | None, int | None]], first: int, in_order: bool
+) -> None:
+    body = usual_body(messages, first, in_order=in_order)
+    found = batch_split._split_by_columns(body, len(messages))
+    assert found is not None
+    assert_same(found, as_read_one_by_one(body, len(messages)))
+
+
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=4), st.none() | st.just("k"), st.none() | st.just(1 << 41)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.data(),
+)
+def test_a_spoiled_batch_is_read_by_columns_as_one_by_one_or_not_at_all(
+    messages: list[tuple[bytes, str | None, int | None]], data: st.DataObject
+) -> None:
+    body = bytearray(usual_body(messages, 5, in_order=data.draw(st.booleans())))
+    for _ in range(data.draw(st.integers(min_value=1, max_value=3))):
+        body[data.draw(st.integers(min_value=0, max_value=len(body) - 1))] = data.draw(
+            st.sampled_from([0, 1, 2, 4, 6, 8, 0x12, 0x18, 0x28, 0x40, 0x7F, 0x80, 0xFF])
+        )
+    found = batch_split._split_by_columns(bytes(body), len(messages))
+    if found is not None:
+        assert_same(found, as_read_one_by_one(bytes(body), len(messages)))
+
+
+def test_a_large_batch_is_read_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = batch_split._COLUMNS_MIN
+    body = usual_body(
+        [(b"v" * (at % 50), f"key {at}", None) for at in range(count)], 0, in_order=True
+    )
+    expected = batch_split._split_each(body, count)
+    monkeypatch.delattr(batch_split, "_split_each")
+    assert_same(split_batch(body, count), expected)
+
+
+def test_payloads_that_are_all_empty_are_read_by_columns() -> None:
+    body = usual_body([(b"", "k" * (at % 3), None) for at in range(9)], 0, in_order=False)
+    found = batch_split._split_by_columns(body, 9)
+    assert found is not None
+    assert list(map(bytes, found.payloads())) == [b""] * 9

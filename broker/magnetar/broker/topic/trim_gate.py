@@ -6,7 +6,6 @@ cursors go through the gate together; a trimming goes through alone, and waits u
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,7 +16,8 @@ class TrimGate:
     def __init__(self) -> None:
         self._placing = 0
         self._is_trimming = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: list[asyncio.Future[None]] = []
+        """A list: every topic has it, it is short, and an empty deque takes 760 bytes."""
 
     @asynccontextmanager
     async def placing(self) -> AsyncIterator[None]:
@@ -50,7 +50,7 @@ class TrimGate:
 
     def _wake(self) -> None:
         """Let everybody look again: gates are rarely crowded."""
-        while self._waiting:
-            turn = self._waiting.popleft()
+        waiting, self._waiting = self._waiting, []
+        for turn in waiting:
             if not turn.done():
                 turn.set_result(None)

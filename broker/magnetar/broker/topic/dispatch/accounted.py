@@ -167,7 +167,7 @@ class AccountedDispatcher(Dispatcher):
             self._send_later(self.accounts.give_back(consumer, positions, is_counted=False))
             left -= len(positions)
             if not consumer.pending:
-                leaving.popleft()
+                leaving.pop(0)
                 consumer.pending.part()
         if leaving:
             asyncio.get_running_loop().call_soon(self._take_back_more)

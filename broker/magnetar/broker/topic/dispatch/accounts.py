@@ -10,7 +10,6 @@ of them are acknowledged or given back; its credit is kept meanwhile.
 Source: protocol sheet sections 9 and 10. Pure.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from magnetar.broker.base.entry import MESSAGES_PER_ENTRY_MAX
@@ -52,8 +51,9 @@ class PendingAccounts:
         self.clears = 0
         """How often everything was forgotten."""
         self._index = PendingIndex()
-        self.leaving: deque[Consumer] = deque()
-        """Consumers that are gone, and whose entries are given back little by little."""
+        self.leaving: list[Consumer] = []
+        """Consumers that are gone, and whose entries are given back little by little. A list: every
+        subscription has it, and an empty deque takes 760 bytes."""
 
     def joined(self, consumer: Consumer) -> None:
         """A consumer has come; it has nothing yet."""

@@ -246,18 +246,18 @@ def main(arguments: list[str] | None = None) -> int:
     """What the module's text says."""
     parser = argparse.ArgumentParser(prog="python -m tests.way")
     parser.add_argument("walk", nargs="*", help=f"of {', '.join(WALKS)}; all, if none is given")
-    parser.add_argument("--json", action="store_true", help="files and lines, by walk")
+    parser.add_argument("--json", action="store_true", help="files by walk, for programs")
     options = parser.parse_args(arguments)
     if unknown := set(options.walk) - WALKS.keys():
         parser.error(f"no such walk: {', '.join(sorted(unknown))}")
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     found = {walk: files_of(walk) for walk in options.walk or WALKS}
     if options.json:
-        lines = {
-            walk: {path: file.lines for path, file in files.items()}
+        files_of_walks = {
+            walk: {path: file._asdict() for path, file in files.items()}
             for walk, files in found.items()
         }
-        sys.stdout.write(json.dumps(lines, indent=2) + "\n")
+        sys.stdout.write(json.dumps(files_of_walks, indent=2) + "\n")
         return 0
     for walk, files in found.items():
         for path, file in files.items():

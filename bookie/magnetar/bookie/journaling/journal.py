@@ -52,11 +52,13 @@ from magnetar.bookie.errors import JournalFullError
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import RECORD_HEAD_BYTES, LastMark, Marks, NewRecord
 from magnetar.bookie.metrics import BookieMetrics
-from magnetar.ledger.flight_recorder import COMMIT, RECORDER
+from magnetar.ledger.flight_recorder import COMMIT, RECORDER, THRESHOLDS_S
 from magnetar.ledger.ports import Clock
 
 T = TypeVar("T")
 T2 = TypeVar("T2")
+
+_SLOW_COMMIT_S = THRESHOLDS_S[COMMIT]
 
 
 class JournalBatch(Generic[T]):
@@ -266,11 +268,9 @@ class Journal(Generic[T]):
         metrics.journal_sync_s.observe(times.synced_s - times.appended_s)
         commit_s = times.synced_s - times.started_s
         metrics.journal_commit_s.observe(commit_s)
-        RECORDER.note(
-            COMMIT,
-            commit_s,
-            lambda: f"{size} bytes, sync {times.synced_s - times.appended_s:.3f} s",
-        )
+        if commit_s >= _SLOW_COMMIT_S:
+            sync_s = times.synced_s - times.appended_s
+            RECORDER.note(COMMIT, commit_s, f"{size} bytes, sync {sync_s:.3f} s")
         metrics.journal_add_s.observe(self._clock.monotonic_s() - queued_s)
 
     def _failed(self, error: Exception) -> None:

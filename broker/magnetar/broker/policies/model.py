@@ -447,6 +447,12 @@ class Policies(PolicyValue):
     def _set(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.model_fields_set}
 
+    def changed_from(self, before: "Policies") -> frozenset[str]:
+        """The policies that have another value than `before`, by their names."""
+        return frozenset(
+            name for name in Policies.model_fields if getattr(self, name) != getattr(before, name)
+        )
+
     def own(self, field: str) -> Any:
         """Return what is set; None: nothing is."""
         return getattr(self, field) if field in self.model_fields_set else None

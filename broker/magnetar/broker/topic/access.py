@@ -166,6 +166,9 @@ class ProducerAccess:
         others = len(producers) - (name in producers)
         admission.check_producers(str(self._topic.name), self._topic.policies, others)
 
+    follows: Final = frozenset({"encryption_required"})
+    """Policies of which it is told when they change."""
+
     def policies_changed(self) -> None:
         """Producers that do not encrypt go, if the topic requires that by now."""
         if self._topic.policies.encryption_required:

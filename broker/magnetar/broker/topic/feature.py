@@ -215,6 +215,9 @@ class Feature:
     """What the topic is, if its log is the feature's own: clients may not use it, and neither
     trimming nor disuse takes anything away. Empty: it is a topic like others."""
 
+    follows: frozenset[str] = frozenset()
+    """The policies of which it is told when they change, and those that its rows go by."""
+
     @property
     def is_working(self) -> bool:
         """Whether it does something that takes long, beside looks and requests."""
@@ -226,7 +229,7 @@ class Feature:
         """Take up what is stored, before clients use the topic."""
 
     def policies_changed(self, before: Policies) -> None:
-        """The topic's `policies` are other ones now."""
+        """One of the policies that it follows is another one now."""
 
     def look(self) -> Work | None:
         """Look whether something is due; returns the work, if it takes time."""
@@ -272,7 +275,7 @@ class Feature:
     # Publishing
 
     def rows(self) -> PublishRows:
-        """What it does to publishes now; asked again when policies change."""
+        """What it does to publishes now; asked again when policies change that it follows."""
         return NO_ROWS
 
     async def admit_producer(self, producer_name: str, *, is_transactional: bool) -> None:

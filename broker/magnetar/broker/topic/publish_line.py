@@ -17,7 +17,7 @@ feature says so (`update`); a batch under way keeps the checks that it began wit
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
@@ -150,8 +150,11 @@ class PublishLine:
     def _takes_none(self) -> bool:
         raise NotAllowedError(f"{self.name} does not support transactions")
 
+    follows: Final = frozenset({"encryption_required", "max_message_bytes", "publish_rate"})
+    """Policies that the rows are made of, beside those that features follow."""
+
     def policies_changed(self) -> None:
-        """The topic's policies are other ones now."""
+        """One of the policies that count for the rows is another one now."""
         self.update()
         self.rate.set(self._topic.policies.publish_rate)
 

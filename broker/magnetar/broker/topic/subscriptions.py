@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from magnetar.broker.base.errors import (
     BrokerPersistenceError,
@@ -77,6 +77,12 @@ class SubscribedTopic(Protocol):
 
 class TopicSubscriptions(Mapping[str, Subscription]):
     """The subscriptions of one topic, by name."""
+
+    follows: Final = DispatchRates.follows | {
+        "max_unacked_per_consumer",
+        "max_unacked_per_subscription",
+    }
+    """Policies that bound what dispatchers send."""
 
     _subscription_class: type[Subscription] = Subscription
 

@@ -131,17 +131,24 @@ class Topic:
         return found
 
     def apply_policies(self, policies: Policies) -> None:
-        """Apply changed policies, and notify those that must act on them."""
+        """Apply changed policies, and notify those that follow one of them."""
         before = self.policies
-        if policies != before and not self.is_closed:
-            self.policies = policies
+        if policies == before or self.is_closed:
+            return
+        self.policies = policies
+        changed = policies.changed_from(before)
+        features = [each for each in self.features if changed & each.follows]
+        if changed & self.dispatch_rates.follows:
             self.dispatch_rates.update()
+        if changed & self.subscriptions.follows:
             for subscription in self.subscriptions.values():
                 subscription.limits_changed()
+        if features or changed & self.line.follows:
             self.line.policies_changed()
+        if changed & self.access.follows:
             self.access.policies_changed()
-            for feature in self.features:
-                feature.policies_changed(before)
+        for feature in features:
+            feature.policies_changed(before)
 
     # Its log
 

@@ -50,6 +50,8 @@ class FollowsQuorums(Feature):
         self._topic = topic
         self._log = log
 
+    follows = frozenset({"persistence"})
+
     def policies_changed(self, before: Policies) -> None:
         policies = self._topic.policies
         self._log.set_quorums(

@@ -128,6 +128,8 @@ class Deduplication(Feature):
         snapshots.take_after_entries(self.snapshot_entries)
         _log.info("deduplication_restored", topic=self._label, names=len(ids), entries_read=read)
 
+    follows = frozenset({"deduplication", "deduplication_snapshot_entries"})
+
     def policies_changed(self, before: Policies) -> None:
         policies = self._topic.policies
         self.snapshot_entries = policies.deduplication_snapshot_entries
@@ -336,6 +338,8 @@ class NoDeduplication(Feature):
 
     async def restore(self) -> None:
         await self._remove_cursor()
+
+    follows = frozenset({"deduplication"})
 
     def policies_changed(self, before: Policies) -> None:
         if self._topic.policies.deduplication:

@@ -227,6 +227,8 @@ class DelayedDelivery(Feature):
         self._loading = None
         self.release()
 
+    follows = frozenset({"delayed_delivery"})
+
     def policies_changed(self, before: Policies) -> None:
         now = self._topic.policies
         if now.delayed_delivery.active is not before.delayed_delivery.active:

@@ -130,6 +130,8 @@ class MessageIndex(Feature):
         if self._is_on and record != record_in(self._topic.log.properties):
             await self._note(record)
 
+    follows = frozenset({"entry_metadata"})
+
     def policies_changed(self, before: Policies) -> None:
         if self._is_wanted != self._is_on:
             self._topic.reopen(_SWITCHED)

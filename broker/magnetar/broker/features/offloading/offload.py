@@ -107,12 +107,13 @@ class Offload(BesideTicker):
         """When something failed the last time, ms since 1970; 0: never."""
         log.prefer_objects(reads_objects_first(topic.policies))
 
+    follows = frozenset({"offload"})
+
     def policies_changed(self, before: Policies) -> None:
         self._log.prefer_objects(reads_objects_first(self._topic.policies))
-        if self._topic.policies.offload != before.offload:
-            self._retry_at_s = 0.0  # what was wrong may be right now
-            if self.steps is not None:
-                self.steps.retry_now()
+        self._retry_at_s = 0.0  # what was wrong may be right now
+        if self.steps is not None:
+            self.steps.retry_now()
 
     # Running
 

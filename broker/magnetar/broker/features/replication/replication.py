@@ -166,6 +166,8 @@ class Replication(Feature):
             await self._begin(remote)
         self._apply_soon()
 
+    follows = frozenset({"replicated_to", "replicator_dispatch_rate"})
+
     def policies_changed(self, before: Policies) -> None:
         for each in self._senders.values():
             each.policies_changed()

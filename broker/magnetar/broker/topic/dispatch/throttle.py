@@ -8,6 +8,7 @@ when a dispatcher asks, at most once per second, from the counters of the topic.
 """
 
 from collections.abc import Callable
+from typing import Final
 from weakref import WeakValueDictionary
 
 from magnetar.broker.base.token_bucket import TokenBucket
@@ -110,6 +111,11 @@ class RateLimiter:
 
 class DispatchRates:
     """The bounds of one topic and of its subscriptions, kept up with the policies."""
+
+    follows: Final = frozenset(
+        {"dispatch_rate", "subscription_dispatch_rate", "subscription_dispatch_rates"}
+    )
+    """Policies that they are made of."""
 
     def __init__(
         self,

@@ -256,10 +256,11 @@ class ReplicatedSubscriptions(Feature):
         if self.is_at_work != was_at_work:
             self._changed()
 
+    follows = frozenset({"replicated_to"})
+
     def policies_changed(self, before: Policies) -> None:
-        if self._topic.policies.replicated_to != before.replicated_to:
-            self._note_log()
-            self._look_soon()
+        self._note_log()
+        self._look_soon()
 
     def look(self) -> Work | None:
         """Do what no event has led to: consumers have acknowledged what they had for long."""

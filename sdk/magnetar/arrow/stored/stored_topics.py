@@ -126,7 +126,7 @@ class StoredTopics:
             )
             for topic, manifest in manifests.items()
         }
-        for topic in _missing_partitions(manifests):
+        for topic in filter(self._selects, _missing_partitions(manifests)):
             unread = "it has no manifest: none of its ledgers was moved, or it does not exist"
             states[str(topic)] = TopicState(str(topic), topic.partition_index, unread=unread)
         return states

@@ -25,10 +25,13 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 INSTANCE = "5f0c"
 TOPIC = TopicName.parse("flights")
-LOG = f"/managed-ledgers/{TOPIC.storage_name}"
 
 
-def write(store: Path, ledgers: int) -> Path:
+def log_of(topic: TopicName) -> str:
+    return f"/managed-ledgers/{topic.storage_name}"
+
+
+def write(store: Path, ledgers: int, topic: TopicName = TOPIC) -> Path:
     """The manifest of a log that has so many ledgers, all of them in objects."""
     objects = [
         LedgerObject(ObjectState.ONLY, f"{each:032x}", 0, 9, 9, 9) for each in range(ledgers)
@@ -38,18 +41,21 @@ def write(store: Path, ledgers: int) -> Path:
         object_bases=(ObjectBase("main", f"{INSTANCE}/"),),
     )
     key = manifest_key(
-        manifest_directory("", INSTANCE, LOG), through=ledgers - 1, version=ledgers, written_ms=1
+        manifest_directory("", INSTANCE, log_of(topic)),
+        through=ledgers - 1,
+        version=ledgers,
+        written_ms=1,
     )
     path = store / key
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(LogManifest(INSTANCE, LOG, ledgers, 1, node).to_json())
+    path.write_bytes(LogManifest(INSTANCE, log_of(topic), ledgers, 1, node).to_json())
     return path
 
 
-def topics_in(store: Path) -> StoredTopics:
+def topics_in(store: Path, topic: TopicName = TOPIC) -> StoredTopics:
     options = read_object_options(OptionReader({"objects": store.as_uri()}))
     assert options is not None
-    return StoredTopics(options, Selection((TOPIC,)), skips_holes=False, key_file="")
+    return StoredTopics(options, Selection((topic,)), skips_holes=False, key_file="")
 
 
 def replace_while_it_is_read(
@@ -91,3 +97,20 @@ def test_manifests_that_are_gone_whenever_they_are_read_end_the_query(
     topics.close()
     assert isinstance(raised.value.__cause__, ObjectMissingError)
     assert len(reads) == stored_topics.LISTS_MAX
+
+
+def test_a_partition_without_a_manifest_is_told_of_to_who_reads_the_topic(tmp_path: Path) -> None:
+    write(tmp_path, 2, TOPIC.partition(1))
+    topics = topics_in(tmp_path)
+    found = topics.read()
+    topics.close()
+    assert found.keys() == {str(TOPIC.partition(0)), str(TOPIC.partition(1))}
+    assert "no manifest" in found[str(TOPIC.partition(0))].unread
+
+
+def test_who_reads_one_partition_is_told_of_no_other(tmp_path: Path) -> None:
+    write(tmp_path, 2, TOPIC.partition(1))
+    topics = topics_in(tmp_path, TOPIC.partition(1))
+    found = topics.read()
+    topics.close()
+    assert found.keys() == {str(TOPIC.partition(1))}

@@ -4,6 +4,9 @@ values and of decoded AVRO, beside the SDK's consumer on the same topic; and wha
 The server runs beside it on the same processors, and is asked for blocks of a megabyte only. Beside
 the gain of two processes stands what all processors would give if each row took as much of them as
 it takes with one worker, its part of the server included.
+
+Where nothing else needs these processors, two programs with a partition each show how reading
+scales: they read the same values out of a directory of objects, and no server takes part.
 """
 
 import asyncio
@@ -11,18 +14,36 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from magnetar.sdk import Client, ProducerSettings
 from magnetar.sdk.schemas import AvroObjectSchema
 from tests.bench import load
 from tests.bench.report import FULL, Effort, Figure, Report
-from tests.http_calls import admin
+from tests.http_calls import admin, topic_path
 from tests.processes import ROOT, cpu_s_of, magnetar_environment
 from tests.standalone import Standalone
+from tests.waiting import wait_until
 
 _RAW: Final = "persistent://public/default/arrow-bench-raw"
 _AVRO: Final = "persistent://public/default/arrow-bench-avro"
+_IN_OBJECTS: Final = "persistent://public/default/arrow-bench-objects"
+_PARTITIONS: Final = [f"{_IN_OBJECTS}-partition-{number}" for number in (0, 1)]
+_OFFLOADING: Final = """
+[broker]
+offload_store = "main"
+object_stores = [{{ name = "main", url = "{url}" }}]
+offload_check_interval_s = 0.1
+offload_bytes_per_s_max = 0
+object_bytes_min = 0
+ledger_age_min_s = 0
+"""
+_MOVE: Final = {
+    "managedLedgerOffloadThresholdInBytes": 0,
+    "managedLedgerOffloadDeletionLagInMillis": 0,
+}
 _ROWS, _ROWS_QUICK = 10_000_000, 300_000
 _RAW_MIN, _AVRO_MIN, _RATIO_MIN = 1_000_000, 400_000, 1.7
 _MEMORY_BYTES = 128 << 20
@@ -57,8 +78,13 @@ class ArrowBench:
         self._repeats = 3 if is_full else 1
 
     def arrow(self) -> None:
-        """Raw values, then AVRO."""
-        with Standalone(self._report.directory / "arrow") as server:
+        """Raw values, then AVRO; then raw values from objects, without a server."""
+        store = self._report.directory / "arrow-objects"
+        store.mkdir(parents=True)
+        config = self._report.directory / "arrow.toml"
+        config.write_text(_OFFLOADING.format(url=store.as_uri()))
+        arguments = ["--config", str(config)]
+        with Standalone(self._report.directory / "arrow", arguments=arguments) as server:
             admin(
                 server,
                 "POST",
@@ -76,6 +102,8 @@ class ArrowBench:
                 (_AVRO, "AVRO, decoded", _AVRO_MIN),
             ):
                 self._reads(server, topic, name, least)
+            self._move_partitions(server)
+        self._of_objects(store.as_uri())
 
     def _reads(self, server: Standalone, topic: str, name: str, least: int) -> None:
         cores = sorted(os.sched_getaffinity(0))
@@ -132,20 +160,70 @@ class ArrowBench:
             limit=_RESIDENT_BYTES_MAX / 1e6,
         )
 
+    def _move_partitions(self, server: Standalone) -> None:
+        admin(server, "PUT", f"{topic_path(_IN_OBJECTS)}/partitions", len(_PARTITIONS))
+        for partition in _PARTITIONS:
+            rows = self._rows // len(_PARTITIONS)
+            load.produce(server.url, partition, messages=rows, size=100, batch=_BATCH)
+            admin(server, "PUT", f"{topic_path(partition)}/unload")  # closes its last ledger
+        admin(server, "POST", f"{topic_path(_IN_OBJECTS)}/offloadPolicies", _MOVE)
+        for partition in _PARTITIONS:
+            wait_until(
+                partial(_is_moved, server, partition),
+                f"the ledgers of {partition} to be moved",
+                within_s=_TIMEOUT_S,
+            )
+
+    def _of_objects(self, url: str) -> None:
+        arguments = {"objects": url, "memory_bytes": _MEMORY_BYTES}
+        one = self._load(_IN_OBJECTS, arguments)
+        with ThreadPoolExecutor(len(_PARTITIONS)) as pool:
+            two = list(pool.map(lambda partition: self._load(partition, arguments), _PARTITIONS))
+        assert sum(each["rows"] for each in two) == one["rows"] == self._rows
+        together = sum(each["rows_per_s"] for each in two)
+        ratio = together / one["rows_per_s"]
+        self._report.add(
+            Figure(
+                name="Arrow reads raw values from objects, two programs to one",
+                unit="x",
+                value=round(ratio, 2),
+                target=f">= {_RATIO_MIN}",
+                met=ratio >= _RATIO_MIN,
+                details={
+                    "one_program_rows_per_s": round(one["rows_per_s"]),
+                    "two_programs_rows_per_s": round(together),
+                },
+            )
+        )
+
+    def _load(self, topic: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        work = {"topic": topic, "repeats": self._repeats, "arguments": arguments}
+        return self._run(work)
+
     def _read(self, server: Standalone, topic: str, cores: list[int], **how: Any) -> dict[str, Any]:
-        work = {
-            "topic": topic,
-            "repeats": self._repeats,
-            "processors": cores,
-            "arguments": {
-                "service_url": server.url,
-                "admin_url": server.http_url,
-                "metadata_url": server.metadata_url,
-                "memory_bytes": _MEMORY_BYTES,
-                **how,
-            },
+        arguments = {
+            "service_url": server.url,
+            "admin_url": server.http_url,
+            "metadata_url": server.metadata_url,
+            "memory_bytes": _MEMORY_BYTES,
+            **how,
         }
         before_s = cpu_s_of(server.process.pid)
+        found = self._run(
+            {
+                "topic": topic,
+                "repeats": self._repeats,
+                "processors": cores,
+                "arguments": arguments,
+            }
+        )
+        assert found["rows"] == self._rows, (found["rows"], self._rows)
+        used_s = cpu_s_of(server.process.pid) - before_s
+        # Once more than it is measured: the first time is to warm up.
+        found["server_cpu_s_per_row"] = used_s / (self._rows * (self._repeats + 1))
+        return found
+
+    def _run(self, work: dict[str, Any]) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-m", "tests.bench.arrow_load", json.dumps(work)],
             capture_output=True,
@@ -158,11 +236,14 @@ class ArrowBench:
         if done.returncode:
             raise load.LoadFailedError(done.stderr[-2_000:])
         found: dict[str, Any] = json.loads(done.stdout)
-        assert found["rows"] == self._rows, (found["rows"], self._rows)
-        used_s = cpu_s_of(server.process.pid) - before_s
-        # Once more than it is measured: the first time is to warm up.
-        found["server_cpu_s_per_row"] = used_s / (self._rows * (self._repeats + 1))
         return found
+
+
+def _is_moved(server: Standalone, topic: str) -> bool:
+    """Whether all ledgers of the topic that have entries are in objects, and only there."""
+    ledgers = admin(server, "GET", f"{topic_path(topic)}/internalStats")["ledgers"]
+    states = [each.get("object", {}).get("state") for each in ledgers if each["entries"]]
+    return set(states) == {"only"}
 
 
 async def _publish_orders(url: str, rows: int) -> None:

@@ -149,6 +149,7 @@ sim: $(VENV)/.stamp-test ## simulate ledgers and logs, with CLUSTER=1 brokers an
 
 mutations: $(VENV)/.stamp-test ## switch off each rule of the ledger protocol, with CLUSTER=1 of brokers and auto-recovery, with GEO=1 of copying between clusters, with SCALABLE=1 of scalable topics, with STORAGE=1 of the storage, with OFFLOAD=1 of tiered storage; a simulated run must notice: RUNS=2000, ONLY=name
 	@$(BIN)/python -m tests.simulation$(if $(STORAGE),.storing)$(if $(CLUSTER),.cluster)$(if $(GEO),.geo)$(if $(SCALABLE),.scalable)$(if $(OFFLOAD),.offloading).mutate --runs $(or $(RUNS),$(if $(CLUSTER),200,$(if $(GEO)$(SCALABLE),100,$(if $(OFFLOAD),600,2000)))) $(if $(ONLY),--only $(ONLY)) $(if $(OFFLOAD),,--write) $(ARGS)
+	@$(BIN)/python -m tests.simulation.broken_rules
 
 chaos: $(VENV)/.stamp-test ## kill and pause real processes, fill their disks (ARGS=--disk-full): KILLS=200 times, in the order of SEED=n; with CLUSTER=1 a whole cluster: every fault FAULTS=20 times; with PIPELINE=1 Spark's archive; with TXN=1 exactly-once by transactions; with OFFLOAD=1 tiered storage; with ROLLING=1 an upgrade from older code in the history; with SCALABLE=1 a scalable topic that grows and shrinks, at RATE=n messages/s; with GEO=1 two clusters that copy both ways, and the links between them (ARGS=--small: of one server each)
 	$(if $(CLUSTER)$(PIPELINE),@sh deploy/bootstrap/java.sh && sh deploy/bootstrap/iproute2.sh)

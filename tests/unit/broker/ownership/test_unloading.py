@@ -44,7 +44,7 @@ def unloading_of(world: World) -> Unloading:
         changes=Changes(),
         clock=SystemClock(),
         settings=BrokerSettings(
-            lookup_wait_ms=10, lookup_retry_ms=1, unload_timeout_ms=10, unloads_at_once=1
+            lookup_wait_ms=300, lookup_retry_ms=1, unload_timeout_ms=300, unloads_at_once=1
         ),
     )
 

@@ -275,7 +275,7 @@ class Feature:
     # Publishing
 
     def rows(self) -> PublishRows:
-        """What it does to publishes now; asked again when policies change that it follows."""
+        """What it does to publishes now. A change of a policy in `follows` asks again."""
         return NO_ROWS
 
     async def admit_producer(self, producer_name: str, *, is_transactional: bool) -> None:

@@ -1,1 +1,1 @@
-"""A broker among several: leases of bundles, balance, partitions and health."""
+"""Cooperation of several brokers: leases of bundles, balance, partitions and health."""

@@ -1,7 +1,7 @@
-"""What makes a broker one of several: its registration, its guard, the others, its ownership.
+"""Composition of a broker's cluster parts: registration, guard, view of the others, ownership.
 
-Composes and orders, decides nothing. The broker starts this when it listens, since only then are
-its addresses known, and takes it down before it stops listening.
+This module orders the parts and decides nothing. The broker starts the cluster once it listens,
+since its addresses are known only then, and closes the cluster before it stops listening.
 """
 
 import asyncio
@@ -36,7 +36,8 @@ _WITHDRAWAL_TIMEOUT_S = 3.0
 
 @asynccontextmanager
 async def _bounded(event: str) -> AsyncIterator[None]:
-    """What the others learn at once, or from the end of the session if the store is away."""
+    """Limit the time of a withdrawal. Others see it at once, or at the end of the session if the
+    store is unavailable."""
     try:
         async with asyncio.timeout(_WITHDRAWAL_TIMEOUT_S):
             yield
@@ -59,8 +60,8 @@ class Cluster:
         random: random.Random,
         token: Callable[[], bytes] = lambda: b"",
     ) -> None:
-        """`name` and `describe` (the record with a given session token) are called from `start`
-        on. `token`: by which this broker proves itself to others."""
+        """`name` and `describe` (the record with a given session token) are called from `start` on.
+        `token` returns the credential by which this broker authenticates to others."""
         self._token = token
         self._settings = settings
         self._store = store
@@ -104,15 +105,15 @@ class Cluster:
         connections: Callable[[], int],
         usage: Callable[[], ProcessUsage],
     ) -> None:
-        """Take the parts that a load report is made of; call it before the start. `holder`: hands
-        over what this broker serves when a bundle moves."""
+        """Set the parts that a load report uses; call it before the start. `holder`: hands over
+        what this broker serves when a bundle moves."""
         self.ownership.attach(holder)
         self._topics = topics
         self._connections = connections
         self._usage = usage
 
     async def start(self) -> None:
-        """Register, and take part.
+        """Register, and join the cluster.
 
         Raises:
             NotRegisteredError: not within `register_timeout_ms`; the error says why.
@@ -162,20 +163,20 @@ class Cluster:
         )
 
     async def drain(self, timeout_s: float) -> None:
-        """Hand every bundle over; balance and lead no longer."""
+        """Hand every bundle over; stop balancing and leading."""
         if self._balancer is not None:
             await self._balancer.close()
         await self.ownership.drain(timeout_s)
-        # Led to the end, so that lookups for what was handed over are answered.
+        # It leads until here, so that lookups for bundles handed over are answered.
         await self._step_down()
 
     async def close(self) -> None:
-        """Leave. Leases that were not handed over are gone when the store is closed."""
+        """Leave the cluster. Leases that were not handed over end when the store is closed."""
         if self._balancer is not None:
             await self._balancer.close()
         await self._step_down()
         await self.ownership.close()
-        # The guard first: it would take a node that is gone for the end of the session.
+        # The guard first: it would mistake the missing node for the end of the session.
         await self.guard.close()
         async with _bounded("broker_not_withdrawn_in_time"):
             await self.registration.withdraw()
@@ -190,7 +191,7 @@ class Cluster:
 
     @property
     def leader_broker(self) -> LeaderBroker:
-        """The leader among the brokers, and the owner that it would choose. Valid after `start`."""
+        """The broker's part in the election, and its choice of owners. Valid after `start`."""
         assert self._leader is not None, "start() comes first"
         return self._leader
 
@@ -200,14 +201,14 @@ class Cluster:
         return self._balancer
 
     def load_reports(self) -> Sequence[LoadReport | None]:
-        """The last load report of each broker; first comes the last sample of this one. None stands
-        for a broker whose report is missing or unreadable."""
+        """Return the last load report of each broker, beginning with the last sample of this one.
+        None is for a broker whose report is missing or unreadable."""
         own = self.registration.name
         others = [self.brokers.report_of(name) for name in self.brokers.all() if name != own]
         sampled = self._balancer.reporter.latest if self._balancer is not None else None
         return [sampled, *others]
 
-    # The placement that ownership asks
+    # The placement that ownership uses
 
     @property
     def is_leader(self) -> bool:

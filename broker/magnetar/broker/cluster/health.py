@@ -1,14 +1,14 @@
 """The answer of `/health`: `ok`, or the reason why the broker is not well.
 
-Whether it may serve is known at once. Whether it can write and read is found out when somebody
-asks, by one heartbeat for all who ask within a short time, and within a bound: a broker that nobody
-asks does nothing for this.
+Whether the broker may serve is known at once. Whether it can write and read is determined on
+request, by one heartbeat for all requests within a short time, and within a time limit. Without
+requests, the broker does nothing for this.
 
 The heartbeat is an entry that is written to a log of the broker's own and read back. It takes the
-way of every message: the metadata store for the log's ledger, an ack quorum of bookies
-for the entry, one of them for reading it. The log belongs to the broker's name, so that whoever
-starts under that name goes on with it, and is deleted at an orderly end. No topic is involved: it
-needs no lease, and nobody's policies count for it.
+path of every message: the metadata store for the log's ledger, an ack quorum of bookies for the
+entry, one of them for reading it. The log belongs to the broker's name, so a later broker of that
+name continues with it. It is deleted at an orderly end. No topic is involved, so it needs no lease,
+and no policies apply to it.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ _log = structlog.get_logger()
 OK = "ok"
 
 ROOT = "/managed-ledgers/magnetar/heartbeats/persistent"
-"""Below it is a log for each broker that was asked how it is, by its name."""
+"""Parent of the heartbeat logs, one by the name of each broker whose health was requested."""
 
 _BEATS_PER_LEDGER = 1_000
 
 
 class BeatLog(Protocol):
-    """What a heartbeat needs of its log; `ManagedLog` is one."""
+    """The part of a log that a heartbeat needs; `ManagedLog` implements it."""
 
     def append(self, batch: AppendBatch, /) -> None: ...
 
@@ -55,10 +55,11 @@ class BeatLog(Protocol):
 
 
 class OpenLog(Protocol):
-    """Opens the broker's log, or makes it."""
+    """Opens the broker's log, or creates it."""
 
     async def __call__(self) -> BeatLog:
-        """
+        """Open the log.
+
         Raises:
             LedgerError
         """
@@ -66,12 +67,12 @@ class OpenLog(Protocol):
 
 
 class _Beat:
-    """One entry on its way; `done` has its position, or why it is not stored."""
+    """One pending entry; `done` has its position, or why it is not stored."""
 
     def __init__(self, payload: bytes) -> None:
         self.payloads: Sequence[bytes] = (payload,)
         self.done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        self.done.add_done_callback(lambda done: done.exception())  # though nobody may wait for it
+        self.done.add_done_callback(lambda done: done.exception())  # there may be no waiter
 
     def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
         if not self.done.done():
@@ -95,10 +96,10 @@ class Heartbeat:
         """What the present beat waits for, in words."""
 
     async def beat(self) -> None:
-        """Write an entry, and read it back. Takes as long as it takes: the caller has a bound.
+        """Write an entry, and read it back. It has no time limit of its own; the caller sets one.
 
-        What an earlier call gave up is waited for first, the opening of the log and an entry:
-        however often somebody asks while the bookies are away, no more than one waits for them.
+        It first waits for what an earlier call gave up: the opening of the log, and an entry. So
+        however many requests come while the bookies are away, at most one entry waits for them.
 
         Raises:
             LedgerError: it could not be written or read, or what was read is something else.
@@ -120,7 +121,8 @@ class Heartbeat:
         self.doing = "opening its log"
         if self._log is None:
             if self._opening is None:
-                # A caller that gives up must not end it: what takes longer would never be done.
+                # A caller that gives up must not cancel it: an opening that takes longer would
+                # never succeed.
                 self._opening = asyncio.create_task(self._open(), name="heartbeat-log")
                 self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.wait([self._opening])
@@ -132,7 +134,7 @@ class Heartbeat:
             self._count += 1
             beat = self._under_way = _Beat(b"heartbeat %d" % self._count)
             self._log.append(beat)
-        # A caller that gives up must not take the entry with it: the log will answer it.
+        # A caller that gives up must not drop the entry: the log will answer it.
         await asyncio.wait([beat.done])
         self._under_way = None
         return beat.done.result(), beat.payloads[0]
@@ -148,7 +150,7 @@ class Heartbeat:
         return self._log is not None or self._opening is not None
 
     async def close(self) -> None:
-        """Delete the log; what cannot be done now stays for the next broker of that name."""
+        """Delete the log; if that fails, it stays for the next broker of that name."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
@@ -172,8 +174,8 @@ def open_heartbeat_log(
     clock: Clock,
     random: random.Random,
 ) -> OpenLog:
-    """How the log of a broker is opened. `broker`: its name, known once it listens.
-    `quorums`: ensemble, write, ack."""
+    """Return a function that opens the log of a broker. `broker` returns its name, known once it
+    listens. `quorums`: ensemble, write, ack."""
     ensemble_size, write_quorum, ack_quorum = quorums
     config = LogConfig(
         ensemble_size=ensemble_size,
@@ -203,7 +205,7 @@ class BrokerHealth:
         session: Callable[[], SessionState],
         clock: Clock,
     ) -> None:
-        """`status`: `ok` while clients are served, else what keeps the broker from that."""
+        """`status` returns `ok` while clients are served, else the reason why they are not."""
         self._heartbeat = heartbeat
         self._timeout_s = settings.health_check_timeout_ms / 1000
         self._interval_s = settings.health_check_interval_ms / 1000
@@ -215,7 +217,7 @@ class BrokerHealth:
         self._beaten_at_s: float | None = None
 
     async def look(self) -> str:
-        """`ok`, or why not. Takes no longer than `health_check_timeout_ms`."""
+        """Return `ok`, or why not. Takes no longer than `health_check_timeout_ms`."""
         status = self._status()
         if status != OK:
             return status
@@ -248,7 +250,7 @@ class BrokerHealth:
         return outcome
 
     async def close(self) -> None:
-        """End, and take the heartbeat's log away, within the bound."""
+        """Stop, and delete the heartbeat's log, within the time limit."""
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)

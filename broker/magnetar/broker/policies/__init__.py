@@ -1,5 +1,5 @@
 """Tenants, namespaces and policies: what may exist, and how each topic is to be treated.
 
-`model.py` has their values, `table.py` a row for each and what counts for one topic, `registry.py`
-keeps and follows both.
+`model.py` has their values. `table.py` has a row for each policy, and merges the levels for a
+topic. `registry.py` stores and follows both.
 """

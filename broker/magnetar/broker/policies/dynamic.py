@@ -2,8 +2,8 @@
 
     /admin/configuration        DynamicSettingsRecord: name -> value as text
 
-What is set there counts on every broker of the metadata store, over its own settings, and goes back
-to those when it is removed. Pulsar's names are taken too (pulsar_names.py); ours are stored.
+A value that is set there overrides the own settings of every broker of the metadata store, until it
+is removed. Pulsar's names are accepted too (pulsar_names.py); ours are stored.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ _log = structlog.get_logger()
 _PATH = "/admin/configuration"
 
 NAMES = tuple(sorted(set(PolicySettings.model_fields) - {"partitions_max"}))
-"""What may be changed. The largest number of partitions is built into what is stored."""
+"""Settings that may be changed, by our names. `partitions_max` is not one: stored records depend on
+it."""
 
 
 ALL_NAMES = (*NAMES, *sorted(PULSARS[name] for name in NAMES if name in PULSARS))
@@ -33,33 +34,33 @@ ALL_NAMES = (*NAMES, *sorted(PULSARS[name] for name in NAMES if name in PULSARS)
 
 
 def under_both_names(values: Mapping[str, str]) -> dict[str, str]:
-    """Settings by our names, and once more by Pulsar's where it has one."""
+    """Return settings by our names, and also by Pulsar's where it has one."""
     pulsars = {PULSARS[name]: value for name, value in values.items() if name in PULSARS}
     return {**values, **pulsars}
 
 
 class DynamicSettingsRecord(Record):
-    """What was set."""
+    """The dynamic settings that are set."""
 
     values: dict[str, str] = Field(default_factory=dict)
 
 
 class DynamicConfiguration:
-    """What was set, followed; and changes of it."""
+    """Follows and changes the dynamic settings."""
 
     def __init__(
         self, store: MetadataStore, settings: BrokerSettings, on_change: Callable[[], None]
     ) -> None:
-        """`on_change`: `current` is another one now."""
+        """`on_change` is called when `current` has changed."""
         self._store = store
         self._settings = settings
         self._on_change = on_change
         self.current = settings
-        """The settings with what was set over them."""
+        """The settings of this broker, overridden by the dynamic ones."""
         self._followed = Followed(store, _PATH, self._read, self._changed, asyncio.Semaphore(1))
 
     async def start(self) -> None:
-        """Learn what is set, and follow it; a store that is away is asked again."""
+        """Read the dynamic settings, and follow them. An unavailable store is read again later."""
         try:
             self._apply(await self._followed.get())
         except RequestError as error:
@@ -67,11 +68,11 @@ class DynamicConfiguration:
             self._followed.expect({})
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following the settings."""
         self._followed.close()
 
     async def values(self) -> Mapping[str, str]:
-        """What is set now.
+        """Return the dynamic settings that are set now.
 
         Raises:
             BrokerMetadataError
@@ -79,7 +80,8 @@ class DynamicConfiguration:
         return await self._followed.latest()
 
     async def set(self, name: str, value: str) -> None:
-        """
+        """Set a dynamic setting, by our name or Pulsar's.
+
         Raises:
             InvalidNameError: there is no such setting, or it cannot have this value.
             BrokerMetadataError
@@ -99,9 +101,10 @@ class DynamicConfiguration:
         await self._change(with_it)
 
     async def remove(self, name: str) -> None:
-        """
+        """Remove a dynamic setting, by our name or Pulsar's.
+
         Raises:
-            InvalidNameError: there is no such setting, or what else is set needs it.
+            InvalidNameError: there is no such setting, or other dynamic settings need it.
             BrokerMetadataError
         """
         name, _ = our_setting(name, "")
@@ -112,7 +115,7 @@ class DynamicConfiguration:
             try:
                 self._with(left)
             except ValidationError as error:
-                if self._fits(values):  # else this may be on the way to what does
+                if self._fits(values):  # else this may be a step towards valid ones
                     reason = f"without {name}: {error.errors()[0]['msg']}"
                     raise InvalidNameError(reason) from error
             return left
@@ -138,7 +141,7 @@ class DynamicConfiguration:
             record = before or DynamicSettingsRecord()
             return record.model_copy(update={"values": change(record.values)})
 
-        await self._followed.get()  # Followed from before the change: it is told of like any other.
+        await self._followed.get()  # Followed before the change, so that the change is reported.
         record = await change_record(self._store, DynamicSettingsRecord, _PATH, changed)
         assert record is not None
         self._followed.wrote(record.values)
@@ -164,7 +167,7 @@ class DynamicConfiguration:
     def _apply(self, values: Mapping[str, str]) -> None:
         try:
             settings = self._with(values)
-        except ValidationError as error:  # By a newer release, or against this broker's settings.
+        except ValidationError as error:  # of a newer release, or in conflict here
             _log.warning("dynamic_settings_refused", error=str(error))
             return
         if settings != self.current:

@@ -5,11 +5,11 @@
     /admin/policies/<tenant>/<namespace>                      NamespaceRecord
     /admin/topic-policies/<tenant>/<namespace>/<domain>/<t>   TopicPolicyRecord
 
-A topic's record stands under the name of its partitioned topic: partitions have none of their own.
-A record holds the policies that are set at its level, and no others. Fields of newer releases are
-kept as they came, so that a change by an older broker does not drop them; another `format` is
-refused. Units and meanings of numbers are those of Pulsar's HTTP interface (a limit or rate of -1
-or 0 is none), so that every value can be given back as it was set.
+A topic's record has the name of its partitioned topic: partitions have none of their own. A record
+holds the policies that are set at its level, and no others. Fields of newer releases are kept as
+they came, so that a change by an older broker does not drop them; another `format` is refused.
+Units and meanings of numbers are those of Pulsar's HTTP interface (a limit or rate of -1 or 0 is
+none), so that every value can be returned as it was set.
 """
 
 from collections.abc import Mapping
@@ -47,10 +47,10 @@ R = TypeVar("R", bound=BaseModel)
 
 
 class BacklogPolicy(StrEnum):
-    """What happens when a backlog is above its quota."""
+    """Action when a backlog is above its quota."""
 
     HOLD = "producer_request_hold"
-    """Producers are refused, and asked to wait."""
+    """Producers are refused, and told to wait."""
     EXCEPTION = "producer_exception"
     """Producers are refused for good."""
     EVICT = "consumer_backlog_eviction"
@@ -65,7 +65,7 @@ class QuotaType(StrEnum):
 
 
 class DeleteMode(StrEnum):
-    """When a topic counts as inactive."""
+    """Condition under which a topic counts as inactive."""
 
     NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
     CAUGHT_UP = "delete_when_subscriptions_caught_up"
@@ -84,10 +84,10 @@ ALL_TYPES = frozenset(SubscriptionType)
 
 
 class SchemaCompatibility(StrEnum):
-    """What a topic's schema has to do with those before it."""
+    """Required compatibility of a topic's schema with earlier versions."""
 
     UNDEFINED = "UNDEFINED"
-    """As if it was not set."""
+    """Treated as not set."""
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
     ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
     BACKWARD = "BACKWARD"
@@ -99,7 +99,7 @@ class SchemaCompatibility(StrEnum):
 
 
 class AuthAction(StrEnum):
-    """What a role may be allowed to do, as it is granted over HTTP."""
+    """Actions that may be granted to a role over HTTP."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -110,15 +110,16 @@ class AuthAction(StrEnum):
 
 
 class AuthMode(StrEnum):
-    """How subscriptions must be named when there is authorization."""
+    """Rule for the names of subscriptions when authorization is on."""
 
     NONE = "None"
     PREFIX = "Prefix"
-    """With the role in front."""
+    """Names must begin with the role."""
 
 
 class _Value(BaseModel):
-    """Kept by our names; `http/policy.py` reads and shows it by Pulsar's, which are the aliases."""
+    """A value that is stored by our names. `http/policy.py` reads and shows Pulsar's names, the
+    aliases."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -138,18 +139,19 @@ def _pulsars(name: str, default: Any = ...) -> Any:
 class CommandOption:
     """How `magnetar admin` takes a part of a policy: `set-retention --time 3d --size 10G`.
 
-    The unit of a number is the end of the field's name.
+    The end of the field's name gives the unit of a number.
     """
 
     name: str
-    """On the command line, without dashes."""
+    """Name on the command line, without dashes."""
     help: str
     is_required: bool = False
-    """Without the option nothing is sent; otherwise the field's default is."""
+    """Whether the command refuses to run without this option; for an optional one, the field's
+    default is sent."""
 
 
 class PolicyValue(_Value):
-    """The value of a policy that has parts. A part that is null was left out."""
+    """The value of a policy that has parts. A part that is null counts as left out."""
 
     @model_validator(mode="before")
     @classmethod
@@ -157,7 +159,7 @@ class PolicyValue(_Value):
         return without_nulls(value)
 
     def check(self) -> None:
-        """Refuse what makes no sense to set. What is stored already is read without it.
+        """Refuse invalid values when they are set. Stored values are read without this check.
 
         Raises:
             InvalidPolicyError
@@ -165,7 +167,8 @@ class PolicyValue(_Value):
 
 
 class Retention(PolicyValue):
-    """How long acknowledged messages stay. -1: for ever; both 0: not at all."""
+    """How long, and how much of, the acknowledged messages stay. -1: without limit; both 0: not at
+    all."""
 
     minutes: Annotated[
         WholeNumber,
@@ -178,12 +181,13 @@ class Retention(PolicyValue):
 
     @property
     def time_s(self) -> int:
-        """-1: for ever."""
+        """Retention time in seconds; -1: for ever."""
         return self.minutes * 60 if self.minutes >= 0 else -1
 
     @property
     def size_bytes(self) -> int:
-        """-1: any number of bytes. Nothing is retained unless both are set."""
+        """Retention size in bytes; -1: without limit. Nothing is retained unless time and size are
+        set."""
         return self.mib * _MIB if self.mib >= 0 else -1
 
     @property
@@ -216,7 +220,7 @@ class Persistence(PolicyValue):
 
 
 class BacklogQuota(_Value):
-    """A bound on what a subscription has not acknowledged; -1: none."""
+    """A limit of what a subscription has not acknowledged; -1: none."""
 
     bytes: int = -1
     seconds: int = -1
@@ -233,7 +237,7 @@ _RateBytes = Annotated[WholeNumber, CommandOption("bytes", "Bytes per period; -1
 
 
 class PublishRate(PolicyValue):
-    """Messages and bytes per second; 0 or less: any number."""
+    """Messages and bytes per second; 0 or less: no limit."""
 
     messages: _RateMessages = _pulsars("publishThrottlingRateInMsg", -1)
     bytes: _RateBytes = _pulsars("publishThrottlingRateInByte", -1)
@@ -244,7 +248,7 @@ class PublishRate(PolicyValue):
 
 
 class DispatchRate(PolicyValue):
-    """Messages and bytes per period; 0 or less: any number."""
+    """Messages and bytes per period; 0 or less: no limit."""
 
     messages: _RateMessages = _pulsars("dispatchThrottlingRateInMsg", -1)
     bytes: _RateBytes = _pulsars("dispatchThrottlingRateInByte", -1)
@@ -252,14 +256,14 @@ class DispatchRate(PolicyValue):
         "ratePeriodInSecond", 1
     )
     relative: Flag = _pulsars("relativeToPublishRate", False)
-    """On top of the rate at which the topic is published to."""
+    """Whether the limit is added to the rate at which the topic is published to."""
 
     def check(self) -> None:
         _check_period(self.period_s)
 
 
 class SubscribeRate(PolicyValue):
-    """SUBSCRIBEs of one consumer per period; 0 or less: any number."""
+    """SUBSCRIBEs of one consumer per period; 0 or less: no limit."""
 
     per_consumer: WholeNumber = _pulsars("subscribeThrottlingRatePerConsumer", -1)
     period_s: WholeNumber = _pulsars("ratePeriodInSecond", 30)
@@ -274,7 +278,7 @@ def _check_period(seconds: int) -> None:
 
 
 class AutoTopicCreation(_Value):
-    """Whether topics appear when they are first used, and as what."""
+    """Whether topics are created at their first use, and of which kind."""
 
     allowed: bool
     is_partitioned: bool = False
@@ -296,7 +300,7 @@ class DelayedDelivery(PolicyValue):
 
 
 class InactiveTopic(PolicyValue):
-    """Deletion of topics that nobody uses."""
+    """Deletion of unused topics."""
 
     mode: Annotated[
         DeleteMode,
@@ -316,7 +320,8 @@ class InactiveTopic(PolicyValue):
 
 
 class AutoScale(PolicyValue):
-    """Splits and merges of scalable topics by load; what is not set is as one level below.
+    """Splits and merges of scalable topics by load; values that are not set are those of the level
+    below.
 
     Units are those of the settings: messages, bytes and seconds, rates per second.
     """
@@ -365,31 +370,31 @@ _AUTO_SCALE_POSITIVE = frozenset(
 
 
 class Policies(PolicyValue):
-    """The policies of a topic, a namespace or a broker: as they are stored, and as they are used.
+    """The policies of a topic, a namespace or a broker, as stored and as used.
 
-    Of what is stored, `model_fields_set` names the policies that are set; the others are those of
-    the level below (`table.effective`). The defaults are those of a broker that sets nothing. A
-    limit or rate of 0 or less is none.
+    For stored ones, `model_fields_set` names the policies that are set; the others come from the
+    level below (`table.effective`). The defaults are those of a broker that sets nothing. A limit
+    or rate of 0 or less is none.
     """
 
     retention: Retention = Retention()
     message_ttl_s: WholeNumber = 0
-    """Age at which a message counts as acknowledged; 0: never."""
+    """Age in seconds at which a message counts as acknowledged; 0: never."""
     subscription_expiration_minutes: WholeNumber = 0
-    """A subscription without consumers is deleted after it; 0: never."""
+    """Time after which a subscription without consumers is deleted; 0: never."""
     persistence: Persistence = Persistence(ensemble=1, write_quorum=1, ack_quorum=1)
     backlog_quotas: dict[QuotaType, BacklogQuota] = Field(default_factory=dict)
     deduplication: Flag = False
     deduplication_snapshot_s: WholeNumber = 120
     deduplication_snapshot_entries: WholeNumber = 1000
-    """Of the broker alone."""
+    """Entries between two snapshots; set by the broker alone."""
     publish_rate: PublishRate = PublishRate()
     dispatch_rate: DispatchRate = DispatchRate()
-    """Of all subscriptions together."""
+    """Dispatch rate of all subscriptions together."""
     subscription_dispatch_rate: DispatchRate = DispatchRate()
-    """Of each subscription, if it is not in `subscription_dispatch_rates`."""
+    """Dispatch rate of each subscription that is not in `subscription_dispatch_rates`."""
     subscription_dispatch_rates: dict[str, DispatchRate] = Field(default_factory=dict)
-    """By the name of the subscription; topics only."""
+    """Dispatch rates by the name of the subscription; topics only."""
     replicator_dispatch_rate: DispatchRate = DispatchRate()
     subscribe_rate: SubscribeRate = SubscribeRate()
     max_producers: WholeNumber = 0
@@ -397,64 +402,66 @@ class Policies(PolicyValue):
     max_consumers_per_subscription: WholeNumber = 0
     max_subscriptions: WholeNumber = 0
     max_topics: WholeNumber = 0
-    """Of namespaces alone, as what `_BESIDE_POLICIES` names."""
+    """Most topics of a namespace; set for namespaces alone, as are the policies in
+    `_BESIDE_POLICIES`."""
     max_unacked_per_consumer: WholeNumber = 50_000
     max_unacked_per_subscription: WholeNumber = 200_000
     max_message_bytes: WholeNumber = 0
-    """0: what the broker announces."""
+    """Largest message; 0: the size that the broker announces."""
     auto_topic_creation: AutoTopicCreation = AutoTopicCreation(allowed=True)
     auto_subscription_creation: Flag = True
     delayed_delivery: DelayedDelivery = DelayedDelivery(active=True)
     inactive_topic: InactiveTopic = InactiveTopic(is_on=True)
     entry_metadata: Flag = False
-    """Of namespaces alone: entries are stored with an index and a broker's time."""
+    """Whether entries are stored with an index and a broker's time; set for namespaces alone."""
     unsubscribed_retention: Flag = False
-    """Of the broker alone: a topic without a subscription keeps its messages."""
+    """Whether a topic without a subscription keeps its messages; set by the broker alone."""
     compaction_threshold_bytes: WholeNumber = 0
-    """0: compaction only when somebody asks for it."""
+    """Backlog at which compaction begins; 0: only on request."""
     subscription_types: frozenset[SubscriptionType] = ALL_TYPES
     encryption_required: Flag = False
     schema_compatibility: SchemaCompatibility = SchemaCompatibility.FULL
     schema_validation_enforced: Flag = False
     allows_schema_update: Flag = True
-    """Whether producers may bring new versions of a schema."""
+    """Whether producers may register new versions of a schema."""
     entry_filters: str = ""
-    """Names with commas between; kept, without effect: there are no plug-ins."""
+    """Names with commas between; stored without effect, because there are no plug-ins."""
     dispatcher_pauses: bool = False
-    """Kept, without effect: what is acknowledged is stored all the same."""
+    """Stored without effect: acknowledgements are saved without a pause of dispatch."""
     offload_threshold_bytes: WholeNumber = -1
-    """The newest bytes of a topic that stay on bookies; -1: size does not decide."""
+    """Newest bytes of a topic that stay on bookies; -1: size does not decide."""
     offload_threshold_s: WholeNumber = -1
-    """How long after its close a ledger stays on bookies; -1: age does not decide."""
+    """Time for which a ledger stays on bookies after its close; -1: age does not decide."""
     offload_deletion_lag_ms: WholeNumber = 4 * 60 * 60 * 1000
-    """How long a ledger that was copied to an object store is on bookies, too; -1: for ever."""
+    """Time for which a ledger copied to an object store stays on bookies, too; -1: for ever."""
     offload: dict[str, Any] = Field(default_factory=dict)
-    """Pulsar's offload policies under their names, as they were set; they count before the three
-    above. `features/offloading/rules.py` reads them."""
+    """Pulsar's offload policies under their names, as they were set; they take precedence over the
+    three above. `features/offloading/rules.py` reads them."""
     shadow_topics: tuple[str, ...] = ()
-    """Kept, without effect; topics only."""
+    """Stored without effect; topics only."""
     replicated_to: tuple[str, ...] = ()
-    """Clusters; of a namespace, they are its `replication_clusters`."""
+    """Clusters that get copies; for a namespace, its `replication_clusters`."""
 
     @model_serializer(mode="wrap")
     def _only_what_is_set(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: each for name, each in dump(self).items() if name in self.model_fields_set}
 
     def __eq__(self, other: object) -> bool:
-        """Whether the same is set, and to the same: what is set to a default is not unset."""
+        """Whether the same policies are set, to the same values: set to a default differs from
+        unset."""
         return isinstance(other, Policies) and self._set() == other._set()
 
     def _set(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.model_fields_set}
 
     def changed_from(self, before: "Policies") -> frozenset[str]:
-        """The policies that have another value than `before`, by their names."""
+        """Return the names of the policies that have another value than in `before`."""
         return frozenset(
             name for name in Policies.model_fields if getattr(self, name) != getattr(before, name)
         )
 
     def own(self, field: str) -> Any:
-        """Return what is set; None: nothing is."""
+        """Return the value if the policy is set, else None."""
         return getattr(self, field) if field in self.model_fields_set else None
 
     def with_values(self, **values: Any) -> Self:
@@ -463,11 +470,11 @@ class Policies(PolicyValue):
         kept = {name: value for name, value in after.items() if value is not None}
         return self.model_construct(_fields_set=set(kept), **kept)
 
-    # What is used in another unit or place than it is set in.
+    # Policies that are used in another unit or place than they are set in.
 
     @property
     def subscription_expiration_s(self) -> int:
-        """0: never."""
+        """Idle time in seconds after which a subscription is deleted; 0: never."""
         return self.subscription_expiration_minutes * 60
 
     @property
@@ -483,7 +490,7 @@ class Policies(PolicyValue):
         return self.subscription_dispatch_rates.get(subscription, self.subscription_dispatch_rate)
 
     def with_quota(self, kind: QuotaType, quota: BacklogQuota | None) -> Self:
-        """Return these policies with a backlog quota; None: without it.
+        """Return these policies with a backlog quota; None removes it.
 
         Raises:
             InvalidPolicyError: retention is smaller.
@@ -496,7 +503,7 @@ class Policies(PolicyValue):
         return after
 
     def check(self) -> None:
-        """Refuse a backlog quota that the retention that is set leaves no room for.
+        """Refuse a backlog quota that is not below the retention.
 
         Raises:
             InvalidPolicyError
@@ -510,7 +517,7 @@ class Policies(PolicyValue):
 
 
 DEFAULTS = Policies()
-"""Of a broker that sets nothing."""
+"""Policies of a broker that sets nothing."""
 
 
 class Record(_Value):
@@ -523,14 +530,14 @@ class Record(_Value):
 
 
 class ClusterRecord(Record):
-    """A cluster that tenants may use; `data` and the rest as the HTTP interface shows it."""
+    """A cluster that tenants may use; `data` and the rest are as the HTTP interface shows them."""
 
     data: dict[str, Any] = Field(default_factory=dict)
     failure_domains: dict[str, Any] = Field(default_factory=dict)
     isolation_policies: dict[str, Any] = Field(default_factory=dict)
-    """Kept, without effect: bundles are placed by load alone."""
+    """Stored without effect: bundles are placed by load alone."""
     migration: dict[str, Any] = Field(default_factory=dict)
-    """Kept, without effect: clients are not sent to other clusters."""
+    """Stored without effect: clients are not sent to other clusters."""
 
 
 class TenantRecord(Record):
@@ -551,36 +558,36 @@ _BESIDE_POLICIES = frozenset(
         "offload_deletion_lag_ms",
     }
 )
-"""Policies that only namespaces have are stored beside their `policies`, where they were first."""
+"""Policies that only namespaces have. They are stored beside `policies`, in their former place."""
 
 
 class NamespaceRecord(Record):
-    """A namespace: what holds for its topics, and what it alone can have."""
+    """A namespace: the policies of its topics, and its own properties."""
 
     policies: Policies = Policies()
     replication_clusters: tuple[str, ...] = ()
     permissions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """What each role may do in it, e.g. produce; `security/decide.py` has the rules."""
+    """Actions allowed to each role in it, e.g. produce; `security/decide.py` has the rules."""
     topic_permissions: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
-    """Actions of each role on single topics, by full name; a partitioned topic's hold for its
-    partitions."""
+    """Actions of each role on single topics, by full name; those of a partitioned topic hold for
+    its partitions."""
     subscription_permissions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """By subscription, of any topic in it: the roles that alone may use it."""
+    """Roles that alone may use a subscription, by its name in any topic of the namespace."""
     properties: dict[str, str] = Field(default_factory=dict)
     allowed_clusters: tuple[str, ...] | None = None
     auto_scale: AutoScale | None = None
-    """Of its scalable topics; those that have one of their own override it field by field."""
+    """Policy of its scalable topics; a topic's own policy overrides it field by field."""
     subscription_auth_mode: AuthMode | None = None
     schema_auto_update: str | None = None
-    """A former name of strategies; see `SchemaCompatibility`."""
+    """Strategy by a former name; see `SchemaCompatibility`."""
     anti_affinity_group: str | None = None
-    """Kept, without effect, as what follows: bundles are placed by load alone."""
+    """Stored without effect, as are the fields after it: bundles are placed by load alone."""
     bookie_affinity: dict[str, Any] | None = None
     resource_group: str | None = None
     migrated: bool = False
-    """Clients are not sent to other clusters."""
+    """Stored without effect: clients are not sent to other clusters."""
     is_deleted: bool = False
-    """Whether the namespace is being deleted: nothing new appears in it."""
+    """Whether the namespace is being deleted: nothing new can be created in it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -609,7 +616,7 @@ class NamespaceRecord(Record):
 
 
 class TopicPolicyRecord(Record):
-    """What a topic has of its own."""
+    """The policies that are set for a topic itself."""
 
     policies: Policies = Policies()
 
@@ -619,7 +626,7 @@ def tenant_path(tenant: str) -> str:
 
 
 def namespace_path(namespace: str) -> str:
-    """`namespace` as tenant/namespace."""
+    """Return the path of a namespace, given as tenant/namespace."""
     return f"{TENANTS_ROOT}/{namespace}"
 
 
@@ -628,7 +635,8 @@ def cluster_path(cluster: str) -> str:
 
 
 def topic_policies_root(namespace: str, domain: str) -> str:
-    """Path whose children are the topics of a namespace that have policies of their own."""
+    """Return the path whose children are the topics of a namespace that have policies of their
+    own."""
     return f"{TOPIC_POLICIES_ROOT}/{namespace}/{domain}"
 
 
@@ -640,7 +648,7 @@ def decode(kind: type[R], path: str, value: bytes) -> R:
     """Read a record.
 
     Raises:
-        UnreadableRecordError: it is none of this format. Nothing is guessed.
+        UnreadableRecordError: it is not of this format. Nothing is guessed.
     """
     try:
         return kind.model_validate_json(value)

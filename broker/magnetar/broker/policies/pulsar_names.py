@@ -1,9 +1,8 @@
 """Pulsar's names of the settings that can be changed while brokers run, and ours. Pure.
 
-Operators' runbooks and tools know Pulsar's names. Those with a meaning here are other names of
-ours; the rest is listed with the reason why there is none, so that a refusal says it. Both lists
-together are all dynamic settings of Apache Pulsar 4.0; some that Pulsar reads at its start alone
-are here too.
+Operators' runbooks and tools use Pulsar's names. Names with a meaning here are aliases of ours. The
+rest is listed with the reason why there is none, which a refusal contains. Both lists together are
+all dynamic settings of Apache Pulsar 4.0, and some that Pulsar reads only at its start.
 """
 
 from collections.abc import Mapping
@@ -58,10 +57,10 @@ OURS: Final[Mapping[str, str]] = {
     "subscriptionExpirationTimeMinutes": "subscription_expiration_minutes",
     "ttlDurationDefaultInSeconds": "ttl_s",
 }
-"""Pulsar's name -> ours."""
+"""Our name of each of Pulsar's."""
 
 PULSARS: Final[Mapping[str, str]] = {ours: name for name, ours in OURS.items()}
-"""Our name -> Pulsar's."""
+"""Pulsar's name of each of ours."""
 
 _BALANCING = "bundles are moved and split by the shedding_ and bundle_ settings, read at the start"
 _AT_START = "the corresponding setting is read when a broker starts: change the file and restart"
@@ -171,7 +170,7 @@ _ABSENT: Final[tuple[tuple[str, str], ...]] = (
 WITHOUT_MEANING: Final[Mapping[str, str]] = {
     name: reason for reason, names in _ABSENT for name in names.split()
 }
-"""Dynamic settings of Pulsar that cannot be set here -> why."""
+"""Dynamic settings of Pulsar that cannot be set here, with the reason."""
 
 _NONE_IS_ZERO: Final = frozenset(
     {
@@ -189,11 +188,11 @@ _NONE_IS_ZERO: Final = frozenset(
         "subscription_dispatch_rate_messages",
     }
 )
-"""Where Pulsar takes -1 for no limit, and ours is 0."""
+"""Settings for which Pulsar's -1, no limit, is our 0."""
 
 
 def our_setting(name: str, value: str) -> tuple[str, str]:
-    """The name and value here of what somebody sets by either name."""
+    """Return our name and value of a setting that is given by either name."""
     ours = OURS.get(name, name)
     is_none = name in OURS and ours in _NONE_IS_ZERO and value.strip().startswith("-")
     return ours, "0" if is_none else value

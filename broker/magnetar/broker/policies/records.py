@@ -1,8 +1,8 @@
 """Single records of the metadata store: read, changed by comparing versions, and followed.
 
-A record that is followed is kept in memory. First a watch, then a read: no change is missed. What
-was read stays in force until the next read has succeeded, also while the store is away; a read that
-is needed and fails is an error.
+A followed record is kept in memory. The watch is set before the read, so no change is missed. The
+value stays in force until the next read has succeeded, even while the store is unavailable. If a
+read is necessary and fails, that is an error.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ _log = structlog.get_logger()
 
 _RETRY_S = 1.0
 PATIENCE_S = 0.25
-"""A read that takes longer is not waited for by those to whom the last value will do."""
+"""Longest wait for a read, in seconds, by callers for which the last value suffices."""
 _CHANGES_TRIED = 40
-"""Tries of one change. Of several changes at once one succeeds each time; brokers fan out to 16
+"""Tries of one change. Of several concurrent changes one succeeds each time; brokers fan out to 16
 requests."""
 
 R = TypeVar("R", bound=Record)
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 
 async def asked(answer: Awaitable[T], what: str) -> T:
-    """An answer of the store.
+    """Await an answer of the store, and translate its errors.
 
     Raises:
-        NoNodeError: as it came.
-        BrokerMetadataError: any other trouble; `what` says what was tried.
+        NoNodeError: passed on.
+        BrokerMetadataError: any other error; `what` says what was tried.
     """
     try:
         return await answer
@@ -48,8 +48,9 @@ async def asked(answer: Awaitable[T], what: str) -> T:
 async def read_record(
     store: MetadataStore, kind: type[R], path: str, *, is_sure: bool = False
 ) -> tuple[R, int] | None:
-    """A record and its version; None: there is none. With `is_sure`, absence is asked for twice:
-    the server that answered may have been behind.
+    """Return a record and its version; None if there is none.
+
+    With `is_sure`, absence is read twice: the server that answered may have been behind.
 
     Raises:
         BrokerMetadataError
@@ -83,10 +84,10 @@ async def change_record(
     path: str,
     change: Callable[[R | None], R | None],
 ) -> R | None:
-    """Replace a record by what `change` makes of it; None stands for no node. Returns it.
+    """Replace a record by the result of `change`, and return it; None is no node.
 
-    `change` is called again when somebody else was faster, and raises to leave all as it is. It is
-    not asked about what it has made itself, by a write whose outcome nobody knew at first.
+    `change` is called again if another writer was faster, and raises to leave everything as it is.
+    It is not called for its own result, after a write whose outcome was unknown at first.
 
     Raises:
         BrokerMetadataError: also when the record changed too often meanwhile.
@@ -119,8 +120,8 @@ class Followed(Generic[T]):
         on_change: Callable[[T, T], None],
         at_once: asyncio.Semaphore,
     ) -> None:
-        """`read` raises BrokerMetadataError. `on_change` gets the values before and after, not for
-        the first one; `at_once` bounds the reads that follow events."""
+        """`read` raises BrokerMetadataError. `on_change` gets the values before and after each
+        change, but not the first value. `at_once` limits concurrent reads after events."""
         self._store = store
         self._path = path
         self._read = read
@@ -134,15 +135,15 @@ class Followed(Generic[T]):
         self._is_closed = False
         self._values: list[T] = []
         self.is_fresh = False
-        """Nothing has been heard of a change since the value was read."""
+        """Whether no change has been reported since the value was read."""
 
     @property
     def value(self) -> T | None:
-        """As last read; None before."""
+        """The value as last read; None before the first read."""
         return self._values[0] if self._values else None
 
     async def get(self) -> T:
-        """The value; without a read if it is fresh.
+        """Return the value, without a read if it is fresh.
 
         Raises:
             BrokerMetadataError
@@ -154,17 +155,17 @@ class Followed(Generic[T]):
         return self._values[0]
 
     async def reread(self) -> T:
-        """The value with every write in it that had ended before this call, heard of or not.
+        """Return the value, with every write that ended before this call, reported or not.
 
         Raises:
             BrokerMetadataError
         """
         await asked(self._store.catch_up(), f"read {self._path}")
-        self._on_event(WatchEvent.CHANGED)  # A read that is under way may have begun before.
+        self._on_event(WatchEvent.CHANGED)  # A read under way may have begun too early.
         return await self.get()
 
     def _start_reading(self) -> "asyncio.Task[T]":
-        """The read that is under way, or a new one."""
+        """Return the read that is under way, or begin one."""
         if self._reading is None or self._reading.done():
             loop = asyncio.get_running_loop()
             self._read_began_s = loop.time()
@@ -173,10 +174,10 @@ class Followed(Generic[T]):
         return self._reading
 
     async def latest(self) -> T:
-        """Return the value; while the store does not answer, the one that was read last.
+        """Return the value; while the store does not answer, the value as last read.
 
-        A broker that is cut off from the store must still be able to send its clients elsewhere:
-        a read that is under way for longer than `PATIENCE_S` holds up nobody who can do without.
+        A broker that is cut off from the store must still be able to send its clients elsewhere. So
+        a read that takes longer than `PATIENCE_S` delays only callers without a last value.
 
         Raises:
             BrokerMetadataError: there is none, or what is stored now cannot be read.
@@ -200,7 +201,7 @@ class Followed(Generic[T]):
         return self._values[0]
 
     def expect(self, before: T) -> None:
-        """There is something new in the place of `before`: read it, and tell about it."""
+        """Read the value that has replaced `before`, and report the change."""
         if not self._values:
             self._values = [before]
         self._watch_it()
@@ -222,11 +223,11 @@ class Followed(Generic[T]):
         if self._reading is reading:
             self._reading = None
         if not reading.cancelled():
-            reading.exception()  # Retrieved, even if nobody waits any more.
+            reading.exception()  # Retrieved, even if there is no waiter left.
 
     def wrote(self, value: T) -> None:
         """Take the value that was just written, and read it again at once: another writer's value
-        may have been heard of sooner than the outcome of this write."""
+        may have been reported sooner than the outcome of this write."""
         self._replace(value)
         self._on_event(WatchEvent.CHANGED)
 
@@ -251,7 +252,7 @@ class Followed(Generic[T]):
     def _followed(self, following: "asyncio.Task[None]") -> None:
         self._following = None
         if not following.cancelled() and following.exception() is None and not self.is_fresh:
-            self._begin_to_follow()  # An event came when it had ended, and its task had not.
+            self._begin_to_follow()  # An event came after its last read, but before its task ended.
 
     async def _follow(self) -> None:
         while not self._is_closed and not self.is_fresh:
@@ -263,7 +264,7 @@ class Followed(Generic[T]):
                 await asyncio.sleep(_RETRY_S)
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following the node."""
         self._is_closed = True
         if self._watch is not None:
             self._watch.close()

@@ -1,9 +1,9 @@
-"""Namespaces and policies, as this broker knows them; and every change of policies.
+"""Namespaces and policies, as this broker knows them, and all changes of policies.
 
-A namespace costs two nodes that are watched: its record, and the list of its topics that have
-policies of their own. Only those topics cost a node and a watch each. What is remembered may be a
-moment old; that something does not exist is never remembered, but asked for again. Changes compare
-versions: of two at the same time the later one is made on top of the earlier one.
+A namespace costs two watched nodes: its record, and the list of its topics that have policies of
+their own. Only those topics cost a node and a watch each. Values in memory may be slightly
+outdated. Absence is never remembered, but read again. Changes compare versions: of two concurrent
+ones, the later is made on top of the earlier.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class _Merged:
 
 
 class PolicyRegistry:
-    """What is in force, and how it is changed."""
+    """The policies in force, and changes of them."""
 
     def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
         self.defaults: Policies = policies_of_broker(settings)
@@ -71,16 +71,17 @@ class PolicyRegistry:
         self._has_initial = False
         self._namespaces: dict[str, Followed[NamespaceRecord | None]] = {}
         self._listed: dict[tuple[str, str], Followed[frozenset[str]]] = {}
-        """By namespace and domain: the topics with policies of their own, quoted."""
+        """Quoted names of the topics with policies of their own, by namespace and domain."""
         self._topics: dict[TopicName, Followed[Policies]] = {}
         self._merged: dict[str | TopicName, _Merged] = {}
-        """By topic with policies of its own; by namespace for the topics without."""
+        """Merged policies, by topic with policies of its own, and by namespace for the topics
+        without."""
         self._removing_permissions = asyncio.Lock()
         self._callbacks: list[Changed] = []
         self._at_once = asyncio.Semaphore(_READS_AT_ONCE)
 
     def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop following all records."""
         self.dynamic.close()
         for namespace in self._namespaces.values():
             namespace.close()
@@ -91,7 +92,7 @@ class PolicyRegistry:
 
     def on_change(self, callback: Changed) -> None:
         """Call back on the loop, with the namespace and the (base) topic, when policies have
-        changed; without a topic: those of the namespace, or its existence."""
+        changed. Without a topic, the policies or the existence of the namespace have changed."""
         self._callbacks.append(callback)
 
     def _tell(self, namespace: str, topic: TopicName | None) -> None:
@@ -99,10 +100,10 @@ class PolicyRegistry:
             callback(namespace, topic)
 
     async def start(self, cluster_data: dict[str, Any]) -> None:
-        """Have the broker's own cluster and namespaces, if they are not there.
+        """Create the broker's own cluster and namespaces, if they do not exist.
 
-        A store that is away does not fail this: until it has succeeded once, those namespaces
-        appear when they are first asked for.
+        An unavailable store does not fail this: until it has succeeded once, those namespaces are
+        created at their first use.
         """
         await self.dynamic.start()
         try:
@@ -121,7 +122,7 @@ class PolicyRegistry:
                 _log.warning("namespace_not_read", namespace=namespace, error=str(error))
 
     async def have_namespace(self, namespace: str) -> None:
-        """Have a namespace of the brokers' own, and its tenant.
+        """Create a namespace of the brokers' own, and its tenant, if they do not exist.
 
         Raises:
             BrokerMetadataError: the metadata store does not answer.
@@ -146,13 +147,12 @@ class PolicyRegistry:
     async def check_namespace(
         self, namespace: str, *, may_be_deleted: bool = False
     ) -> NamespaceRecord:
-        """The record of a namespace, given as tenant/namespace; without a read if it is known.
-
-        `may_be_deleted`: it is good enough that it was not deleted to the end.
+        """Return the record of a namespace, given as tenant/namespace, without a read if it is
+        known. `may_be_deleted`: accept one that is being deleted.
 
         Raises:
-            NamespaceNotFoundError: it does not exist, or is being deleted; the text says what.
-            BrokerMetadataError: that cannot be told now.
+            NamespaceNotFoundError: it does not exist, or is being deleted; the text says which.
+            BrokerMetadataError: that cannot be found out now.
         """
         followed = self._namespaces.get(namespace)
         if followed is None or (followed.is_fresh and followed.value is None):
@@ -203,14 +203,15 @@ class PolicyRegistry:
             self._tell(namespace, None)
 
     def known_namespaces(self) -> Sequence[str]:
-        """Existing namespaces of the settings, and existing ones that this broker was asked for."""
+        """Return existing namespaces of the settings, and existing ones that were requested
+        here."""
         known = [name for name, each in self._namespaces.items() if each.value is not None]
         return sorted(known)
 
     # Policies
 
     async def of(self, topic: TopicName) -> Policies:
-        """What counts for a topic; without a read if it is known.
+        """Return the policies in force for a topic, without a read if they are known.
 
         Raises:
             NamespaceNotFoundError, BrokerMetadataError
@@ -233,7 +234,7 @@ class PolicyRegistry:
         return self._merge(namespace, record)
 
     async def of_namespace(self, namespace: str) -> Policies:
-        """What counts for topics of a namespace that have nothing of their own.
+        """Return the policies in force for topics of a namespace without policies of their own.
 
         Raises:
             NamespaceNotFoundError, BrokerMetadataError
@@ -243,7 +244,8 @@ class PolicyRegistry:
     def _merge(
         self, key: str | TopicName, record: NamespaceRecord | None, own: Policies | None = None
     ) -> Policies:
-        """Merge once for as long as no level changes: it takes 0.1 ms, and crowds ask at once."""
+        """Merge the levels once, until one of them changes: it takes 0.1 ms, and many topics may
+        need it at once."""
         if record is None:
             return effective(self.defaults, None, own)
         levels = (self.defaults, record, own)
@@ -253,7 +255,7 @@ class PolicyRegistry:
         return found.policies
 
     async def own(self, topic: TopicName) -> Policies:
-        """What a topic has of its own, as it is in the store.
+        """Return the policies of a topic itself, as they are in the store.
 
         Raises:
             BrokerMetadataError
@@ -283,7 +285,8 @@ class PolicyRegistry:
         return followed
 
     def _list_changed(self, namespace: str, domain: str, added: frozenset[str]) -> None:
-        """Topics have got policies. (Those that have lost theirs are watched themselves.)"""
+        """Follow topics that got policies of their own. (Those that lost theirs are watched
+        already.)"""
         tenant, _, name = namespace.partition("/")
         for node in sorted(added):
             topic = TopicName(domain, tenant, name, unquote_plus(node))
@@ -306,7 +309,7 @@ class PolicyRegistry:
     async def update_namespace(
         self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
     ) -> NamespaceRecord:
-        """Replace the record of a namespace by what `change` makes of it; in force here at once.
+        """Replace the record of a namespace by the result of `change`; in force here at once.
 
         Raises:
             NamespaceNotFoundError, BrokerMetadataError
@@ -327,7 +330,7 @@ class PolicyRegistry:
         return record
 
     async def mark_deleted(self, namespace: str, *, is_deleted: bool) -> None:
-        """Say that a namespace is being deleted, or is not after all; in force here at once.
+        """Mark a namespace as being deleted, or take that back; in force here at once.
 
         Raises:
             NamespaceNotFoundError, BrokerMetadataError
@@ -347,7 +350,7 @@ class PolicyRegistry:
     async def update_topic(
         self, topic: TopicName, change: Callable[[Policies], Policies]
     ) -> Policies:
-        """Replace what a topic has of its own by what `change` makes of it; in force here at once.
+        """Replace the policies of a topic itself by the result of `change`; in force here at once.
 
         Raises:
             NamespaceNotFoundError, BrokerMetadataError
@@ -364,7 +367,7 @@ class PolicyRegistry:
         await self.check_namespace(topic.namespace_name)
         base = topic.partitioned
         path = topic_policies_path(base)
-        # Followed from before the change, so that it is told of like any other.
+        # Followed before the change, so that the change is reported like any other.
         own = self._own(base)
         await own.get()
         record = await change_record(self._store, TopicPolicyRecord, path, changed)
@@ -373,18 +376,17 @@ class PolicyRegistry:
         return policies
 
     async def remove_topic(self, topic: TopicName) -> None:
-        """A topic that is gone has nothing of its own, neither policies nor what roles may do with
-        it, and is not followed any more.
+        """Remove the policies of a deleted topic and the permissions on it, and stop following it.
 
         Raises:
             BrokerMetadataError
         """
         base = topic.partitioned
         try:
-            async with self._removing_permissions:  # a namespace's topics go side by side
+            async with self._removing_permissions:  # a namespace's topics are deleted concurrently
                 await self._remove_permissions(base.namespace_name, str(base))
         except NamespaceNotFoundError:
-            pass  # It goes, too, or is gone.
+            pass  # The namespace is being deleted, too, or is gone.
         path = topic_policies_path(base)
         await change_record(self._store, TopicPolicyRecord, path, lambda _: None)
         own = self._topics.pop(base, None)
@@ -393,7 +395,7 @@ class PolicyRegistry:
             own.close()
 
     async def _remove_permissions(self, namespace: str, topic: str) -> None:
-        # What others have granted a moment ago may not have been heard of.
+        # A recent grant by another broker may not be in memory yet.
         found = await read_record(self._store, NamespaceRecord, namespace_path(namespace))
         if found is None or topic not in found[0].topic_permissions:
             return
@@ -421,7 +423,7 @@ def check_name(name: str) -> None:
 
 
 def is_namespace(name: str) -> bool:
-    """Whether it is tenant/namespace, of names that may be."""
+    """Whether it is tenant/namespace, of valid names."""
     parts = name.split("/") if isinstance(name, str) else []
     return len(parts) == 2 and all(map(is_name, parts))
 

@@ -38,13 +38,13 @@ class ResourceQuotaRecord(Record):
 
 
 class BookieRacksRecord(Record):
-    """By group, then by the id of the bookie: rack and host name."""
+    """Rack and host name, by group, then by the id of the bookie."""
 
     groups: dict[str, dict[str, dict[str, str]]] = Field(default_factory=dict)
 
 
 class Resources:
-    """Reads and changes them. Asks the store each time.
+    """Reads and changes these records. Reads the store each time.
 
     All methods raise BrokerMetadataError when that cannot be done now.
     """
@@ -53,14 +53,15 @@ class Resources:
         self._store = store
 
     async def group_names(self) -> list[str]:
-        """Of the resource groups, sorted."""
+        """Return the names of the resource groups, sorted."""
         try:
             return sorted(await asked(self._store.children(_GROUPS_ROOT), f"list {_GROUPS_ROOT}"))
         except NoNodeError:
             return []
 
     async def group(self, name: str) -> dict[str, Any]:
-        """
+        """Return a resource group as it was set.
+
         Raises:
             NotThereError
         """
@@ -70,11 +71,12 @@ class Resources:
         return record.data
 
     async def set_group(self, name: str, data: dict[str, Any]) -> None:
-        """Make or replace a group."""
+        """Create or replace a group."""
         await self._set(f"{_GROUPS_ROOT}/{name}", ResourceGroupRecord(data=data))
 
     async def delete_group(self, name: str) -> None:
-        """
+        """Delete a group.
+
         Raises:
             NotThereError
         """
@@ -82,24 +84,25 @@ class Resources:
         await self._set(f"{_GROUPS_ROOT}/{name}", None, ResourceGroupRecord)
 
     async def quota(self, bundle: str) -> dict[str, Any] | None:
-        """Of a bundle, as tenant/namespace/range, or `default`; None: it has none of its own."""
+        """Return the quota of a bundle, as tenant/namespace/range, or of `default`; None if it has
+        none."""
         record = await self._read(ResourceQuotaRecord, _quota_path(bundle))
         return record.data if record is not None else None
 
     async def set_quota(self, bundle: str, data: dict[str, Any] | None) -> None:
-        """Set it, or remove it."""
+        """Set the quota of a bundle; None removes it."""
         record = ResourceQuotaRecord(data=data) if data is not None else None
         await self._set(_quota_path(bundle), record, ResourceQuotaRecord)
 
     async def racks(self) -> dict[str, dict[str, dict[str, str]]]:
-        """By group and bookie."""
+        """Return the racks by group and bookie."""
         record = await self._read(BookieRacksRecord, _RACKS_PATH)
         return record.groups if record is not None else {}
 
     async def change_racks(
         self, change: Callable[[dict[str, dict[str, dict[str, str]]]], None]
     ) -> None:
-        """`change` is given a copy that it may change; it may raise."""
+        """Change the racks. `change` gets a copy that it may modify; it may raise."""
 
         def changed(before: BookieRacksRecord | None) -> BookieRacksRecord:
             record = before or BookieRacksRecord()

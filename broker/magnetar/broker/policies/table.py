@@ -1,8 +1,10 @@
-"""Every policy: where it is set, in which range, what a broker sets, and what counts. Pure.
+"""Table of all policies: where each is set, its range, the broker's value, and how levels merge.
+Pure.
 
 A policy is a field of `Policies` and a row of `POLICIES`. Routes over HTTP, the description of a
-namespace and what counts for a topic are made from the rows, and so are the commands of `magnetar
+namespace and the policies of a topic are made from the rows. So are the commands of `magnetar
 admin`, by way of a file that `python -m tests.policy_rows` writes.
+
 Source: HTTP sheet, sections 8.2, 8.3 and 9.4.
 """
 
@@ -45,7 +47,7 @@ _FORMER_STRATEGIES = {
     "ForwardTransitive": SchemaCompatibility.FORWARD_TRANSITIVE,
     "FullTransitive": SchemaCompatibility.FULL_TRANSITIVE,
 }
-"""Former names of strategies. They count for namespaces that set no strategy by its new name."""
+"""Former names of strategies. They apply to namespaces that set no strategy by its new name."""
 
 
 def _own(_below: Any, own: Any) -> Any:
@@ -57,41 +59,41 @@ class Policy:
     """One policy."""
 
     field: str
-    """In Policies; of those that no topic needs to know, in NamespaceRecord."""
+    """Field in Policies; for a policy that topics do not need, in NamespaceRecord."""
     acts: str = ""
-    """The module of the broker that acts on it; "": none does, and `note` says why."""
+    """Module of the broker that applies it; "": none, and `note` says why."""
     namespace: str = ""
-    """Last part of its path of a namespace; "": only topics have it."""
+    """Last part of its path for a namespace; "": only topics have it."""
     topic: str = ""
-    """Last part of its path of a topic; "": only namespaces have it."""
+    """Last part of its path for a topic; "": only namespaces have it."""
     key: str = ""
-    """In the description of a whole namespace."""
+    """Key in the description of a whole namespace."""
     is_per_cluster: bool = False
-    """There, the value is a map with one entry per cluster."""
+    """Whether the value in that description is a map with one entry per cluster."""
     broker: Callable[[PolicySettings], Any] | None = None
-    """A broker's own value, by its settings; None: the default of the field."""
+    """Returns a broker's own value from its settings; None: the default of the field."""
     over: Callable[[Any, Any], Any] = _own
-    """Combines the value of the level below with that of this level into the one that counts."""
+    """Merges the value of the level below with that of this level."""
     least: int = 0
-    """The smallest number that is taken."""
+    """Smallest number that is accepted."""
     words: str = ""
     """Pulsar's error text for a smaller number."""
     namespace_verb: str = "POST"
     can_remove: bool = True
     topic_query: str = ""
-    """The value comes in this part of the query, not in a body, for topics."""
+    """Name of the query parameter that has the value for topics, instead of a body."""
     unset: Any = None
-    """The answer for a namespace that does not set it, as JSON; None: 204 without a body."""
+    """Answer for a namespace that does not set it, as JSON; None: 204 without a body."""
     note: str = ""
-    """Why it has no effect; it is kept and shown all the same."""
+    """Why it has no effect, although it is stored and shown."""
 
     @property
     def is_of_topics(self) -> bool:
-        """Whether what counts for a topic has it."""
+        """Whether it is one of the policies of a topic."""
         return self.field in Policies.model_fields
 
     def check(self, value: Any) -> None:
-        """Refuse a value that makes no sense.
+        """Refuse an invalid value.
 
         Raises:
             InvalidPolicyError
@@ -103,13 +105,13 @@ class Policy:
             raise InvalidPolicyError(self.words or text, text if self.words else "")
 
     def of_namespace(self, record: NamespaceRecord) -> Any:
-        """Return the value; None: it is not set."""
+        """Return the value; None if it is not set."""
         if self.is_of_topics:
             return record.policies.own(self.field)
         return getattr(record, self.field)
 
     def set_in_namespace(self, record: NamespaceRecord, value: Any) -> NamespaceRecord:
-        """Return a record with the value; None: without it.
+        """Return a record with the value; None removes it.
 
         Raises:
             InvalidPolicyError
@@ -120,10 +122,10 @@ class Policy:
         return record.model_copy(update={"policies": policies})
 
     def set_in(self, policies: Policies, value: Any) -> Policies:
-        """Return policies with the value; None: without it.
+        """Return policies with the value; None removes it.
 
         Raises:
-            InvalidPolicyError: it does not go with the others.
+            InvalidPolicyError: it conflicts with the others.
         """
         after = policies.with_values(**{self.field: value})
         after.check()
@@ -131,7 +133,7 @@ class Policy:
 
 
 def _limit(field: str, acts: str, words: str, setting: str = "", **names: Any) -> Policy:
-    """A number, of which 0 or less is none."""
+    """Return a policy with a number as its limit; 0 or less is no limit."""
     return Policy(
         field=field,
         acts=acts,
@@ -199,7 +201,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
             ack_quorum=settings.ack_quorum,
         ),
     ),
-    Policy(  # Its routes are of their own: one quota of each type can be set.
+    Policy(  # It has routes of its own: one quota of each type can be set.
         field="backlog_quotas",
         acts="features/retention/backlog.py",
         broker=_quotas_of_broker,
@@ -264,7 +266,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
         ),
         over=_dispatch_rate,
     ),
-    Policy(  # Its routes are of their own: each subscription of a topic can have one.
+    Policy(  # It has routes of its own: each subscription of a topic can have one.
         field="subscription_dispatch_rates",
         acts="topic/dispatch/throttle.py",
         over=lambda below, own: {
@@ -439,7 +441,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
         key="encryption_required",
         can_remove=False,
         broker=lambda settings: settings.encryption_required,
-        # A namespace asks for more than the broker, never for less.
+        # A namespace may demand more than the broker, never less.
         over=lambda below, own: below or own,
     ),
     Policy(
@@ -573,7 +575,7 @@ BY_FIELD: Final = {policy.field: policy for policy in POLICIES}
 
 
 def policies_of_broker(settings: PolicySettings) -> Policies:
-    """Return what counts for topics without policies in namespaces without policies."""
+    """Return the policies of topics without policies of their own or of their namespace."""
     values = {each.field: each.broker(settings) for each in POLICIES if each.broker is not None}
     return Policies(**values)
 
@@ -581,7 +583,8 @@ def policies_of_broker(settings: PolicySettings) -> Policies:
 def effective(
     defaults: Policies, namespace: NamespaceRecord | None, topic: Policies | None = None
 ) -> Policies:
-    """Return what counts for a topic: its own policies over its namespace's over the broker's."""
+    """Return the policies of a topic: its own override its namespace's, which override the
+    broker's."""
     values: dict[str, Any] = {}
     for level in (_of_namespace(namespace), topic):
         for field in level.model_fields_set if level is not None else ():

@@ -1,4 +1,4 @@
-"""Clusters, tenants and namespaces: which there are, making them and taking them away."""
+"""Clusters, tenants and namespaces: list, create, change and delete them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -55,11 +55,11 @@ _PARENT_ROOTS = (
     TOPIC_POLICIES_ROOT,
     POLICIES_ROOT,
 )
-"""Below each of them lie tenants, and below these namespaces."""
+"""Roots of nodes whose children are tenants; the children of these are namespaces."""
 
 
 class Tenants:
-    """The records above topics. Reads the store each time: nothing here is asked often."""
+    """The records above topics. Reads the store each time, since these records are read seldom."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -69,7 +69,7 @@ class Tenants:
             names = await asked(self._store.children(root), f"list {root}")
         except NoNodeError:
             return []
-        # A node without value was only made as the parent of another one.
+        # A node without a value is only the parent of another one.
         return [name for name in names if await read_record(self._store, kind, f"{root}/{name}")]
 
     async def _record(self, kind: type[R], path: str, what: str) -> R:
@@ -123,7 +123,7 @@ class Tenants:
         return await self._names(CLUSTERS_ROOT, ClusterRecord)
 
     async def cluster(self, name: str) -> ClusterRecord:
-        """What is known of a cluster.
+        """Return the record of a cluster.
 
         Raises:
             NotThereError, InvalidNameError, BrokerMetadataError
@@ -132,7 +132,8 @@ class Tenants:
         return await self._record(ClusterRecord, cluster_path(name), f"cluster {name}")
 
     async def create_cluster(self, name: str, data: dict[str, Any]) -> None:
-        """
+        """Create a cluster.
+
         Raises:
             ConflictError, InvalidNameError, BrokerMetadataError
         """
@@ -142,7 +143,7 @@ class Tenants:
     async def update_cluster(
         self, name: str, change: Callable[[ClusterRecord], ClusterRecord]
     ) -> None:
-        """Replace what is known of a cluster by what `change` makes of it.
+        """Replace the record of a cluster by the result of `change`.
 
         Raises:
             NotThereError, InvalidNameError, BrokerMetadataError
@@ -157,7 +158,8 @@ class Tenants:
         await change_record(self._store, ClusterRecord, cluster_path(name), changed)
 
     async def delete_cluster(self, name: str) -> None:
-        """
+        """Delete a cluster that no tenant may use.
+
         Raises:
             NotThereError, ConflictError, BrokerMetadataError
         """
@@ -178,7 +180,8 @@ class Tenants:
         return await self._names(TENANTS_ROOT, TenantRecord)
 
     async def tenant(self, name: str) -> TenantRecord:
-        """
+        """Return the record of a tenant.
+
         Raises:
             NotThereError, InvalidNameError, BrokerMetadataError
         """
@@ -186,7 +189,8 @@ class Tenants:
         return await self._record(TenantRecord, tenant_path(name), f"tenant {name}")
 
     async def create_tenant(self, name: str, record: TenantRecord) -> None:
-        """
+        """Create a tenant.
+
         Raises:
             ConflictError, InvalidNameError: also for clusters that do not exist.
             BrokerMetadataError
@@ -196,7 +200,8 @@ class Tenants:
         await self._create(record, tenant_path(name), f"tenant {name}")
 
     async def update_tenant(self, name: str, record: TenantRecord) -> None:
-        """
+        """Replace the record of a tenant.
+
         Raises:
             NotThereError, InvalidNameError, BrokerMetadataError
         """
@@ -205,7 +210,8 @@ class Tenants:
         await self._update(tenant_path(name), f"tenant {name}", record)
 
     async def delete_tenant(self, name: str) -> None:
-        """
+        """Delete a tenant without namespaces.
+
         Raises:
             NotThereError, ConflictError: it has namespaces.
             BrokerMetadataError
@@ -226,7 +232,7 @@ class Tenants:
     # Namespaces
 
     async def namespaces(self, tenant: str) -> list[str]:
-        """As tenant/namespace, sorted.
+        """Return the namespaces of a tenant as tenant/namespace, sorted.
 
         Raises:
             NotThereError: there is no such tenant.
@@ -237,7 +243,7 @@ class Tenants:
         return [f"{tenant}/{name}" for name in names]
 
     async def namespace(self, namespace: str) -> NamespaceRecord:
-        """The record as it is in the store.
+        """Return the record that is in the store.
 
         Raises:
             NamespaceNotFoundError, InvalidNameError, BrokerMetadataError
@@ -253,7 +259,7 @@ class Tenants:
         return found[0]
 
     async def check_new_namespace(self, namespace: str, record: NamespaceRecord) -> None:
-        """Refuse a namespace that cannot be made.
+        """Refuse a namespace that cannot be created.
 
         Raises:
             NotThereError: there is no such tenant.
@@ -270,10 +276,10 @@ class Tenants:
             raise ConflictError(f"namespace {namespace} already exists")
 
     async def create_namespace(self, namespace: str, record: NamespaceRecord) -> None:
-        """Make a namespace of a tenant that exists.
+        """Create a namespace of an existing tenant.
 
-        A tenant that is deleted at the same time has either this namespace, and stays, or it is
-        gone, and so is the namespace: each of the two looks for the other after its own change.
+        If the tenant is deleted at the same time, either it has this namespace and stays, or both
+        are gone: each of the two requests checks for the other after its own change.
 
         Raises:
             TenantNotFoundError: the tenant was deleted meanwhile.
@@ -284,7 +290,7 @@ class Tenants:
         try:
             await self.tenant(tenant)
         except TenantNotFoundError:
-            # While the record stands, nobody else makes a namespace of this name.
+            # While the record exists, no other request creates a namespace of this name.
             await self._remove(layout_path(namespace))
             await self._remove(path)
             for root in (TENANTS_ROOT, *_PARENT_ROOTS):
@@ -292,7 +298,7 @@ class Tenants:
             raise
 
     async def topics_in(self, namespace: str) -> list[str]:
-        """What there is in a namespace, as names that people read; empty: it can be deleted.
+        """Return the names of all topics in a namespace; if there are none, it can be deleted.
 
         Raises:
             BrokerMetadataError
@@ -310,8 +316,10 @@ class Tenants:
         return found
 
     async def marked_version(self, namespace: str) -> int | None:
-        """The version of a record that says that its namespace is being deleted: while it is the
-        same, nobody has said otherwise, and nothing new has appeared. None: it does not say that.
+        """Return the version of a record that marks its namespace as being deleted; None if it does
+        not.
+
+        While the version is the same, the mark was not taken back, and nothing new was created.
 
         Raises:
             NamespaceNotFoundError, BrokerMetadataError
@@ -324,10 +332,10 @@ class Tenants:
         return version if record.is_deleted else None
 
     async def delete_namespace(self, namespace: str, *, version: int) -> None:
-        """Take away the records of a namespace that is empty, and marked in this version.
+        """Delete the records of a namespace that is empty, and marked in this version.
 
         Raises:
-            ConflictError: it is not any more.
+            ConflictError: it has changed since, or has children.
             NotThereError, BrokerMetadataError
         """
         for domain in _DOMAINS:
@@ -339,7 +347,7 @@ class Tenants:
         await self._remove(topic_policies_root(namespace, "").rstrip("/"))
         await self._remove(f"{PARTITIONED_TOPICS_ROOT}/{namespace}")
         await self._remove(layout_path(namespace))
-        # Nodes without a value, which topics and leases had above them.
+        # Nodes without a value, which were the parents of topics and leases.
         await self._remove(naming.topics_path(namespace))
         await self._remove(naming.segments_path(namespace))
         for root in _PARENT_ROOTS:
@@ -359,8 +367,8 @@ class Tenants:
             return []
 
     async def _remove_empty(self, path: str) -> None:
-        """Remove a node that has neither a value nor children. A record that somebody has written
-        there meanwhile stays."""
+        """Remove a node that has neither a value nor children. A record that was written there
+        meanwhile stays."""
         try:
             node = await self._store.get(path)
             if not node.value:

@@ -1,1 +1,1 @@
-"""Bundles of topics: how a namespace is cut into them, who gets them, and when they move."""
+"""Bundles of topics: how a namespace is divided into them, who owns them, and when they move."""

@@ -1,4 +1,4 @@
-"""A broker's part in balance: its own load reported, and the others' evened out while it leads."""
+"""A broker's part in balance: reports its own load, and balances the brokers while it leads."""
 
 from collections.abc import Callable, Sequence
 
@@ -34,8 +34,8 @@ class Balancer:
         clock: Clock,
         token: Callable[[], bytes] = lambda: b"",
     ) -> None:
-        """`topics`: those that are loaded. `usage`: what the process has used so far. `token`: by
-        which this broker proves itself to others."""
+        """`topics` returns the loaded ones. `usage` returns what the process has used so far.
+        `token` returns the credential by which this broker authenticates to others."""
         self.reporter = LoadReporter(
             holder,
             layouts,
@@ -57,12 +57,12 @@ class Balancer:
         self._sheds = settings.shedding
 
     def start(self) -> None:
-        """Report from now on; move bundles whenever this broker leads."""
+        """Begin to report, and to move bundles whenever this broker leads."""
         self.reporter.start()
         if self._sheds:
             self.shedder.start()
 
     async def close(self) -> None:
-        """Stop both."""
+        """Stop the shedder and the reporter."""
         await self.shedder.close()
         await self.reporter.close()

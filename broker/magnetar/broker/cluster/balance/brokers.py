@@ -1,8 +1,8 @@
-"""The brokers that are registered, with their load reports: a view in memory that watches follow.
+"""The registered brokers with their load reports: a view in memory, kept current by watches.
 
-The view says who has a session, not who is well: a broker that died is in it until its session
-ends. While the store is away the view stays as it was, since that says nothing about the brokers.
-A registration that cannot be read is left out, with one line in the log when it is seen first.
+The view shows which brokers have a session, not which are healthy: a dead broker is in it until its
+session ends. While the store is unavailable the view stays as it was, since that says nothing about
+the brokers. A registration that cannot be read is left out, and logged once.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _LOADS_AT_ONCE = 64
 
 
 class Brokers:
-    """The registered brokers, kept up to date between `start` and `close`."""
+    """The registered brokers, kept current between `start` and `close`."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -46,7 +46,7 @@ class Brokers:
         self._follower: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read the registrations and follow them from now on.
+        """Read the registrations, and follow them from now on.
 
         Raises:
             MetadataUnavailableError
@@ -65,7 +65,7 @@ class Brokers:
         self._follower = asyncio.create_task(self._follow(), name="broker-registry")
 
     async def close(self) -> None:
-        """Stop following; the view stays as it is. Closing twice is fine."""
+        """Stop following; the view stays as it is. Closing twice has no effect."""
         self._callbacks.clear()
         self._close_watches()
         if self._follower is not None:
@@ -74,15 +74,15 @@ class Brokers:
             self._follower = None
 
     def all(self) -> Mapping[str, BrokerRecord]:
-        """All of them by name, also those that are about to stop."""
+        """Return all brokers by name, including those that are about to stop."""
         return self._records
 
     def get(self, name: str) -> BrokerRecord | None:
-        """One of them, if it is registered."""
+        """Return a broker by name; None if it is not registered."""
         return self._records.get(name)
 
     def report_of(self, name: str) -> LoadReport | None:
-        """What a broker has last told about its load; None if nothing yet, or nothing readable."""
+        """Return the last load report of a broker; None if it has sent none, or none readable."""
         return self._reports.get(name)
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -121,15 +121,15 @@ class Brokers:
                 self._changed.set()
 
     async def _reload(self) -> None:
-        """Read what is known to be old.
+        """Read what is known to be outdated.
 
         Raises:
-            MetadataUnavailableError: what was not read stays marked as old.
+            MetadataUnavailableError: what was not read stays marked as outdated.
         """
         before = dict(self._records)
         try:
             await self._read_old()
-        finally:  # what was learnt before a failure is not learnt once more
+        finally:  # changes read before a failure are not read again
             if self._records != before:
                 for callback in list(self._callbacks):
                     callback()
@@ -140,7 +140,7 @@ class Brokers:
             try:
                 names = set(await self._store.children(BROKERS_ROOT))
             except NoNodeError:
-                names = set()  # Nobody has ever registered.
+                names = set()  # No broker has ever registered.
             except BaseException:
                 self._is_listing_old = True
                 raise
@@ -167,7 +167,7 @@ class Brokers:
         try:
             value = (await self._store.get(path)).value
         except NoNodeError:
-            self._forget(name)  # Gone since the listing; or it comes back, and the watch says so.
+            self._forget(name)  # Gone since the listing. If it comes back, the watch reports it.
             return
         try:
             record = decode(BrokerRecord, path, value)

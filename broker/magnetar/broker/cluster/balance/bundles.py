@@ -1,13 +1,13 @@
-"""Bundles: ranges of hashes that a namespace is cut into; the unit of ownership. Pure.
+"""Bundles: the hash ranges into which a namespace is divided; the unit of ownership. Pure.
 
 The hash of a topic is the CRC32 (zlib's) of its full name in UTF-8, an unsigned 32-bit number. A
 layout is the list of boundaries of one namespace: it begins with 0x00000000, ends with 0xffffffff,
 and grows strictly. Bundle i reaches from boundary i, inclusive, to boundary i + 1, exclusive; the
 last one includes its upper boundary. So each hash is in exactly one bundle, whatever the layout.
 
-A layout changes by splitting one bundle in two and in no other way: bundles are never merged, and
-a boundary, once there, stays. That makes an old layout recognisable: each of its bundles is either
-in the new one or covered exactly by bundles of the new one.
+A layout changes only by splitting one bundle in two. Bundles are never merged, and a boundary never
+disappears. So an old layout is recognisable: each of its bundles is either in the new one or
+covered exactly by bundles of the new one.
 
 Source: managed-ledger sheet, section 11; HTTP sheet, section 8.1.
 """
@@ -32,17 +32,18 @@ _NAME = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
 
 
 class BundleError(ValueError):
-    """A boundary list or a name that describes no bundles, or a bundle that cannot be split."""
+    """A boundary list or a name is invalid, or a bundle cannot be split."""
 
 
 def hash_of(topic: TopicName | str) -> int:
-    """Where a topic stands on the ring: 0 to 0xffffffff."""
+    """Return the position of a topic on the ring: 0 to 0xffffffff."""
     return zlib.crc32(str(topic).encode())
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bundle:
-    """The hashes from `lower` to below `upper`; up to and including it, if that is the last."""
+    """A range of hashes from `lower`, inclusive, to `upper`, exclusive; the last one includes
+    `upper`."""
 
     lower: int
     upper: int
@@ -70,7 +71,7 @@ class Bundle:
 
     @property
     def name(self) -> str:
-        """As in paths and on the wire: `0x00000000_0x40000000`."""
+        """Name in paths and on the wire: `0x00000000_0x40000000`."""
         return f"{self.lower:#010x}_{self.upper:#010x}"
 
     def __str__(self) -> str:
@@ -102,7 +103,7 @@ class BundleId:
 
     @property
     def lease_path(self) -> str:
-        """Where the lease of its owner stands."""
+        """Path of the lease of the bundle's owner."""
         return f"{LEASES_ROOT}/{self.namespace}/{self.bundle.name}"
 
     def __str__(self) -> str:
@@ -134,14 +135,14 @@ class Layout:
 
     @classmethod
     def even(cls, bundles: int) -> Self:
-        """`bundles` bundles of (nearly) the same width."""
+        """Return a layout of `bundles` bundles of (nearly) the same width."""
         if bundles < 1:
             raise BundleError(f"a namespace must have at least one bundle, got {bundles}")
         return cls((*((i << 32) // bundles for i in range(bundles)), HASH_MAX))
 
     @cached_property
     def bundles(self) -> tuple[Bundle, ...]:
-        """All of them, in the order of their hashes."""
+        """All bundles, in the order of their hashes."""
         return tuple(Bundle(lower, upper) for lower, upper in pairwise(self.boundaries))
 
     def __len__(self) -> int:
@@ -155,21 +156,21 @@ class Layout:
         return frozenset(self.bundles)
 
     def bundle_at(self, hashed: int) -> Bundle:
-        """The bundle that holds a hash."""
+        """Return the bundle that contains a hash."""
         return self.bundles[min(bisect_right(self.boundaries, hashed), len(self)) - 1]
 
     def bundle_of(self, topic: TopicName) -> Bundle:
-        """The bundle that holds a topic."""
+        """Return the bundle that contains a topic."""
         return self.bundle_at(hash_of(topic))
 
     def covering(self, bundle: Bundle) -> tuple[Bundle, ...]:
-        """The bundles of this layout that hold what `bundle`, of an older one, held."""
+        """Return the bundles of this layout that cover `bundle`, which is of an older one."""
         return tuple(
             each for each in self.bundles if each.lower < bundle.upper and bundle.lower < each.upper
         )
 
     def split(self, bundle: Bundle, at: int) -> "Layout":
-        """Cut one bundle in two, below `at` and from there on; return the new layout.
+        """Split one bundle in two, below `at` and from `at` on; return the new layout.
 
         Raises:
             BundleError: no such bundle here, or `at` is not inside it.
@@ -182,7 +183,7 @@ class Layout:
 
 
 def halves(bundle: Bundle, at: int) -> tuple[Bundle, Bundle]:
-    """The two bundles that a split at `at` makes.
+    """Return the two bundles that a split at `at` makes.
 
     Raises:
         BundleError: `at` is not inside.
@@ -191,7 +192,7 @@ def halves(bundle: Bundle, at: int) -> tuple[Bundle, Bundle]:
 
 
 def middle_of_range(bundle: Bundle) -> int:
-    """Where to split for two halves of the same width.
+    """Return the hash at which a split gives two halves of the same width.
 
     Raises:
         BundleError: it is too narrow to be split.
@@ -203,10 +204,10 @@ def middle_of_range(bundle: Bundle) -> int:
 
 
 def middle_of_weights(bundle: Bundle, weights: Sequence[tuple[int, float]]) -> int:
-    """Where to split so that both halves weigh as nearly the same as they can.
+    """Return the hash at which a split gives two halves of weights as equal as possible.
 
-    `weights`: hash and weight, not negative, of what is in the bundle: topics with weight 1 give
-    halves with as many topics, topics with their rates give halves with as much load.
+    `weights`: hash and weight, not negative, of each item in the bundle. Topics with weight 1 give
+    halves with as many topics. Topics with their rates give halves with as much load.
 
     Raises:
         BundleError: everything has the same hash, so that no split separates it.

@@ -2,14 +2,14 @@
 
     /admin/local-policies/<tenant>/<namespace>   {"format": 1, "boundaries": ["0x00000000", ...]}
 
-A namespace gets its layout when it is first asked for; all brokers may do that at the same time,
-one of them creates the node. One that is being deleted gets none: it would be left behind, and be
-the layout of the next namespace of that name. From then on it changes only by `split`, which
-compares versions: of two splits at the same time one fails and is told. What is remembered here may
-be a moment old. That is good enough for a lookup; whoever has taken a lease asks `verified`
-afterwards, since the bundle may have been split just before.
+The first request for a namespace's layout creates it. All brokers may do that at the same time; one
+of them creates the node. A namespace that is being deleted gets no layout: it would be left behind,
+and become the layout of the next namespace of that name. From then on a layout changes only by
+`split`, which compares versions: of two concurrent splits, one fails with an error. The layout in
+memory may be slightly outdated. That suffices for a lookup. A broker that has taken a lease asks
+`verified` afterwards, since the bundle may have been split just before.
 
-A value that cannot be read is refused and left as it is: guessing boundaries would give topics to
+A value that cannot be read is refused and left as it is: guessed boundaries would give topics to
 two owners.
 """
 
@@ -51,7 +51,8 @@ class LayoutRecord(BaseModel):
         return cls(format=1, boundaries=[f"{each:#010x}" for each in layout.boundaries])
 
     def layout(self) -> Layout:
-        """
+        """Return the layout of these boundaries.
+
         Raises:
             BundleError: the boundaries describe no bundles.
         """
@@ -62,44 +63,46 @@ class LayoutRecord(BaseModel):
 
 
 class Layouts:
-    """The layouts of the namespaces that this broker was asked about.
+    """The layouts of the namespaces for which this broker was asked.
 
-    One node and one watch per namespace; no limit of its own, since only namespaces that exist
-    come here.
+    It holds one node and one watch per namespace. It needs no limit of its own, since only existing
+    namespaces get here.
     """
 
     def __init__(self, store: MetadataStore, *, bundles_default: int, bundles_max: int) -> None:
-        """`bundles_default`: of a namespace that has no layout yet. `bundles_max`: of any."""
+        """`bundles_default`: bundles of a namespace without a layout. `bundles_max`: limit of any
+        namespace."""
         self._store = store
         self._default = Layout.even(bundles_default)
         self._bundles_max = bundles_max
         self._followed: dict[str, _Followed] = {}
         self._callbacks: list[Callable[[str], None]] = []
         self.reads = 0
-        """Times that a layout was read from the store."""
+        """Number of reads of a layout from the store."""
 
     def close(self) -> None:
-        """Stop following."""
+        """Stop following all layouts."""
         for followed in self._followed.values():
             followed.close()
         self._followed.clear()
 
     def on_change(self, callback: Callable[[str], None]) -> None:
-        """Call back on the loop, with the namespace, when a layout that was read may be old."""
+        """Call back on the loop, with the namespace, when a layout that was read may be
+        outdated."""
         self._callbacks.append(callback)
 
     def known(self, namespace: str) -> Layout | None:
-        """The layout, if it is in memory and not known to be old. Reads nothing."""
+        """Return the layout if it is in memory and not known to be outdated. Reads nothing."""
         followed = self._followed.get(namespace)
         return followed.layout if followed is not None else None
 
     async def layout_of(self, namespace: str) -> Layout:
-        """The layout of a namespace; without a read, if it is known. Creates it on first use.
+        """Return the layout of a namespace, without a read if it is known. Create it on first use.
 
         `namespace` must exist, as tenant/namespace.
 
         Raises:
-            BrokerMetadataError: the store does not answer, or what it holds is no layout.
+            BrokerMetadataError: the store does not answer, or its value is no layout.
         """
         followed = self._followed.get(namespace)
         if followed is None:
@@ -109,11 +112,11 @@ class Layouts:
         return await followed.load()
 
     async def verified(self, namespace: str) -> Layout:
-        """The layout as it is in the store now.
+        """Return the layout that is in the store now.
 
-        For whoever has just created a lease: a read after a write by the same handle sees what
-        was committed before that write. A bundle that is missing here was split before the lease
-        was taken, and the lease must be given back.
+        For a broker that has just created a lease: a read after a write by the same handle sees
+        what was committed before that write. A bundle that is missing here was split before the
+        lease was taken, and the lease must be given back.
 
         Raises:
             BrokerMetadataError
@@ -128,14 +131,14 @@ class Layouts:
         *,
         check: Callable[[], None] = lambda: None,
     ) -> Layout:
-        """Cut a bundle in two in the store; returns the new layout.
+        """Split a bundle in two in the store; return the new layout.
 
-        Only the owner of the bundle does this, after it has taken the leases of both halves: when
-        others see the new layout, they find an owner. Done already, by an attempt whose outcome
-        was unknown, is done.
+        Only the owner of the bundle calls this, after it has taken the leases of both halves. So
+        when others see the new layout, they find an owner. If an earlier attempt whose outcome was
+        unknown has made the split, that counts as success.
 
         `check` is called right before each attempt to write, and raises a RequestError if the
-        caller owns the bundle no longer: the store may have let it wait for long.
+        caller no longer owns the bundle: the store may have delayed the call for long.
 
         Raises:
             BundleError: no such bundle any more, or `at` is not inside it.
@@ -177,7 +180,8 @@ class Layouts:
         return changed.after
 
     async def _read(self, namespace: str) -> tuple[Layout, int | None]:
-        """With the version of its node; without one, it is stored nowhere."""
+        """Return the layout with the version of its node; None as the version if it is not
+        stored."""
         cell = self._cell(namespace)
         self.reads += 1
         try:
@@ -202,7 +206,7 @@ class Layouts:
         )
 
     async def _is_leaving(self, namespace: str) -> bool:
-        """Whether the namespace does not exist, or will not for long."""
+        """Whether the namespace does not exist, or is being deleted."""
         record = await read_record(
             self._store, NamespaceRecord, namespace_path(namespace), is_sure=True
         )
@@ -214,7 +218,7 @@ class Layouts:
 
 
 class _Followed:
-    """One namespace's layout, as last read, and the watch that says when that is old."""
+    """One namespace's layout, as last read, and the watch that reports when it is outdated."""
 
     def __init__(self, layouts: Layouts, namespace: str) -> None:
         self._layouts = layouts
@@ -232,13 +236,13 @@ class _Followed:
             self._loading.cancel()
 
     def forget(self) -> None:
-        """We changed it ourselves. What we wrote need not be the newest: a split of somebody else
-        may have been heard of sooner than the outcome of ours."""
+        """Drop the layout after a change by this broker. What it wrote need not be the newest: a
+        later split by another broker may have been reported before the outcome of this one."""
         self._generation += 1
         self.layout = None
 
     async def load(self) -> Layout:
-        """Read it once, however many wait for it."""
+        """Read the layout, once for all concurrent callers."""
         if self._loading is None:
             self._loading = asyncio.get_running_loop().create_task(
                 self._load(), name=f"layout-{self._namespace}"
@@ -259,7 +263,7 @@ class _Followed:
     def _on_loaded(self, loading: "asyncio.Task[Layout]") -> None:
         self._loading = None
         if not loading.cancelled():
-            loading.exception()  # Retrieved, even if nobody waits any more.
+            loading.exception()  # Retrieved, even if there is no waiter left.
 
     def _on_event(self, event: WatchEvent) -> None:
         self._generation += 1
@@ -268,12 +272,13 @@ class _Followed:
 
 
 def layout_path(namespace: str) -> str:
-    """Where the layout of `tenant/namespace` stands."""
+    """Return the path of the layout of `tenant/namespace`."""
     return f"{POLICIES_ROOT}/{namespace}"
 
 
 async def create_layout(store: MetadataStore, namespace: str, bundles: int) -> None:
-    """Cut a namespace that is about to be created into so many parts; one it has stays.
+    """Divide a namespace that is about to be created into this many bundles; an existing layout
+    stays.
 
     Raises:
         BrokerMetadataError

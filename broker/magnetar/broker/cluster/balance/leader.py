@@ -1,10 +1,9 @@
-"""The leader broker: one of the brokers is elected, and it decides who gets what nobody owns.
+"""The leader broker: one broker is elected, and chooses owners for bundles that have none.
 
-The choice itself is made by `placing.py` and can be made on every broker, as for the destination of
-an unload. Lookups ask the leader all the same: only one memory of what was given away a moment ago
-can spread a hundred bundles that lose their owner at once. Being the leader is advice, as every
-election is: two leaders for a moment may send the clients of one bundle to two brokers, of which
-the lease lets one have it.
+`placing.py` makes the choice, and could do so on every broker, as for the destination of an unload.
+Lookups ask the leader nevertheless: only one memory of recent assignments can spread a hundred
+bundles that lose their owner at once. Leadership is advisory, as in every election. Two leaders for
+a moment may send the clients of one bundle to two brokers, and the lease lets one of them own it.
 """
 
 import random
@@ -36,7 +35,7 @@ class LeaderBroker:
         clock: Clock,
         random: random.Random,
     ) -> None:
-        """`name`: as this broker registers."""
+        """`name`: the name under which this broker registers."""
         self._brokers = brokers
         self._clock = clock
         self._election = Election(store, LEADER_ROOT, name, random=random)
@@ -48,12 +47,12 @@ class LeaderBroker:
         brokers.on_change(self._learn)
 
     async def start(self) -> None:
-        """Stand for election. The view of the brokers has been started before."""
+        """Join the election. The view of the brokers must have been started before."""
         self._learn()
         await self._election.start()
 
     async def close(self) -> None:
-        """Stand no longer: the next one leads at once."""
+        """Leave the election; the next broker leads at once."""
         await self._election.close()
 
     @property
@@ -62,24 +61,24 @@ class LeaderBroker:
         return self._election.is_leader
 
     def leader_name(self) -> str | None:
-        """Name of the broker that leads; None: nobody does, or it is not known just now."""
+        """Return the name of the leader; None if there is none, or it is not known now."""
         return self._election.leader()
 
     def leader(self) -> BrokerRecord | None:
-        """The broker that leads, if it is known and registered."""
+        """Return the leader's registration; None if it is not known or not registered."""
         name = self._election.leader()
         return self._brokers.get(name) if name is not None else None
 
     def broker(self, name: str) -> BrokerRecord | None:
-        """A broker that is registered."""
+        """Return the registration of a broker; None if it is not registered."""
         return self._brokers.get(name)
 
     def brokers(self) -> Mapping[str, BrokerRecord]:
-        """All that are registered, by name."""
+        """Return all registered brokers, by name."""
         return self._brokers.all()
 
     def report_of(self, name: str) -> LoadReport | None:
-        """What a broker has last told about its load."""
+        """Return the last load report of a broker."""
         return self._brokers.report_of(name)
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -87,20 +86,21 @@ class LeaderBroker:
         self._election.on_change(callback)
 
     def choose(self, bundle: BundleId, *, excluding: Collection[str] = ()) -> str | None:
-        """The broker that shall own the bundle: the least loaded one; None if there is none.
+        """Return the broker that is to own the bundle: the least loaded one; None if there is none.
 
-        Never one that is draining, is full, or is excluded. Asked again within
-        `placing_remembered_ms`, the answer is the same as long as that broker is registered.
+        It is never one that is draining, full or excluded. A repeated call within
+        `placing_remembered_ms` gives the same answer while that broker is registered.
         """
         return self._placing.choose(bundle, now_s=self._clock.monotonic_s(), excluding=excluding)
 
     def note(self, bundle: BundleId, broker: str) -> None:
-        """A bundle moves to a broker: whoever asks before it is there is sent to the same one."""
+        """Note that a bundle moves to a broker, so that lookups before its arrival are sent there,
+        too."""
         self._placing.note(bundle, broker, now_s=self._clock.monotonic_s())
 
     def pending(self) -> Mapping[BundleId, str]:
-        """Bundles that were given to a broker, within `placing_remembered_ms`, whose report does
-        not show them yet."""
+        """Return bundles that were given to a broker within `placing_remembered_ms`, and that its
+        report does not show yet."""
         assigned = self._placing.assigned(now_s=self._clock.monotonic_s())
         return {bundle: given.broker for bundle, given in assigned.items()}
 

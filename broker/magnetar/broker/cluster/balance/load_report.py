@@ -1,15 +1,15 @@
-"""What a broker tells about its load: the model that travels in its registration. Pure.
+"""A broker's load report: the model that is stored in its registration. Pure.
 
-A broker samples its counters every few seconds (`reporter.py`) and sends a report when something
-changed by a tenth, when its bundles changed, or after a long time without one. The report has what
-its machine does (`usage_percent`: may another bundle be given to it at all) and what each of its
-bundles is worth. The worth of a bundle is one number, its *cost*: topics, sessions, messages and
-bytes as shares of what one bundle should have at most (the limits at which it is split), added up.
-Costs add up over bundles, so the cost of a move is known before it is made; use of the processor,
-which is noisy and belongs to no bundle, only says that a broker is in trouble.
+A broker samples its counters every few seconds (`reporter.py`). It sends a report when something
+changed by a tenth, when its bundles changed, or after a long time without one. The report has the
+usage of its machine (`usage_percent`: whether it may get another bundle at all) and the cost of
+each of its bundles. The *cost* is one number: topics, sessions, messages and bytes as shares of the
+most that one bundle should have (the limits at which it is split), added up. Costs add up over
+bundles, so the cost of a move is known before it is made. Use of the processor is noisy and belongs
+to no bundle; it only shows that a broker is in trouble.
 
-Segments of scalable topics are reported one by one, as well: the owner of such a topic decides by
-them what is split and merged (`features/scalable/auto_scaling.py`).
+Segments of scalable topics are reported one by one, as well: the owner of such a topic uses them to
+decide about splits and merges (`features/scalable/auto_scaling.py`).
 
 Source: managed-ledger sheet, section 11.
 """
@@ -22,30 +22,33 @@ from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.settings.scaling import RATES
 
 BUNDLES_REPORTED_MAX = 2_000
-"""Bundles with numbers of their own, about 100 bytes each: a node holds 1 MB. What a broker has
-beyond them is in its totals only, and not moved."""
+"""Most bundles reported one by one, about 100 bytes each: a node holds 1 MB. Further bundles of a
+broker are only in its totals, and are not moved."""
 
 CHANGE_SHARE = 0.1
-"""A change of this much is worth a report: all brokers follow all registrations."""
+"""Least change of the cost, as a share, that makes a report worth sending: all brokers follow all
+registrations."""
 
 USAGE_CHANGE_POINTS = 5.0
-"""So much less or more use of the machine is worth one as well: half of what shedding looks for."""
+"""Least change of the machine's usage, in percentage points, that makes a report worth sending:
+half of what shedding looks for."""
 
 SEGMENTS_REPORTED_MAX = 1_000
-"""Segments with rates of their own, up to 400 bytes each, beside the bundles in one node."""
+"""Most segments reported one by one, up to 400 bytes each, beside the bundles in one node."""
 
 SEGMENT_CHANGE_SHARE = 0.25
-"""A change of a segment's rate by this much is worth a report. Pulsar's value."""
+"""Least change of a segment's rate, as a share, that makes a report worth sending. Pulsar's
+value."""
 
 _SEGMENT_FLOOR_SHARE = 0.1
-"""Of the threshold of merges: no decision hangs on smaller changes of a rate."""
+"""Share of the threshold of merges. Smaller changes of a rate affect no decision."""
 
 _COST_OF_A_BUNDLE = 0.001
-"""Of its mere existence: empty bundles are spread, and never worth a move."""
+"""Cost of the mere existence of a bundle: empty bundles are spread, and never worth a move."""
 
 
 class BundleLoad(BaseModel):
-    """What one bundle has, and what passes through it, averaged since the sample before."""
+    """Contents and traffic of one bundle, averaged since the sample before."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -59,7 +62,7 @@ class BundleLoad(BaseModel):
 
     @property
     def sessions(self) -> int:
-        """Connected producers and consumers."""
+        """Number of connected producers and consumers."""
         return self.producers + self.consumers
 
     @property
@@ -105,7 +108,7 @@ class LoadReport(BaseModel):
 
     @property
     def usage_percent(self) -> float:
-        """Of whatever is nearest to its limit."""
+        """Usage of the resource that is nearest to its limit."""
         return max(self.cpu_percent, self.network_in_percent, self.network_out_percent)
 
 
@@ -116,7 +119,8 @@ class BundleCosts:
         self._settings = settings
 
     def cost_of(self, load: BundleLoad) -> float:
-        """The worth of a bundle: 1 for one that is full in one respect and empty otherwise."""
+        """Return the cost of a bundle: 1 for one that is full in one respect and empty
+        otherwise."""
         limits = self._settings
         return (
             _COST_OF_A_BUNDLE
@@ -127,7 +131,7 @@ class BundleCosts:
         )
 
     def cost_of_topic(self, *, sessions: int, msg_rate: float, bytes_rate: float) -> float:
-        """The share of one topic in the cost of its bundle."""
+        """Return the share of one topic in the cost of its bundle."""
         limits = self._settings
         return (
             1 / limits.bundle_topics_max
@@ -137,7 +141,7 @@ class BundleCosts:
         )
 
     def cost_of_segment(self, load: SegmentLoad) -> float:
-        """The worth of what passes through a segment."""
+        """Return the cost of a segment's traffic."""
         return self.cost_of_topic(
             sessions=0,
             msg_rate=load.msg_rate_in + load.msg_rate_out,
@@ -145,7 +149,7 @@ class BundleCosts:
         )
 
     def is_segment_change(self, before: SegmentLoad, now: SegmentLoad) -> bool:
-        """Whether the load of a segment has changed so much that a split may hang on it."""
+        """Whether the load of a segment has changed so much that it may affect a split or merge."""
         for rate in RATES:
             was, is_ = getattr(before, rate), getattr(now, rate)
             floor = _SEGMENT_FLOOR_SHARE * getattr(self._settings, f"scalable_merge_{rate}")
@@ -168,7 +172,7 @@ class BundleCosts:
         return ""
 
     def of_report(self, report: LoadReport | None) -> Mapping[str, float]:
-        """The cost of each bundle of a report."""
+        """Return the cost of each bundle of a report."""
         if report is None:
             return {}
         return {name: self.cost_of(load) for name, load in report.bundles.items()}
@@ -196,7 +200,7 @@ def is_worth_sending(
         return True
     costs_was, costs_is = costs.of_report(before), costs.of_report(now)
     total_was, total_is = sum(costs_was.values()), sum(costs_is.values())
-    # What left one bundle and came to another changes no total, and matters all the same.
+    # If load moves from one bundle to another, no total changes, but it matters.
     changes = [abs(costs_is[name] - costs_was[name]) for name in costs_is]
     change = max([abs(total_is - total_was), *changes])
     return change >= CHANGE_SHARE * max(total_was, total_is) and change >= _COST_OF_A_BUNDLE
@@ -205,7 +209,7 @@ def is_worth_sending(
 def heaviest(
     bundles: Mapping[str, BundleLoad], costs: BundleCosts, *, count: int = BUNDLES_REPORTED_MAX
 ) -> dict[str, BundleLoad]:
-    """The `count` bundles with the highest cost; all of them, as a rule."""
+    """Return the `count` bundles with the highest cost, which usually are all."""
     if len(bundles) <= count:
         return dict(bundles)
     order = sorted(bundles, key=lambda name: (-costs.cost_of(bundles[name]), name))
@@ -215,7 +219,7 @@ def heaviest(
 def heaviest_segments(
     segments: Mapping[str, SegmentLoad], costs: BundleCosts, *, count: int = SEGMENTS_REPORTED_MAX
 ) -> dict[str, SegmentLoad]:
-    """The `count` segments with the most traffic; all of them, as a rule."""
+    """Return the `count` segments with the most traffic, which usually are all."""
     if len(segments) <= count:
         return dict(segments)
     order = sorted(segments, key=lambda name: (-costs.cost_of_segment(segments[name]), name))

@@ -1,4 +1,4 @@
-"""What the leader asks of other brokers: to hand a bundle over, or to split it. By HTTP."""
+"""Orders of the leader to other brokers: to hand a bundle over, or to split it. By HTTP."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -14,32 +14,33 @@ _REASON_CHARACTERS_MAX = 300
 
 
 class Orders(Protocol):
-    """Carries out on the owner what the leader has decided."""
+    """Lets the owner of a bundle carry out what the leader has decided."""
 
     async def unload(self, owner: BrokerRecord, bundle: BundleId, destination: str) -> None:
-        """Have `owner` hand the bundle over to the broker `destination`; returns when it has.
+        """Make `owner` hand the bundle over to the broker `destination`; return when it has.
 
         Raises:
-            BrokerMetadataError: refused, or nobody knows.
+            BrokerMetadataError: refused, or the outcome is unknown.
         """
         ...
 
     async def split(self, owner: BrokerRecord, bundle: BundleId) -> None:
-        """Have `owner` split the bundle into halves of the same cost.
+        """Make `owner` split the bundle into halves of the same cost.
 
         Raises:
-            BrokerMetadataError: refused, or nobody knows.
+            BrokerMetadataError: refused, or the outcome is unknown.
         """
         ...
 
 
 class HttpOrders:
-    """Orders by the HTTP interface that people use, too."""
+    """Orders by the admin HTTP interface."""
 
     def __init__(
         self, network: Network, *, timeout_s: float, token: Callable[[], bytes] = lambda: b""
     ) -> None:
-        """`token`: by which this broker proves itself to others; empty: it does not."""
+        """`token` returns the credential by which this broker authenticates to others; empty for
+        none."""
         self._token = token
         self._network = network
         self._timeout_s = timeout_s
@@ -61,10 +62,10 @@ class HttpOrders:
             raise BrokerMetadataError(f"{owner.name} answered {answer.status} to {path}: {reason}")
 
     async def ask(self, http_url: str, method: str, path: str, body: bytes = b"") -> Answer:
-        """What the broker at `http_url` answers, whatever that is. `body`: JSON, or nothing.
+        """Return the answer of the broker at `http_url`, of any status. `body`: JSON, or nothing.
 
         Raises:
-            BrokerMetadataError: nothing usable.
+            BrokerMetadataError: no usable answer.
         """
         try:
             return await call(

@@ -1,14 +1,14 @@
-"""Choose a broker for a bundle that nobody owns: the least loaded one. Pure.
+"""Chooses the least loaded broker for a bundle without an owner. Pure.
 
-Least loaded by cost (`load_report.py`), which is exact and steady, and not by the use of the
-processor: two idle brokers differ in that by chance, and all bundles would follow the chance. A
-broker that is overloaded by what its machine says is passed over as long as there is another one;
-one that has as many topics as it may have, or is about to stop, gets nothing.
+Load is measured by cost (`load_report.py`), which is exact and steady, and not by the use of the
+processor. Two idle brokers differ in that by chance, and all bundles would follow the chance. A
+broker whose machine is overloaded is skipped as long as there is another one. A broker that has the
+maximum of topics, or is about to stop, gets nothing.
 
-Reports are seconds old, and after the death of a broker all its bundles ask for an owner within
-milliseconds. So the chooser remembers what it has just given away and counts it in, until the
-bundle shows up in the report of the broker that got it. Its clients come back one after the other:
-for as long as a choice is remembered, the bundle counts for no less than it cost before.
+Reports are seconds old, and after the death of a broker all its bundles need an owner within
+milliseconds. So recent assignments are remembered and counted in, until the bundle is in the report
+of its new broker. Its clients come back one after the other: for as long as a choice is remembered,
+the bundle counts for no less than it cost before.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,35 +18,35 @@ from magnetar.broker.cluster.balance.bundles import BundleId
 from magnetar.broker.cluster.balance.load_report import BundleCosts, BundleLoad, LoadReport
 
 _COST_UNKNOWN = 0.01
-"""Of a bundle that was never reported, when no other was either."""
+"""Cost of a bundle that was never reported, when no other was either."""
 _HISTORY_MIN = 1_000
-"""Loads of bundles that are in no report any more; beyond as many as there are in reports."""
+"""Loads kept of bundles that are in no report any more, beyond as many as there are in reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A registered broker, as the chooser sees it."""
+    """A registered broker, as an input of the choice."""
 
     name: str
     report: LoadReport | None
-    """None: it has joined just now."""
+    """None if it has just joined."""
     is_draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A bundle that was given away."""
+    """A bundle that was assigned to a broker."""
 
     broker: str
     given_at_s: float
-    """Monotonic."""
+    """Time of the assignment by the monotonic clock."""
     load: BundleLoad | None
-    """The last reported load of the bundle at that time; None: no broker has reported it."""
+    """Last reported load of the bundle at that time; None if no broker has reported it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What counts of a candidate, worked out once per report."""
+    """Properties of a candidate that count, computed once per report."""
 
     name: str
     cost: float
@@ -56,14 +56,14 @@ class _Known:
 
 
 class Placing:
-    """Chooses brokers and remembers what it chose."""
+    """Chooses brokers, and remembers the choices."""
 
     def __init__(
         self, costs: BundleCosts, *, usage_percent_max: float, remembered_s: float
     ) -> None:
-        """`usage_percent_max`: above it a broker gets nothing, if there is another. `remembered_s`:
-        how long a choice that no report shows is believed in; it should outlast the taking of a
-        lease and one sample.
+        """`usage_percent_max`: a broker above it gets nothing, if there is another. `remembered_s`:
+        how long a choice counts that no report shows; it should exceed the time to take a lease
+        plus one sample.
         """
         self._costs = costs
         self._usage_percent_max = usage_percent_max
@@ -75,16 +75,16 @@ class Placing:
         self._loads: dict[str, BundleLoad] = {}
 
     def assigned(self, *, now_s: float) -> Mapping[BundleId, Assignment]:
-        """Return the bundles that were given away within `remembered_s`, and are in no report yet.
-        One that is in none after that time has not moved."""
+        """Return the bundles assigned within `remembered_s` that are in no report yet. A bundle
+        that is in none after that time has not moved."""
         self._expire(now_s)
         return self._assigned
 
     def learn(self, candidates: Iterable[Candidate]) -> None:
-        """Take in the brokers that there are, and their reports.
+        """Take in the current brokers and their reports.
 
-        What reports show need not be remembered any more. What a bundle costs stays known when its
-        owner is gone: that is when it matters.
+        Assignments that reports show are forgotten. The cost of a bundle stays known when its owner
+        is gone: that is when it matters.
         """
         self._able = {}
         reported: dict[str, BundleLoad] = {}
@@ -110,10 +110,10 @@ class Placing:
     def choose(
         self, bundle: BundleId, *, now_s: float, excluding: Collection[str] = ()
     ) -> str | None:
-        """The broker that shall own the bundle; None if there is none that may.
+        """Return the broker that is to own the bundle; None if none may.
 
-        Asked again soon, the answer is the same, unless that broker is gone: two clients that ask
-        at the same time must be sent to one place.
+        A repeated call soon after gives the same answer, unless that broker is gone: two clients
+        that look up at the same time must be sent to one place.
         """
         self._expire(now_s)
         given = self._assigned.get(bundle)
@@ -141,7 +141,7 @@ class Placing:
         return chosen.name
 
     def note(self, bundle: BundleId, broker: str, *, now_s: float) -> None:
-        """A bundle is given to a broker, perhaps by other means, as by a move."""
+        """Note that a bundle is given to a broker, perhaps by other means, such as a move."""
         self._assigned.pop(bundle, None)
         former = self._settling.pop(bundle, None)
         load = former.load if former is not None else self._loads.get(str(bundle))
@@ -168,7 +168,8 @@ class Placing:
                 del remembered[oldest]
 
     def _pending(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Cost and topics that each broker was given, and does not report, or not in full, yet."""
+        """Return cost and topics that each broker was assigned, but does not report, or not in
+        full, yet."""
         known = len(self._loads)
         average_cost, average_topics = _COST_UNKNOWN, 0.0
         if known:

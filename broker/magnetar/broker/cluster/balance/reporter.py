@@ -1,7 +1,8 @@
-"""The shell around a broker's own load: samples it, tells the others, splits what grew too large.
+"""The shell around a broker's own load: samples it, reports it, and splits bundles that are too
+large.
 
-A split needs nobody else: the owner takes the leases of both halves, changes the layout and goes on
-serving, so that no client notices. It only makes it possible that a half moves later.
+A split involves no other broker: the owner takes the leases of both halves, changes the layout and
+continues to serve, so that no client notices. A half can then move later.
 """
 
 import asyncio
@@ -31,15 +32,15 @@ from magnetar.ledger.ports import Clock
 _log = structlog.get_logger()
 
 _TOPICS_AT_ONCE = 1_000
-"""Topics that are counted before others get their turn on the loop."""
+"""Topics that are counted before other tasks get a turn on the loop."""
 _SPLITS_PER_SAMPLE = 4
 
 
 class BundleHolder(Protocol):
-    """What balance needs of this broker's ownership; `ClusterOwnership` is one."""
+    """The part of this broker's ownership that balance needs; `ClusterOwnership` implements it."""
 
     def owned(self) -> Sequence[BundleId]:
-        """The bundles of this broker now."""
+        """Return the bundles that this broker owns now."""
         ...
 
     async def update_load(self, load: Mapping[str, JsonValue]) -> None:
@@ -51,7 +52,7 @@ class BundleHolder(Protocol):
         ...
 
     async def split_lease(self, bundle: BundleId, at: int, /) -> object:
-        """Split a bundle of ours in two, both ours.
+        """Split a bundle of this broker in two; it owns both halves.
 
         Raises:
             BundleError: it has been split already.
@@ -97,16 +98,16 @@ class LoadReporter:
 
     @property
     def cost(self) -> float:
-        """What the bundles of the last sample are worth."""
+        """Cost of the bundles of the last sample."""
         return sum(self._costs.of_report(self.latest).values())
 
     def start(self) -> None:
-        """Sample from now on."""
+        """Begin to sample."""
         assert self._running is None, "started twice"
         self._running = asyncio.create_task(self._run(), name="load-reporter")
 
     async def close(self) -> None:
-        """Sample no longer."""
+        """Stop sampling."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -120,13 +121,13 @@ class LoadReporter:
                 if self._splits_itself:
                     await self._split_large(report)
             except (RequestError, MetadataError) as error:
-                _log.info("load_not_reported", error=str(error))  # With the next sample, then.
+                _log.info("load_not_reported", error=str(error))  # retried with the next sample
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> LoadReport:
-        """The broker's load now: since the last sample, or without samples since the last look.
+        """Return the broker's load since the last sample; without samples, since the last call.
 
-        Whoever looks changes nothing about the next sample, by which brokers are judged.
+        Asking for the load does not reset the sample that balancing uses.
         """
         return await self._sample(is_base=self._running is None)
 
@@ -143,7 +144,7 @@ class LoadReporter:
         return report
 
     async def split(self, bundle: BundleId, algorithm: str) -> None:
-        """Split a bundle of ours, by one of `ALGORITHMS`.
+        """Split a bundle of this broker, by one of `ALGORITHMS`.
 
         Raises:
             BundleError: it cannot be divided that way.
@@ -152,7 +153,7 @@ class LoadReporter:
         await self._holder.split_lease(bundle, self.split_point(bundle, algorithm))
 
     def split_point(self, bundle: BundleId, algorithm: str) -> int:
-        """Where an algorithm of `ALGORITHMS` would split.
+        """Return the hash at which an algorithm of `ALGORITHMS` would split.
 
         Raises:
             BundleError: it cannot be divided that way.
@@ -221,22 +222,22 @@ class LoadReporter:
 
 
 ALGORITHMS = ("range_equally_divide", "topic_count_equally_divide", "flow_or_qps_equally_divide")
-"""As Pulsar names them; the last one divides by the cost of the topics."""
+"""Split algorithms by Pulsar's names; the last one divides by the cost of the topics."""
 
 
 class LoneLoad:
-    """Samples the load of a broker that is the only one: it has no bundles, and tells nobody."""
+    """Samples the load of a single broker, which has no bundles and sends no reports."""
 
     def __init__(
         self, topics: Callable[[], Sequence[Topic]], *, settings: BrokerSettings, clock: Clock
     ) -> None:
-        """`topics`: those that are loaded."""
+        """`topics` returns the loaded ones."""
         self._topics = topics
         self._clock = clock
         self._sampler = _sampler(settings, BundleCosts(settings))
 
     async def look(self) -> LoadReport:
-        """The load since the last look."""
+        """Return the load since the last call."""
         sampling = self._sampler.begin([], now_s=self._clock.monotonic_s(), is_base=True)
         await _count_in(sampling, self._topics())
         return sampling.finish(ProcessUsage(0.0, 0), wall_ms=self._clock.wall_ms(), connections=0)

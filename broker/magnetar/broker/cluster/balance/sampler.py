@@ -1,10 +1,9 @@
-"""From the counters of topics to a load report: rates, summed up by bundle, and those of segments
-one by one. Pure.
+"""Turns counters of topics into a load report: rates summed by bundle, and rates of segments. Pure.
 
 A topic counts messages and bytes since it was loaded. The rate is the growth since the sample
-before, over the time between; a topic that was loaded in between counts from zero, one that was
-loaded anew since then has smaller counters and counts from zero, too. Topics without traffic cost
-nothing to remember.
+before, over the time between. A topic that was loaded in between counts from zero. One that was
+loaded again has smaller counters, and counts from zero, too. Topics without traffic need no memory
+here.
 """
 
 from bisect import bisect_right
@@ -34,17 +33,17 @@ _NOTHING = (0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """What the process has used."""
+    """Resources that the process has used."""
 
     cpu_s: float
-    """Processor time since its start, of all threads."""
+    """Processor time of all threads since the start, in seconds."""
     memory_bytes: int
-    """Resident now."""
+    """Resident memory now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the process may use."""
+    """Resources that the process may use."""
 
     cpu_cores: float
     bandwidth_bytes_per_s: float
@@ -52,7 +51,7 @@ class Capacity:
 
 
 class TopicCounts(NamedTuple):
-    """One loaded topic: who is connected, and its counters since it was loaded."""
+    """One loaded topic: its clients, and its counters since it was loaded."""
 
     name: TopicName
     producers: int
@@ -75,7 +74,7 @@ class _Sum:
 
 
 class LoadSampler:
-    """Samples of one broker, one after the other."""
+    """Takes the successive samples of one broker."""
 
     def __init__(self, capacity: Capacity, costs: BundleCosts) -> None:
         self._capacity = capacity
@@ -86,15 +85,15 @@ class LoadSampler:
         self._weights: dict[BundleId, list[tuple[int, float]]] = {}
 
     def begin(self, owned: Sequence[BundleId], *, now_s: float, is_base: bool) -> "Sampling":
-        """Start a sample; `owned`: the bundles of this broker, empty ones as well.
+        """Start a sample; `owned`: the bundles of this broker, including empty ones.
 
-        `is_base`: the rates of the next one are those since this one.
+        `is_base`: whether the next sample gives the rates since this one.
         """
         return Sampling(self, owned, now_s=now_s, is_base=is_base)
 
     def weights_of(self, bundle: BundleId) -> Sequence[tuple[int, float]]:
-        """Hash and cost of each topic of a bundle, as of whatever sample came last: for a split by
-        load."""
+        """Return hash and cost of each topic of a bundle, as of the last sample of any kind; used
+        to split by load."""
         return self._weights.get(bundle, [])
 
 
@@ -107,7 +106,7 @@ class Sampling:
         self._sampler = sampler
         self._is_base = is_base
         self._now_s = now_s
-        # As they are now: another sample may be finished before this one.
+        # The values of now, since another sample may be finished before this one.
         self._counters_before = sampler._counters
         self._cpu_before_s = sampler._usage.cpu_s
         before_s = sampler._sampled_at_s
@@ -121,7 +120,8 @@ class Sampling:
         self._segments: dict[str, SegmentLoad] = {}
 
     def add(self, topics: Iterable[TopicCounts]) -> None:
-        """Count topics in. One whose bundle is not ours counts in the totals only."""
+        """Count topics in. A topic whose bundle this broker does not own counts in the totals
+        only."""
         before = self._counters_before
         costs, per_s = self._sampler._costs, self._per_s
         for counts in topics:
@@ -158,7 +158,7 @@ class Sampling:
             summed.weights.append((hashed, weight))
 
     def finish(self, usage: ProcessUsage, *, wall_ms: int, connections: int) -> LoadReport:
-        """The report."""
+        """Return the report."""
         sampler, capacity = self._sampler, self._sampler._capacity
         per_s = self._per_s
         cpu_s = max(0.0, usage.cpu_s - self._cpu_before_s)
@@ -196,9 +196,10 @@ class Sampling:
 
 
 def _ranges_of(owned: Sequence[BundleId]) -> Mapping[str, tuple[list[int], list[BundleId]]]:
-    """The owned bundles of each namespace in their order, and their lower boundaries.
+    """Return the owned bundles of each namespace in order, and their lower boundaries.
 
-    While a bundle is being split both it and its halves are owned: its topics count for one.
+    While a bundle is being split, both it and its halves are owned: each topic counts for one of
+    them.
     """
     by_namespace: dict[str, list[BundleId]] = {}
     for bundle in sorted(owned):
@@ -240,7 +241,7 @@ def _segment_load(grown: tuple[int, int, int, int], per_s: float) -> SegmentLoad
 
 
 def split_point(bundle: Bundle, weights: Sequence[tuple[int, float]]) -> int | None:
-    """Where to split a bundle so that both halves cost the same; None: it cannot be divided."""
+    """Return where to split a bundle into halves of equal cost; None if it cannot be divided."""
     try:
         return middle_of_weights(bundle, weights)
     except BundleError:

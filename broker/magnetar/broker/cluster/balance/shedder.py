@@ -1,13 +1,13 @@
-"""The leader's shell of shedding: looks at all brokers, has bundles moved as `shedding.py` decides.
+"""The leader's shell of shedding: checks all brokers, and moves bundles as `shedding.py` decides.
 
-Before an order it reads the lease: the report may be old, and the bundle may have gone elsewhere
-since (RULE 11.1). A leader that has just been elected waits for the follow-up time first: its view
-fills up meanwhile, and what the leader before it has ordered is reported, or seen in the lease. The
-grace periods that one kept in mind are lost with it; that costs some bundle a move too many, once,
-if loads changed just then.
+Before an order it reads the lease: the report may be outdated, and the bundle may have moved since
+(RULE 11.1). A newly elected leader first waits for the follow-up time. Meanwhile its view fills up,
+and the former leader's orders show up in reports or leases. The grace periods that the former
+leader had in memory are lost. That costs some bundles one move too many, once, if loads changed
+just then.
 
-The next look comes after an interval, or after the shorter follow-up time, if the last one changed
-something or the brokers are others: whoever has come (back) gets its part soon.
+The next check comes after an interval. It comes after the shorter follow-up time if the last check
+changed something or the set of brokers is another: a broker that has joined soon gets its part.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ class _Moved:
     at_s: float
     destination: str
     cost: float
-    """At the place it left. Its clients come to the new place one after the other: for as long as a
-    choice is remembered it counts there for no less, or more would be moved for what is to come.
-    Later it counts as reported: one busy moment before the move is not held against its new owner
-    for the whole grace period."""
+    """Cost at the broker that it left. Its clients come to the new broker one after the other. For
+    as long as a choice is remembered, the bundle counts there for no less; otherwise more bundles
+    would move there. Later the reported cost counts, so that a busy moment before the move does not
+    count against the new owner for the whole grace period."""
 
 
 class Shedder:
@@ -75,9 +75,9 @@ class Shedder:
         self._pause_s = min(settings.shedding_follow_up_ms, settings.shedding_interval_ms) / 1000
         self._moved: dict[BundleId, _Moved] = {}
         self._seen: set[str] = set()
-        """The brokers that the last look found."""
+        """Brokers that the last check found."""
         self._is_settled = True
-        """The last look changed nothing."""
+        """Whether the last check changed nothing."""
         self._running: asyncio.Task[None] | None = None
         self.moves = 0
         """Bundles that were moved."""
@@ -86,12 +86,12 @@ class Shedder:
         """Bundles that were split because they were too large to be moved."""
 
     def start(self) -> None:
-        """Look from now on, once per interval."""
+        """Begin to check, once per interval."""
         assert self._running is None, "started twice"
         self._running = asyncio.create_task(self._run(), name="shedder")
 
     async def close(self) -> None:
-        """Look no longer. A move that is under way ends on the broker that was told."""
+        """Stop checking. A move under way is completed by the broker that got the order."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -99,7 +99,7 @@ class Shedder:
 
     async def _run(self) -> None:
         looked_at_s: float | None = None
-        """None: it has not led for a whole pause yet."""
+        """None until this broker has led for a whole pause."""
         while True:
             await asyncio.sleep(self._pause_s)
             now_s = self._clock.monotonic_s()
@@ -120,7 +120,7 @@ class Shedder:
                 _log.warning("shedding_failed", error=str(error))
 
     async def look(self) -> int:
-        """One look at all brokers; returns how many bundles were moved.
+        """Check all brokers once; return how many bundles were moved.
 
         Raises:
             BrokerMetadataError, MetadataError: not now.
@@ -150,7 +150,7 @@ class Shedder:
         return done
 
     def _able(self) -> dict[str, LoadReport]:
-        """The brokers that can have bundles and have reported."""
+        """Return the brokers that can own bundles and have reported."""
         return {
             name: report
             for name, record in self._brokers.all().items()
@@ -158,7 +158,7 @@ class Shedder:
         }
 
     async def _loads(self) -> dict[str, BrokerLoad]:
-        """What the brokers that can have bundles have reported."""
+        """Return the reported loads of the brokers that can own bundles."""
         loads: dict[str, BrokerLoad] = {}
         for name, report in self._able().items():
             costs: dict[BundleId, float] = {}
@@ -167,7 +167,7 @@ class Shedder:
                 try:
                     bundle = BundleId.parse(text)
                 except BundleError:
-                    continue  # Of another release, which names them otherwise: not ours to move.
+                    continue  # A name of another release, which this one cannot move.
                 costs[bundle] = max(self._costs.cost_of(load), self._least_of(bundle, name))
                 if load.topics > 1 and await self._has_room(bundle):
                     divisible.append(bundle)
@@ -175,7 +175,7 @@ class Shedder:
         return loads
 
     def _least_of(self, bundle: BundleId, name: str) -> float:
-        """Return the least cost of a bundle at broker `name`: what it cost before, if it was moved
+        """Return the least cost of a bundle at broker `name`: its former cost, if it was moved
         there just now."""
         moved = self._moved.get(bundle)
         if moved is None or moved.destination != name:
@@ -187,12 +187,13 @@ class Shedder:
         try:
             layout = await self._layouts.layout_of(bundle.namespace)
         except UnreadableRecordError:
-            return False  # lookups tell of it
+            return False  # lookups report the error
         return bundle.bundle in layout and len(layout) < self._bundles_max
 
     def _staying(self, loads: dict[str, BrokerLoad]) -> set[BundleId]:
-        """What was moved in the grace period, and is still where it was moved to. Halves of it as
-        well. What its new owner has handed over since, as at its own end, may be moved again."""
+        """Return the bundles that were moved in the grace period and are still where they were
+        moved to, including halves of them. A bundle that its new owner has handed over since, for
+        example because it stopped, may be moved again."""
         return {
             bundle
             for name, load in loads.items()
@@ -222,7 +223,8 @@ class Shedder:
         try:
             await self._orders.unload(owner, move.bundle, move.destination)
         except BrokerMetadataError as error:
-            # No grace for what has not moved; but while it may be on its way, it is left alone.
+            # A bundle that has not moved gets no grace period. While it may still be moving,
+            # `pending` of the leader keeps it from other moves.
             self.failed_moves += 1
             del self._moved[move.bundle]
             _log.warning("bundle_not_moved", bundle=str(move.bundle), error=str(error))
@@ -252,7 +254,7 @@ class Shedder:
 
 
 def shedding_policy(settings: BrokerSettings) -> SheddingPolicy:
-    """The bounds of shedding, as plain values."""
+    """Return the bounds of shedding, as plain values."""
     return SheddingPolicy(
         spread_percent=settings.shedding_spread_percent,
         usage_percent_max=settings.shedding_usage_percent_max,

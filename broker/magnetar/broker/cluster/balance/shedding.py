@@ -1,21 +1,22 @@
-"""Choose bundles to move from one broker to another, so that the load is even. Pure.
+"""Chooses bundles to move from one broker to another, so that the load is even. Pure.
 
 Each move costs its clients a failover, so there are few of them:
 
 - Nothing happens while the cluster is balanced: no broker costs more than `spread_percent` above or
-  below the average, and none is in trouble by what its machine says (`usage_percent_max`, or
+  below the average, and no machine is in trouble (`usage_percent_max`, or
   `usage_over_average_percent` above the average and above `usage_percent_min`).
 - A move must pay: the two brokers are closer to each other afterwards. So the sum of the squares
-  of the costs falls with each move, and with a steady load the moves come to an end; a bundle that
+  of the costs falls with each move, and with a steady load the moves come to an end. A bundle that
   would only carry the trouble to the other side stays.
-- A bundle that was moved stays where it is for the grace period. So does one that was just split.
-- At most `moves_max` at a time; then the brokers report again.
-- A gap that no move can narrow, because its bundles are too large, is narrowed by a split of the
-  largest: that interrupts no client. What was split moves in a later round at the earliest, by its
-  own lease (RULE 11.1).
+- A bundle that was moved stays where it is for the grace period. So do the halves of one that was
+  moved and then split.
+- There are at most `moves_max` at a time; then the brokers report again.
+- If no move can narrow a gap because its bundles are too large, the largest is split, which
+  interrupts no client. A half moves in a later round at the earliest, by its own lease
+  (RULE 11.1).
 
-Which of a broker's bundles stand for how much of its use of the processor is not known; each is
-taken to have the share that it has in the cost.
+How much each bundle contributes to its broker's use of the processor is not known. Each is taken to
+have the share that it has in the cost.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,10 +26,10 @@ from types import MappingProxyType
 from magnetar.broker.cluster.balance.bundles import BundleId
 
 _SIZE_MAX = 0.875
-"""A bundle may be as large as this share of the gap that it is to narrow: a larger one would leave
-nearly the same gap, the other way round."""
+"""Largest bundle, as a share of the gap that it is to narrow. A larger one would leave nearly the
+same gap, the other way round."""
 _SIZE_MIN = 0.1
-"""A bundle below this share of its broker's average one is not worth its failover."""
+"""Smallest bundle worth its failover, as a share of its broker's average bundle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,13 @@ class SheddingPolicy:
     usage_over_average_percent: float
     usage_percent_min: float
     cost_min: float
-    """A gap below this is not worth a move: the costs of a few topics."""
+    """Smallest gap that is worth a move: the costs of a few topics."""
     moves_max: int
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoad:
-    """One broker: what its machine does, and what each of its bundles costs."""
+    """Usage of one broker's machine, and the cost of each of its bundles."""
 
     usage_percent: float
     costs: Mapping[BundleId, float]
@@ -56,7 +57,7 @@ class BrokerLoad:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Unload a bundle of one broker and have another take it."""
+    """Unload of a bundle by one broker, so that another takes it."""
 
     bundle: BundleId
     source: str
@@ -65,16 +66,16 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now; empty as a rule."""
+    """What to do now; usually empty."""
 
     moves: Sequence[Move] = ()
     split: tuple[str, BundleId] | None = None
-    """A broker, and the bundle of it that is too large to be moved."""
+    """A broker, and its bundle that is too large to be moved."""
 
 
 @dataclass(slots=True)
 class _Side:
-    """A broker while a plan is made: as it will be after the moves planned so far."""
+    """A broker while a plan is made: its state after the moves planned so far."""
 
     name: str
     usage_percent: float
@@ -83,7 +84,7 @@ class _Side:
     divisible: Collection[BundleId]
 
     def usage_of(self, bundle: BundleId) -> float:
-        """The part of the broker's use that goes with a bundle."""
+        """Return the part of the broker's usage that a bundle contributes."""
         return self.usage_percent * self.costs[bundle] / self.cost if self.cost else 0.0
 
 
@@ -94,11 +95,11 @@ def plan_moves(
     staying: Collection[BundleId] = (),
     under_way: Mapping[BundleId, str] = MappingProxyType({}),
 ) -> Plan:
-    """What to move now.
+    """Return what to move now.
 
-    `brokers`: those that may have bundles, by name: none that is draining. `staying`: bundles in
-    their grace period. `under_way`: bundles that were given to a broker whose report does not show
-    them yet: they count for that one, or what was just ordered would be ordered once more.
+    `brokers`: those that may own bundles, by name, without draining ones. `staying`: bundles in
+    their grace period. `under_way`: bundles given to a broker whose report does not show them yet.
+    They count for that broker; otherwise they would be moved again.
     """
     if len(brokers) < 2:
         return Plan()
@@ -106,7 +107,7 @@ def plan_moves(
         _Side(name, load.usage_percent, sum(load.costs.values()), dict(load.costs), load.divisible)
         for name, load in sorted(brokers.items())
     ]
-    # A bundle that two brokers report is on its way: its cost counts, and it is left alone.
+    # A bundle that two brokers report is moving: its cost counts, but it is not moved.
     reported: dict[BundleId, int] = {}
     for side in sides:
         for bundle in side.costs:
@@ -130,13 +131,13 @@ def plan_moves(
 
 
 def is_balanced(brokers: Mapping[str, BrokerLoad], policy: SheddingPolicy) -> bool:
-    """Whether the costs are as even as shedding wants them; then it moves nothing for them."""
+    """Whether the costs are so even that shedding moves nothing for them."""
     costs = [sum(load.costs.values()) for load in brokers.values()]
     return not costs or not _is_uneven(max(costs), min(costs), sum(costs) / len(costs), policy)
 
 
 def _relief(sides: list[_Side], policy: SheddingPolicy, fixed: Collection[BundleId]) -> Move | None:
-    """A move off a broker whose machine is in trouble, to the one that has most room."""
+    """Return a move off a broker whose machine is in trouble, to the one that has most room."""
     average = sum(side.usage_percent for side in sides) / len(sides)
     source = max(sides, key=lambda side: side.usage_percent)
     destination = min(sides, key=lambda side: (side.usage_percent, side.cost))
@@ -146,7 +147,7 @@ def _relief(sides: list[_Side], policy: SheddingPolicy, fixed: Collection[Bundle
         and source.usage_percent > policy.usage_percent_min
     )
     gap = source.usage_percent - destination.usage_percent
-    # Two overloaded brokers gain nothing from each other.
+    # A move between two overloaded brokers helps neither.
     if not in_trouble or gap < policy.usage_over_average_percent:
         return None
     shares = {bundle: source.usage_of(bundle) for bundle in source.costs if bundle not in fixed}
@@ -157,11 +158,11 @@ def _relief(sides: list[_Side], policy: SheddingPolicy, fixed: Collection[Bundle
 def _evening(
     sides: list[_Side], policy: SheddingPolicy, fixed: Collection[BundleId]
 ) -> Move | None:
-    """A move from the broker with the highest cost to the one with the lowest."""
+    """Return a move from the broker with the highest cost to the one with the lowest."""
     source, destination, gap = _widest(sides, policy)
     if gap == 0.0:
         return None
-    # Well below where relief begins: otherwise the two would pass bundles to and fro for ever.
+    # Well below where relief begins, so that the two do not move bundles back and forth for ever.
     average = sum(side.usage_percent for side in sides) / len(sides)
     bearable = min(
         policy.usage_percent_max,
@@ -183,10 +184,10 @@ def _too_large(
     *,
     unsettled: Collection[BundleId],
 ) -> tuple[str, BundleId] | None:
-    """A bundle whose size is what keeps the costs uneven.
+    """Return a bundle whose size keeps the costs uneven, with its broker.
 
-    Returns None while either of the two brokers has a bundle that was moved recently: the cost of
-    that bundle is not known yet, and a split cannot be undone.
+    None while either of the two brokers has a bundle that was moved recently: the cost of that
+    bundle is not known yet, and a split cannot be undone.
     """
     source, destination, gap = _widest(sides, policy)
     if gap == 0.0:
@@ -204,7 +205,8 @@ def _too_large(
 
 
 def _widest(sides: list[_Side], policy: SheddingPolicy) -> tuple[_Side, _Side, float]:
-    """The broker with the highest and the lowest cost, and the gap; 0 if that is narrow enough."""
+    """Return the brokers with the highest and the lowest cost, and the gap; 0 if it is narrow
+    enough."""
     source = max(sides, key=lambda side: side.cost)
     destination = min(sides, key=lambda side: side.cost)
     average = sum(side.cost for side in sides) / len(sides)
@@ -221,7 +223,7 @@ def _is_uneven(highest: float, lowest: float, average: float, policy: SheddingPo
 
 
 def _best(sizes: Mapping[BundleId, float], gap: float) -> BundleId | None:
-    """The bundle whose move leaves the smallest gap, if that pays."""
+    """Return the bundle whose move leaves the smallest gap, if the move pays; else None."""
     worth = _SIZE_MIN * sum(sizes.values()) / len(sizes) if sizes else 0.0
     paying = [bundle for bundle, size in sizes.items() if 0 < size <= _SIZE_MAX * gap]
     return min(
@@ -232,7 +234,7 @@ def _best(sizes: Mapping[BundleId, float], gap: float) -> BundleId | None:
 
 
 def _apply(move: Move, sides: list[_Side]) -> None:
-    """Both brokers as they will be."""
+    """Change both brokers to their state after the move."""
     source = next(side for side in sides if side.name == move.source)
     destination = next(side for side in sides if side.name == move.destination)
     usage = source.usage_of(move.bundle)

@@ -1,10 +1,10 @@
-"""Waiting for the right to load topics: one look at the lease for all topics of a bundle.
+"""Waiting for the right to load topics: one check of the lease for all topics of a bundle.
 
-A bundle that moves here brings all its topics at once, and each has to know, by a look that was
-begun after it asked, that the lease is ours. One look serves everybody who asked before it was
-begun; who asks meanwhile gets the next one. While the answer is "not yet", one task waits for all.
-Thousands of topics that looked and waited each by itself would keep from its work the very store
-that has to hand the lease over.
+A bundle that moves here brings all its topics at once. Each has to know, by a check that began
+after its request, that this broker has the lease. One check serves all requests made before it
+began; later requests get the next one. While the answer is "not yet", one task waits for all. If
+thousands of topics each checked and waited on their own, they would overload the very store that
+has to hand the lease over.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ T = TypeVar("T")
 
 
 class NotYet(str):
-    """Why nothing can be said now; that may pass."""
+    """Why there is no answer now; that may pass."""
 
     __slots__ = ()
 
 
 class _Asked(Generic[T]):
-    """Somebody who asked."""
+    """One waiting request."""
 
     __slots__ = ("answer", "is_late", "reason")
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[T | NotYet] = asyncio.get_running_loop().create_future()
         self.reason: NotYet | None = None
-        """What the last look said that was begun after the question."""
+        """Result of the last check that began after the request."""
         self.is_late = False
-        """The time is over, and the first of those looks is waited for."""
+        """Whether the time is over, and the request waits only for its first check."""
 
     def hear(self, reason: NotYet) -> None:
         self.reason = reason
@@ -50,13 +50,13 @@ class _Asked(Generic[T]):
             self.answer.set_exception(error)
 
     def give_up(self) -> None:
-        """Nobody waits any more: what a look says later is for others, an error too."""
+        """Stop waiting. A later result of a check, even an error, is for others."""
         if not self.answer.cancel() and not self.answer.cancelled():
             self.answer.exception()  # retrieved, though the waiter was cancelled just then
 
 
 class Acquisitions(Generic[T]):
-    """Callers that wait for the owner of a bundle, by bundle. On the event loop."""
+    """Requests that wait for the owner of a bundle, by bundle. On the event loop."""
 
     def __init__(
         self,
@@ -65,27 +65,28 @@ class Acquisitions(Generic[T]):
         changes: Changes,
         retry_s: float,
     ) -> None:
-        """`look` raises RequestError; what is retryable of the store counts as "not yet".
-        `retry_s`: a look is repeated after this, if nothing tells of a change before."""
+        """`look` raises RequestError; retryable errors of the store count as "not yet". `retry_s`:
+        time after which a check is repeated, if no change is reported before."""
         self._look = look
         self._changes = changes
         self._retry_s = retry_s
         self._waiting: dict[BundleId, dict[_Asked[T], None]] = {}
-        """In the order in which they came, and are answered; a set would have none."""
+        """Requests in the order of arrival, in which they are answered; a set would have no
+        order."""
         self._tasks: dict[BundleId, asyncio.Task[None]] = {}
 
     def close(self) -> None:
-        """Look no more; who still waits is cancelled."""
+        """Stop checking; requests that still wait are cancelled."""
         for task in self._tasks.values():
             task.cancel()
 
     async def get(self, bundle: BundleId, *, timeout_s: float) -> T | NotYet:
-        """What a look says that was begun after this call, waiting for it while it is "not yet".
+        """Return the result of a check that began after this call, waiting while it is "not yet".
 
-        One look is waited for, however short the time.
+        One check is waited for, however short the time.
 
         Raises:
-            RequestError: what the look raised.
+            RequestError: what the check raised.
         """
         asked = _Asked[T]()
         waiting = self._waiting.setdefault(bundle, {})
@@ -105,7 +106,7 @@ class Acquisitions(Generic[T]):
             asked.give_up()
 
     async def _run(self, bundle: BundleId) -> None:
-        """Look as long as somebody waits."""
+        """Check as long as requests wait."""
         waiting = self._waiting[bundle]
         try:
             while waiting:

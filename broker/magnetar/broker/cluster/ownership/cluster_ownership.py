@@ -1,7 +1,7 @@
-"""Ownership among several brokers: who has the lease of a topic's bundle serves the topic.
+"""Ownership among several brokers: the broker with the lease of a topic's bundle serves the topic.
 
-A tenure is a term of the guard: it ends for all topics at once. When it does, they are dropped
-without another write, and come back by themselves, one by one as clients ask for them.
+A tenure is a term of the guard: it ends for all topics at once. The topics are then dropped without
+another write, and are loaded again one by one as clients ask for them.
 
 Lookups are in `owner_lookup.py`, moving bundles in `unloading.py`, the nodes in `leases.py`.
 
@@ -49,7 +49,7 @@ class TermTenure:
 
 
 class ClusterOwnership:
-    """One broker's part in it. `attach` gives it the topics, then `start`."""
+    """One broker's part in ownership. `attach` gives it the topics, then `start`."""
 
     def __init__(
         self,
@@ -113,18 +113,18 @@ class ClusterOwnership:
     # Life
 
     def attach(self, topics: TopicHolder) -> None:
-        """The topics of this broker; before anybody asks for an owner."""
+        """Set the topics of this broker, before the first request for an owner."""
         self._topics = topics
 
     async def close(self) -> None:
-        """Forget everything; leases that are left go with the session."""
+        """Drop all state; remaining leases end with the session."""
         self._acquisitions.close()
         self._unloading.close()
         self._lookup.close()
         self._leases.close()
 
     def tell_changed(self) -> None:
-        """Something that lookups wait for may have happened: another leader, other brokers."""
+        """Wake lookups, because the leader or the set of brokers may have changed."""
         self._changes.tell()
 
     # State
@@ -160,11 +160,11 @@ class ClusterOwnership:
         return self._leases.taken
 
     def owned(self) -> Sequence[BundleId]:
-        """The bundles of this broker, without those that it is giving up."""
+        """Return the bundles of this broker, without those that it is giving up."""
         return [bundle for bundle in self._leases.held if bundle not in self._unloading.moving]
 
     async def bundle_of(self, topic: TopicName) -> BundleId:
-        """The bundle that a topic is in.
+        """Return the bundle that contains a topic.
 
         Raises:
             BrokerMetadataError
@@ -173,7 +173,7 @@ class ClusterOwnership:
         return BundleId(topic.namespace_name, layout.bundle_of(topic))
 
     async def update_load(self, load: Mapping[str, JsonValue]) -> None:
-        """Tell the others how loaded this broker is.
+        """Publish the load of this broker in its registration.
 
         Raises:
             BrokerMetadataError
@@ -208,7 +208,7 @@ class ClusterOwnership:
         return await self._lookup.find(look, f"{bundle} has no owner now", listener=listener)
 
     def _why_not_serving(self) -> str:
-        """Empty while the guard's term lasts."""
+        """Return why this broker serves nothing; empty while the guard's term lasts."""
         if self._guard.is_valid:
             return ""
         if not self._registration.token:
@@ -241,8 +241,8 @@ class ClusterOwnership:
                 raise ServiceNotReadyError(f"{topic} cannot be served here now: {found}")
 
     async def take_bundle(self, bundle: BundleId) -> None:
-        """Own a bundle that nobody has, by a look at the store: what is remembered of its former
-        owner may be older than the end of its lease.
+        """Take a bundle without an owner, after a read of the store: what is remembered of its
+        former owner may be older than the end of its lease.
 
         Raises:
             ServiceNotReadyError: another broker has it, or it cannot be taken now.
@@ -253,11 +253,12 @@ class ClusterOwnership:
             raise ServiceNotReadyError(f"{bundle} cannot be taken now: {found or 'it was split'}")
 
     async def _try_acquire(self, bundle: BundleId) -> TermTenure | NotYet | None:
-        """The right to load topics of a bundle, or why that has to wait; None: it has been split.
+        """Return the right to load topics of a bundle, or why that has to wait; None if it was
+        split.
 
         Raises:
             ServiceNotReadyError: another broker has the bundle.
-            BrokerMetadataError: it cannot be told now.
+            BrokerMetadataError: the owner cannot be found out now.
         """
         term = self._guard.term
         if not self._guard.holds(term):
@@ -268,7 +269,7 @@ class ClusterOwnership:
             return None
         if bundle in self._unloading.moving:
             raise ServiceNotReadyError(f"{bundle} moves to another broker")
-        # Always by a look at the store: a lease may have gone without our hearing of it (M20).
+        # Always read the store: a lease may have ended without a notification (M20).
         if not self._leases.holds(bundle):
             self._lookup.expect_change(bundle)
         lease = await self._leases.read(bundle)
@@ -300,7 +301,7 @@ class ClusterOwnership:
     # Unloading
 
     async def unload_topic(self, topic: TopicName) -> None:
-        """Close a topic; its clients look it up again, and it is loaded anew where it is owned.
+        """Close a topic; its clients look it up again, and its owner loads it again.
 
         Raises:
             ServiceNotReadyError: it is not loaded here.
@@ -320,12 +321,12 @@ class ClusterOwnership:
         await asyncio.gather(*map(self.unload_bundle, bundles))
 
     async def unload_bundle(self, bundle: BundleId, destination: str | None = None) -> None:
-        """Give a bundle up, to `destination` or to whoever is chosen; its clients are told. See
-        `Unloading.unload_bundle` for what it raises."""
+        """Hand a bundle over to `destination`, or to a broker that is chosen, and notify its
+        clients. See `Unloading.unload_bundle` for the errors."""
         await self._unloading.unload_bundle(bundle, destination)
 
     async def split_lease(self, parent: BundleId, at: int) -> tuple[BundleId, BundleId]:
-        """Cut a bundle of ours in two; see `Unloading.split` for what it raises."""
+        """Split a bundle of this broker in two; see `Unloading.split` for the errors."""
         return await self._unloading.split(parent, at)
 
     async def drain(self, timeout_s: float) -> None:

@@ -1,13 +1,13 @@
 """The leases of bundles: taken, verified and given back in the metadata store.
 
-A lease is an ephemeral node that is created if absent, and in no other way (rule 10.2). What this
-broker holds is in memory together with a watch on each node; it counts only while the guard's term
-lasts, and is found anew after that: if the session survived an outage, so did the leases that bear
-its token.
+A lease is an ephemeral node that is only ever created if absent (rule 10.2). The leases that this
+broker holds are in memory, together with a watch on each node. They count only while the guard's
+term lasts, and are found again after that: if the session survived an outage, so did the leases
+with its token.
 
-A node that bears our name and another token than the present one was left by a creation that was
-under way when a session expired. It belongs to the present session, since our registration, which
-is created if absent too, belongs to it; so it is deleted.
+A node with this broker's name and another token than the present one is the result of a creation
+that was under way when a session expired. It belongs to the present session, because the
+registration, which is also created if absent, belongs to it. So the node is deleted.
 
 Source: managed-ledger sheet, sections 10 and 13 (M13, M15, M20).
 """
@@ -39,7 +39,7 @@ from magnetar.ledger.ports import Clock
 _log = structlog.get_logger()
 
 _ATTEMPTS_MAX = 10
-"""Rounds of one operation that meets others' changes or unknown outcomes."""
+"""Most rounds of one operation that meets concurrent changes or unknown outcomes."""
 
 
 class _Held:
@@ -68,8 +68,9 @@ class Leases:
         retry_s: float,
         clock: Clock,
     ) -> None:
-        """`on_lost`: a lease that was held is gone although the session lives, as when an operator
-        deletes the node. `retry_s`: between two looks at a lease that has to be known."""
+        """`on_lost`: a lease that was held is gone although the session lives, for example because
+        an operator deleted the node. `retry_s`: pause between two reads of a lease that has to be
+        known."""
         self._store = store
         self._registration = registration
         self._guard = guard
@@ -81,7 +82,7 @@ class Leases:
         self._taking: dict[BundleId, asyncio.Task[LeaseRecord]] = {}
         self._checking: set[asyncio.Task[None]] = set()
         self.taken = 0
-        """Leases that were created."""
+        """Number of leases that were created."""
         guard.on_run_out(self._on_run_out)
 
     @property
@@ -90,12 +91,13 @@ class Leases:
         return [bundle for bundle in self._held if self.holds(bundle)]
 
     def holds(self, bundle: BundleId) -> bool:
-        """Whether the lease is known to be ours at this moment. Does not wait."""
+        """Whether this broker is known to hold the lease at this moment. Does not wait."""
         held = self._held.get(bundle)
         return held is not None and self._guard.holds(held.term)
 
     def held_since_s(self, bundle: BundleId) -> float | None:
-        """Since when the lease is held without a gap, monotonic; None: it is not held."""
+        """Return since when the lease is held without a gap, by the monotonic clock; None if it is
+        not held."""
         return self._held[bundle].since_s if self.holds(bundle) else None
 
     def is_ours(self, record: LeaseRecord) -> bool:
@@ -103,11 +105,13 @@ class Leases:
         return record.session_token == self._registration.token
 
     async def read(self, bundle: BundleId) -> LeaseRecord | None:
-        """The lease as it is in the store; None if there is none. One of ours is held from now on;
-        one that was held and is not ours is lost, whoever meets that first.
+        """Return the lease in the store; None if there is none.
+
+        A lease of this broker is held from now on. One that was held, and is no longer of this
+        broker, is lost, whichever path finds that out first.
 
         Raises:
-            BrokerMetadataError: the store does not answer, or holds no lease there.
+            BrokerMetadataError: the store does not answer, or its value is no lease.
         """
         term = self._guard.term
         held = self._held.get(bundle)
@@ -126,10 +130,11 @@ class Leases:
         return record
 
     async def take(self, bundle: BundleId, *, is_listed: bool = True) -> LeaseRecord:
-        """Take the lease if nobody has it; returns the lease there is, ours or another's.
+        """Take the lease if no broker has it; return the resulting lease, this broker's or
+        another's.
 
-        `is_listed`: the bundle is one of the namespace's layout, or the lease is not kept. Not so
-        for the halves of a split, which come before it.
+        `is_listed`: keep the lease only if the bundle is in the namespace's layout. False for the
+        halves of a split, whose leases are taken before that.
 
         Raises:
             BrokerMetadataError: not now: no contact with the store, or the bundle was split.
@@ -144,7 +149,7 @@ class Leases:
     def _taken(self, bundle: BundleId, taking: "asyncio.Task[LeaseRecord]") -> None:
         del self._taking[bundle]
         if not taking.cancelled():
-            taking.exception()  # retrieved, even if nobody waits any more
+            taking.exception()  # retrieved, even if there is no waiter left
 
     async def _take(self, bundle: BundleId, is_listed: bool) -> LeaseRecord:
         for _ in range(_ATTEMPTS_MAX):
@@ -157,16 +162,16 @@ class Leases:
             record = lease_of(self._registration.record)
             try:
                 if not await self._cell(bundle).create(record):
-                    continue  # whoever has it: the next look tells
+                    continue  # another broker may have it: the next read tells
             except MetadataError as error:
                 raise BrokerMetadataError(f"cannot acquire {bundle} now: {error}") from error
             self.taken += 1
             if token != self._registration.token or not self._guard.holds(term):
-                # Created, perhaps, under the session that came after: not to be relied upon.
+                # It may belong to the session that came after, so it is not reliable.
                 await self._give_back(bundle, token)
                 continue
             if is_listed and bundle.bundle not in await self._layouts.verified(bundle.namespace):
-                self._lose(bundle, self._held.get(bundle))  # if a look has found it meanwhile
+                self._lose(bundle, self._held.get(bundle))  # if a read has found it meanwhile
                 await self._give_back(bundle, token)
                 raise BrokerMetadataError(f"{bundle} has been split")
             if self._guard.holds(term) and not self.holds(bundle):
@@ -176,10 +181,11 @@ class Leases:
         raise BrokerMetadataError(f"the lease of {bundle} keeps changing; try again")
 
     async def announce(self, bundle: BundleId, destination: str) -> None:
-        """Write into a lease of ours where the bundle goes, which has to be carried out then.
+        """Write the destination of the bundle into its lease; the handover must then be carried
+        out.
 
-        Whoever reads it sends clients there. So while nobody knows whether it is written, it is
-        looked at again; if the term ends before that is known, it counts as written.
+        Brokers that read it send clients there. So while it is unknown whether it is written, the
+        lease is read again. If the term ends before that is known, it counts as written.
 
         Raises:
             BrokerMetadataError: it is not written.
@@ -193,7 +199,7 @@ class Leases:
         raise BrokerMetadataError(f"the lease of {bundle} keeps changing; try again")
 
     async def _write_destination(self, bundle: BundleId, destination: str) -> bool:
-        """False: that, or what we knew of the node before, has to be looked at.
+        """Write the destination; return False if the outcome or the present node has to be read.
 
         Raises:
             BrokerMetadataError: it is not written.
@@ -215,11 +221,11 @@ class Leases:
         return True
 
     async def _may_have_destination(self, bundle: BundleId, destination: str, term: int) -> bool:
-        """Whether a lease of ours names that destination, by a look that sees all that we wrote;
-        also true if there is none before the term ends.
+        """Whether a lease of this broker names that destination, by a read that sees all its
+        writes; also true if no read succeeds before the term ends.
 
         Raises:
-            UnreadableRecordError: somebody has overwritten it.
+            UnreadableRecordError: the node was overwritten.
         """
         while True:
             try:
@@ -240,17 +246,17 @@ class Leases:
             await asyncio.sleep(self._retry_s)
 
     async def give_up(self, bundle: BundleId) -> None:
-        """Delete a lease of ours; nothing of the bundle may be served any more.
+        """Delete a lease of this broker; nothing of the bundle may be served any more.
 
         Raises:
-            BrokerMetadataError: not now. It is not held any more; it goes with the session, or when
-                it is found again.
+            BrokerMetadataError: not now. The lease is no longer held; it ends with the session, or
+                when it is found again.
         """
         self._forget(bundle)
         await self._give_back(bundle, self._registration.token)
 
     def close(self) -> None:
-        """End all watches; the leases go with the session."""
+        """End all watches; the leases end with the session."""
         for bundle in list(self._held):
             self._forget(bundle)
         for task in (*self._taking.values(), *self._checking):
@@ -288,7 +294,7 @@ class Leases:
         )
 
     async def _give_back(self, bundle: BundleId, token: str) -> None:
-        """Delete the lease if it bears that token; whatever else is there stays.
+        """Delete the lease if it has that token; any other node stays.
 
         Raises:
             BrokerMetadataError
@@ -339,7 +345,8 @@ class Leases:
         task.add_done_callback(self._checking.discard)
 
     async def _check(self, bundle: BundleId) -> None:
-        """Somebody changed the node, we perhaps: look whether it is still ours."""
+        """Check whether the lease is still this broker's, after a change of the node by any
+        broker."""
         held = self._held.get(bundle)
         try:
             found = await self._get(bundle)
@@ -351,8 +358,8 @@ class Leases:
             self._lose(bundle, held)
 
     def _lose(self, bundle: BundleId, held: _Held | None) -> None:
-        """The store has no lease of ours. `held`: what we held when the look at it began; what was
-        given up, or taken, since then is not what was looked at."""
+        """Drop a lease that the store does not have for this broker. `held`: what was held when the
+        read began; a lease given up, or taken, since then is not what was read."""
         if held is None or self._held.get(bundle) is not held:
             return
         _log.warning("lease_lost", bundle=str(bundle))

@@ -1,12 +1,13 @@
-"""Find the owner of a bundle; wait, within bounds, while nobody can tell.
+"""Finds the owner of a bundle; waits, within bounds, while that is unknown.
 
-The owner says "connect here", everybody else "connect there". If nobody has the lease, the leader
-of the brokers chooses; whoever it chooses is told by the client, with a redirect that is
-authoritative, and takes the lease, create-if-absent. A loser answers with the winner.
+The owner answers "connect here", every other broker "connect there". If no broker has the lease,
+the leader of the brokers chooses one. The client tells the chosen broker, with a redirect that is
+authoritative, and that broker takes the lease by create-if-absent. If another broker was faster, it
+answers with that one.
 
-What cannot be told just now is not refused but waited for: the owner was killed and its lease
-stands yet, no broker leads the others, there is no contact with the store. A client that is refused
-waits longer and longer between its tries, and comes back late.
+If the owner is unknown for now, the lookup is not refused but waits. Examples: the owner was killed
+and its lease still exists, no broker leads the others, or there is no contact with the store. A
+client that is refused waits longer and longer between its tries, and comes back late.
 """
 
 import asyncio
@@ -29,15 +30,16 @@ from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchEvent
 from magnetar.ledger.ports import Clock, Network
 
 _EXPIRY_MARGIN_S = 3.0
-"""The store may take this much longer than the session timeout to end a dead session."""
+"""Extra time, in seconds, that the store may take beyond the session timeout to end a dead
+session."""
 _PROBE_TIMEOUT_S = 1.0
-"""A broker that does not answer in this time is taken for gone."""
+"""Longest time for an answer, in seconds; a broker that takes longer counts as gone."""
 _PROBE_FRESH_S = 0.3
-"""A broker that answered is not asked again for this long."""
+"""Time, in seconds, for which an answer of a broker is reused."""
 
 
 class OwnerLookup:
-    """Answers of one broker."""
+    """Answers lookups on one broker."""
 
     def __init__(
         self,
@@ -53,8 +55,8 @@ class OwnerLookup:
         network: Network,
         settings: BrokerSettings,
     ) -> None:
-        """`moving`: bundles that are being given up, and to whom. `why_not_serving`: empty while
-        the guard's term lasts."""
+        """`moving`: bundles that are being given up, with their destinations. `why_not_serving`:
+        empty while the guard's term lasts."""
         self._leases = leases
         self._registration = registration
         self._placement = placement
@@ -72,9 +74,9 @@ class OwnerLookup:
             network, clock=clock, timeout_s=_PROBE_TIMEOUT_S, fresh_s=_PROBE_FRESH_S
         )
         self._silent: dict[BundleId, tuple[str, float]] = {}
-        """Owners that do not answer us: session token, and since when."""
+        """Owners that do not answer this broker: session token, and since when."""
         self.is_draining = False
-        """The broker stops: it takes nothing more, whoever sends it."""
+        """Whether the broker stops, and takes no more bundles, even for authoritative redirects."""
 
     def close(self) -> None:
         for task in self._reading.values():
@@ -83,11 +85,11 @@ class OwnerLookup:
         self._reachability.close()
 
     def expect_change(self, bundle: BundleId) -> None:
-        """Tell those who wait when the lease changes: to be called before it is read."""
+        """Wake waiting lookups when the lease changes; call it before the lease is read."""
         self._others.expect(bundle)
 
     def forget(self) -> None:
-        """There was no contact with the store: everything remembered may be old."""
+        """Forget all remembered leases: without contact to the store they may be outdated."""
         self._others.clear()
 
     async def find(self, look: "Look", what: str, *, listener: str) -> Owner:
@@ -95,7 +97,7 @@ class OwnerLookup:
 
         Raises:
             NotAllowedError
-            BrokerMetadataError: not within `lookup_wait_s`; `what` begins its text.
+            BrokerMetadataError: not within `lookup_wait_ms`; `what` begins its text.
         """
         deadline_s = self._clock.monotonic_s() + self._wait_s
         while True:
@@ -119,15 +121,18 @@ class OwnerLookup:
             await self._changes.wait(ticket, min(left_s, self._retry_s))
 
     async def elsewhere(self) -> BrokerRecord | None:
-        """Another broker that serves although this one cannot: who is cut off from the store alone
-        sends its clients there. None: there is none, as when the store is away for everybody."""
+        """Return another broker that serves although this one cannot; None if there is none.
+
+        A broker that is cut off from the store alone sends its clients there. There is none if the
+        store is unavailable for all brokers.
+        """
         for record in self._placement.others():
             if await self._reachability.answers(record.native_url):
                 return record
         return None
 
     async def look(self, bundle: BundleId, *, is_authoritative: bool, listener: str) -> Owner | str:
-        """The owner, or why there is none yet."""
+        """Return the owner, or why there is none yet."""
         if bundle in self._moving:
             return self._moved(bundle, listener)
         if self._leases.holds(bundle):
@@ -140,7 +145,7 @@ class OwnerLookup:
         return await self._there(bundle, lease, listener)
 
     async def is_free(self, bundle: BundleId) -> bool:
-        """Whether nobody has the lease.
+        """Whether no broker has the lease.
 
         Raises:
             BrokerMetadataError
@@ -158,20 +163,20 @@ class OwnerLookup:
         return _redirect(destination, listener, is_authoritative=True)
 
     async def _there(self, bundle: BundleId, lease: LeaseRecord, listener: str) -> Owner | str:
-        """Another broker has the lease."""
+        """Answer a lookup of a bundle for which another broker has the lease."""
         if lease.destination:
             destination = self._placement.broker(lease.destination)
             if destination is not None and lease.destination != self._registration.name:
                 return _redirect(destination, listener, is_authoritative=True)
             if destination is not None:
-                return self._here(listener)  # loading waits until the lease is ours
+                return self._here(listener)  # loading waits until this broker has the lease
         if await self._is_dead(bundle, lease):
             return f"its owner {lease.broker} does not answer, and its lease stands yet"
         return _owner(lease, listener, is_self=False)
 
     async def _is_dead(self, bundle: BundleId, lease: LeaseRecord) -> bool:
-        """Whether the owner seems to be gone. If it is, so is its lease before long; one that lives
-        on is somebody whom only we cannot reach."""
+        """Whether the owner seems to be gone. If it is, its lease ends before long. An owner that
+        stays longer is one that only this broker cannot reach."""
         if await self._reachability.answers(lease.native_url):
             self._silent.pop(bundle, None)
             return False
@@ -183,7 +188,7 @@ class OwnerLookup:
         return now_s - since_s < self._registration.timeout_s + _EXPIRY_MARGIN_S
 
     async def _assign(self, bundle: BundleId, is_authoritative: bool, listener: str) -> Owner | str:
-        """Nobody has the lease."""
+        """Answer a lookup of a bundle without a lease."""
         placement = self._placement
         if self.is_draining:
             is_authoritative = False
@@ -211,7 +216,8 @@ class OwnerLookup:
         return await self._there(bundle, lease, listener)
 
     async def _read(self, bundle: BundleId) -> LeaseRecord | None:
-        """The lease in the store, read once however many ask; another's is remembered."""
+        """Return the lease in the store, read once for all concurrent callers; another broker's is
+        remembered."""
         reading = self._reading.get(bundle)
         if reading is None:
             reading = asyncio.create_task(self._read_now(bundle), name=f"read-lease-{bundle}")
@@ -222,7 +228,7 @@ class OwnerLookup:
     def _read_done(self, bundle: BundleId, reading: "asyncio.Task[LeaseRecord | None]") -> None:
         del self._reading[bundle]
         if not reading.cancelled():
-            reading.exception()  # retrieved, even if nobody waits any more
+            reading.exception()  # retrieved, even if there is no waiter left
 
     async def _read_now(self, bundle: BundleId) -> LeaseRecord | None:
         self._others.expect(bundle)
@@ -235,13 +241,14 @@ class OwnerLookup:
 
 
 class Look(Protocol):
-    """One look: the owner, or why there is none yet."""
+    """One lookup: returns the owner, or why there is none yet."""
 
     async def __call__(self) -> Owner | str: ...
 
 
 def _url(record: BrokerRecord | LeaseRecord, listener: str) -> str:
-    """
+    """Return the URL of a listener.
+
     Raises:
         NotAllowedError: there is no such listener.
     """
@@ -267,7 +274,8 @@ def _redirect(record: BrokerRecord, listener: str, *, is_authoritative: bool) ->
 
 
 class OthersLeases:
-    """Leases of others by bundle, at most `remembered_max`: a new one displaces the oldest."""
+    """Leases of other brokers by bundle, at most `remembered_max`: a new one displaces the
+    oldest."""
 
     def __init__(
         self, store: MetadataStore, *, remembered_max: int, on_change: Callable[[], None]
@@ -283,11 +291,12 @@ class OthersLeases:
         return len(self._watches)
 
     def get(self, bundle: BundleId) -> LeaseRecord | None:
-        """The lease that is remembered, if any."""
+        """Return the remembered lease, if any."""
         return self._records.get(bundle)
 
     def expect(self, bundle: BundleId) -> None:
-        """Watch the node: to be called before it is read, lest a change between be missed."""
+        """Watch the node; call it before the lease is read, so that no change in between is
+        missed."""
         if bundle in self._watches:
             return
         while len(self._watches) >= self._remembered_max:
@@ -297,7 +306,7 @@ class OthersLeases:
         )
 
     def remember(self, bundle: BundleId, record: LeaseRecord) -> None:
-        """What was read after `expect`. Nothing happens if there was an event since."""
+        """Remember what was read after `expect`, unless there was an event since."""
         if bundle in self._watches:
             self._records[bundle] = record
 

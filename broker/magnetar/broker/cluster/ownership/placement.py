@@ -1,4 +1,4 @@
-"""What ownership asks of whoever places bundles on brokers. Pure."""
+"""Port through which ownership asks for the placement of bundles on brokers. Pure."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ from magnetar.broker.cluster.ownership.records import BrokerRecord
 
 
 class Placement(Protocol):
-    """The choice of a broker for a bundle that nobody owns."""
+    """Chooses brokers for bundles without an owner."""
 
     @property
     def is_leader(self) -> bool:
@@ -16,21 +16,22 @@ class Placement(Protocol):
         ...
 
     def leader(self) -> BrokerRecord | None:
-        """Return the broker that decides; None: unknown at the moment."""
+        """Return the broker that decides; None if unknown at the moment."""
         ...
 
     def choose(self, bundle: BundleId, *, excluding: Collection[str] = ()) -> str | None:
-        """The broker that should serve a bundle; None: there is none. Any broker may ask."""
+        """Return the broker that should serve a bundle; None if there is none. Any broker may call
+        it."""
         ...
 
     def broker(self, name: str) -> BrokerRecord | None:
-        """A broker that runs."""
+        """Return a running broker; None if there is none of that name."""
         ...
 
     def others(self) -> Sequence[BrokerRecord]:
-        """All other brokers, as far as they are known; without contact, those of before."""
+        """Return all other brokers, as far as they are known; without contact, those of before."""
         ...
 
     def note(self, bundle: BundleId, broker: str) -> None:
-        """A bundle is being handed over to a broker."""
+        """Note that a bundle is being handed over to a broker."""
         ...

@@ -1,8 +1,8 @@
-"""What the rest of the broker knows of ownership. Pure.
+"""Interface of ownership for the rest of the broker. Pure.
 
-Ownership is a hint for routing: safety comes from fencing the topic's ledgers when it is loaded,
-and from the compare-and-set of its ledger list. What it adds is that a broker which lost its place
-stops by itself, before it hears of any fence, also for what no ledger guards: sending messages to
+Ownership is a hint for routing. Safety comes from fencing the topic's ledgers when it is loaded,
+and from the compare-and-set of its ledger list. In addition, a broker that lost its place stops by
+itself, before it learns of any fence. That covers what no ledger guards: sending messages to
 consumers, and answering their questions.
 """
 
@@ -15,30 +15,31 @@ from magnetar.sdk.wire import TopicName
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Where a lookup sends its client."""
+    """Destination to which a lookup sends its client."""
 
     service_url: str
     """pulsar://host:port, of the listener that the client asked for."""
     is_self: bool
     http_url: str = ""
-    """http://host:port; empty: not known."""
+    """http://host:port; empty if unknown."""
     service_url_tls: str = ""
-    """pulsar+ssl://host:port; empty: there is none, or a listener was asked for by name."""
+    """pulsar+ssl://host:port; empty if there is none, or the client named a listener."""
     http_url_tls: str = ""
     is_redirect: bool = False
-    """The client asks again there; otherwise it connects there."""
+    """Whether the client has to look up there again; otherwise it connects there."""
     is_authoritative: bool = True
-    """Of a redirect: the broker there takes the topic; otherwise it decides who does."""
+    """For a redirect: whether the broker there takes the topic; otherwise it decides which broker
+    does."""
 
 
 class Destination(Protocol):
-    """The broker that a topic moves to, as its clients are told."""
+    """The broker to which a topic moves, with its URLs for clients."""
 
     def url_for(self, listener: str | None) -> str:
-        """URL for clients of a listener; empty if they had better look it up.
+        """Return the URL for clients of a listener; empty if they should look the topic up.
 
-        `listener`: the name that the client looked topics up by, empty for the default one; None:
-        it has looked nothing up on its connection.
+        `listener`: the name under which the client looked topics up, empty for the default one;
+        None if it has looked nothing up on its connection.
         """
         ...
 
@@ -49,9 +50,9 @@ class Tenure(Protocol):
     def holds(self) -> bool:
         """Whether it holds at this very moment, by the broker's own clock.
 
-        To be asked once per batch, and right before anything leaves that only the owner may say:
-        receipts, messages, answers. Does not wait. After a pause of the process, whichever path
-        comes first finds out.
+        To be called once per batch, and right before anything is sent that only the owner may send:
+        receipts, messages, answers. Does not wait. After a pause of the process, the first caller
+        notices the end.
         """
         ...
 
@@ -62,14 +63,15 @@ class Ownership(Protocol):
     async def owner_of(
         self, topic: TopicName, *, is_authoritative: bool = False, listener: str = ""
     ) -> Owner:
-        """The owner, assigned now if there was none; or who knows better.
+        """Return the owner, assigned now if there was none, or a redirect to a broker that knows
+        more.
 
-        `is_authoritative`: whoever sent the client here has chosen this broker. `listener`: the
-        name of the addresses that the client can reach; empty: the default ones.
+        `is_authoritative`: the broker that sent the client here has chosen this one. `listener`:
+        name of the addresses that the client can reach; empty for the default ones.
 
         Raises:
             NotAllowedError: there is no such listener.
-            BrokerMetadataError: that cannot be told now.
+            BrokerMetadataError: the owner cannot be found out now.
         """
         ...
 
@@ -79,44 +81,47 @@ class Ownership(Protocol):
         ...
 
     async def acquire(self, topic: TopicName, *, timeout_s: float) -> Tenure:
-        """Make sure, by a look at the store, that this broker owns the topic: before each load.
+        """Make sure, by a read of the store, that this broker owns the topic. Call it before each
+        load.
 
-        Waits up to `timeout_s` for what may pass.
+        Waits up to `timeout_s` for conditions that may pass.
 
         Raises:
-            ServiceNotReadyError: another broker does, or that cannot be told now.
+            ServiceNotReadyError: another broker owns it, or the owner cannot be found out now.
         """
         ...
 
     async def alone_since_s(self, topic: TopicName) -> float | None:
-        """Since when nobody but this broker can have served the topic, by the monotonic clock.
+        """Return since when only this broker can have served the topic, by the monotonic clock.
 
-        None: it is not this broker's to look after. A topic that no broker owns is the leader's,
-        from this moment on; loading it makes this broker its owner. Takes nothing.
+        None if another broker is responsible for the topic. A topic without an owner is the
+        leader's responsibility, from this moment on; loading it makes this broker its owner. Takes
+        no lease.
 
         Raises:
-            BrokerMetadataError: that cannot be told now.
+            BrokerMetadataError: the owner cannot be found out now.
         """
         ...
 
 
 class TopicHolder(Protocol):
-    """The topics of this broker, as ownership needs them; `TopicEnds` is one."""
+    """The topics of this broker, as ownership needs them; `TopicEnds` implements it."""
 
     def names_of(self, belongs: Callable[[TopicName], bool]) -> Sequence[TopicName]:
-        """Topics that are loaded, being loaded or being closed here."""
+        """Return topics that are loaded, being loaded or being closed here."""
         ...
 
     async def hand_over(
         self, names: Sequence[TopicName], destination: Destination | None, *, timeout_s: float
     ) -> None:
-        """Close topics so that another owner opens them at once, and tell their clients where.
+        """Close topics so that another owner opens them at once, and send their clients there.
 
-        Publishes under way are answered first. What is not closed in time is dropped: the next
-        owner recovers it.
+        Pending publishes are answered first. What is not closed in time is dropped: the next owner
+        recovers it.
         """
         ...
 
     def drop(self, names: Sequence[TopicName], reason: str) -> None:
-        """Stop serving at once: nothing more is written, answered or sent; clients look again."""
+        """Stop serving at once: nothing more is written, answered or sent; clients look topics up
+        again."""
         ...

@@ -1,10 +1,10 @@
-"""Whether another broker serves: asked before clients are sent there.
+"""Probe of other brokers: whether one serves, before clients are sent there.
 
-The lease of a broker that was killed or stopped stands until its session ends. A client that is
-sent there fails, waits longer and longer between its tries, and is late when somebody else has the
+The lease of a broker that was killed or stopped exists until its session ends. A client that is
+sent there fails, waits longer and longer between its tries, and is late when another broker has the
 topic. A lookup that waits instead is answered at that very moment.
 
-The question is the handshake of a client: a process that is stopped still takes connections, and a
+The probe is the handshake of a client: a process that is stopped still accepts connections, and a
 broker that has lost contact with the metadata store says so in its answer.
 """
 
@@ -18,8 +18,8 @@ from magnetar.sdk.wire import FRAME_BYTES_MAX, BaseCommand, FrameDecoder, FrameE
 from magnetar.sdk.wire.pulsar_pb2 import CommandConnect, ServerError
 
 PROBE = "Magnetar-broker"
-"""The client version by which a broker knows another one's question. It has no credentials: a
-refusal is an answer, too."""
+"""Client version by which a broker recognises another one's probe. It has no credentials: a refusal
+is an answer, too."""
 
 _CONNECT = encode_command(
     BaseCommand(
@@ -30,7 +30,7 @@ _CONNECT = encode_command(
 
 
 class _Handshake(asyncio.Protocol):
-    """Says who it is, and waits for the answer."""
+    """Sends the handshake, and waits for the answer."""
 
     def __init__(self) -> None:
         self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -52,7 +52,7 @@ class _Handshake(asyncio.Protocol):
 
 
 def _is_serving(command: BaseCommand) -> bool:
-    """Whether an answer comes from a broker that has its place."""
+    """Whether an answer comes from a broker that may serve."""
     if command.type == BaseCommand.ERROR:
         return (
             command.error.error == ServerError.AuthenticationError
@@ -64,7 +64,7 @@ def _is_serving(command: BaseCommand) -> bool:
 
 
 class Reachability:
-    """Connects to brokers now and then; an answer is good for `fresh_s`."""
+    """Probes brokers on demand; an answer is reused for `fresh_s` seconds."""
 
     def __init__(self, network: Network, *, clock: Clock, timeout_s: float, fresh_s: float) -> None:
         self._network = network
@@ -72,11 +72,11 @@ class Reachability:
         self._timeout_s = timeout_s
         self._fresh_s = fresh_s
         self._answers: dict[str, tuple[bool, float]] = {}
-        """Per URL: whether it answered, and until when that is taken for true."""
+        """By URL: whether it answered, and until when that is reused."""
         self._asking: dict[str, asyncio.Task[bool]] = {}
 
     async def answers(self, url: str) -> bool:
-        """Whether a broker answers at pulsar://host:port."""
+        """Return whether a broker answers at pulsar://host:port."""
         known = self._answers.get(url)
         if known is not None and self._clock.monotonic_s() < known[1]:
             return known[0]

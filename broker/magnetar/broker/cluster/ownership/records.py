@@ -1,10 +1,11 @@
-"""The values that brokers keep in the metadata store: who they are, and what they own. Pure.
+"""The records of brokers in the metadata store: their addresses, and the bundles they own. Pure.
 
     /loadbalance/brokers/<broker>              ephemeral: BrokerRecord
     /namespace/<tenant>/<namespace>/<bundle>   ephemeral: LeaseRecord
 
-A session token is drawn anew for every session with the store. It tells the nodes of a broker's
-present session from what an earlier one, or an earlier process of the same name, has left.
+A new session token is drawn for every session with the store. It distinguishes the nodes of a
+broker's present session from those of an earlier session, or of an earlier process of the same
+name.
 """
 
 from typing import Literal
@@ -15,7 +16,7 @@ BROKERS_ROOT = "/loadbalance/brokers"
 
 
 class _Addresses(BaseModel):
-    """The addresses of a broker, as they stand in both kinds of records."""
+    """Addresses of a broker, as in both kinds of records."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -24,18 +25,19 @@ class _Addresses(BaseModel):
     """pulsar://host:port for clients that name no listener."""
     http_url: str = ""
     native_url_tls: str = ""
-    """pulsar+ssl://host:port for the same clients; empty: it has no TLS."""
+    """pulsar+ssl://host:port for the same clients; empty without TLS."""
     http_url_tls: str = ""
     listeners: dict[str, str] = Field(default_factory=dict)
     """Further addresses by the name of the listener: pulsar://host:port."""
     session_token: str = Field(min_length=1)
 
     def url_of(self, listener: str) -> str | None:
-        """URL of a listener; the empty name is the default one. None: there is no such listener."""
+        """Return the URL of a listener, None if there is no such one; the empty name is the
+        default."""
         return self.listeners.get(listener) if listener else self.native_url
 
     def url_for(self, listener: str | None) -> str:
-        """URL for clients of a listener; empty if they had better look it up."""
+        """Return the URL for clients of a listener; empty if they should look it up."""
         if listener is None:
             return "" if self.listeners else self.native_url
         return self.url_of(listener) or ""
@@ -45,7 +47,7 @@ class _Addresses(BaseModel):
 
 
 class BrokerRecord(_Addresses):
-    """A broker that runs. The node's existence says that its session lives."""
+    """A running broker. The node exists as long as its session lives."""
 
     name: str = Field(min_length=1)
     version: str = ""
@@ -60,16 +62,16 @@ class LeaseRecord(_Addresses):
 
     broker: str = Field(min_length=1)
     destination: str = ""
-    """The broker that the bundle is being handed over to; empty: it stays."""
+    """Broker to which the bundle is being handed over; empty if it stays."""
 
 
 def broker_path(name: str) -> str:
-    """Where a broker registers."""
+    """Return the path at which a broker registers."""
     return f"{BROKERS_ROOT}/{name}"
 
 
 def lease_of(record: BrokerRecord, *, destination: str = "") -> LeaseRecord:
-    """The lease of a bundle that this broker owns."""
+    """Return the lease of a bundle that this broker owns."""
     return LeaseRecord(
         native_url=record.native_url,
         http_url=record.http_url,

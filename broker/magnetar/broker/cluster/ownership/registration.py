@@ -1,13 +1,14 @@
-"""The broker's own node in the metadata store: that it runs, where, and how loaded it is.
+"""The broker's own node in the metadata store: shows that it runs, its addresses and its load.
 
-The node is ephemeral and belongs to the same session as the leases, so it also serves as the proof
-that the session lives: whoever reads it, with the present token in it, and has let the server catch
-up with its leader before, knows that the session was alive after the call (`session_guard.py`).
+The node is ephemeral and belongs to the same session as the leases, so it also proves that the
+session lives. A read that lets the server catch up with its leader, and then finds the present
+token, shows that the session was alive after the call (`session_guard.py`).
 
-It is created if absent and never overwritten by another process. A broker that starts again after a
-crash waits until the session of its former process is over; only then can no lease of that one be
-left. Of its own nodes of this session, one may still bear an older token: a creation that was under
-way when the session before expired, and reached the server under the new one (`leases.py`).
+The node is created if absent, and never overwritten by another process. A broker that starts again
+after a crash waits until the session of its former process is over; only then no lease of that
+process is left. A node of the broker's present session may still have an older token: its creation
+was under way when the session before expired, and reached the server under the new one
+(`leases.py`).
 """
 
 import asyncio
@@ -36,7 +37,7 @@ _UPDATES_TRIED = 5
 
 
 class Registration:
-    """The node of one broker; the session that the guard proves."""
+    """The node of one broker, which is the session that the guard proves."""
 
     def __init__(
         self,
@@ -46,8 +47,8 @@ class Registration:
         *,
         random: random.Random,
     ) -> None:
-        """`describe`: the record as it should be with a given token, but for load and draining.
-        Both are called when the broker knows its addresses."""
+        """`describe` returns the record for a given token, without load and draining. Both are
+        called when the broker knows its addresses."""
         self._store = store
         self._name = name
         self._describe = describe
@@ -57,9 +58,9 @@ class Registration:
         self._draining = False
         self._writing = asyncio.Lock()
         self._unknown: set[str] = set()
-        """Tokens of creations whose outcome nobody knows, and which may still appear."""
+        """Tokens of creations with an unknown outcome, which may still appear."""
         self.token = ""
-        """Of the present session; empty before the first registration."""
+        """Token of the present session; empty before the first registration."""
 
     @property
     def record(self) -> BrokerRecord:
@@ -113,7 +114,7 @@ class Registration:
         )
 
     async def _ours_at(self, path: str) -> BrokerRecord:
-        """The record that a creation of ours has left there.
+        """Return the record that a creation by this broker has left there.
 
         Raises:
             BrokerMetadataError: there is another's, or none.
@@ -136,10 +137,10 @@ class Registration:
     async def update(
         self, *, load: Mapping[str, JsonValue] | None = None, draining: bool | None = None
     ) -> None:
-        """Tell the others; kept for the next registration, too.
+        """Publish a change of load or draining; the next registration has it, too.
 
         Raises:
-            BrokerMetadataError: not now; it is told with the next update or registration.
+            BrokerMetadataError: not now; the next update or registration includes it.
         """
         if load is not None:
             self._load = load
@@ -170,8 +171,8 @@ class Registration:
             self._record = record
 
     async def withdraw(self) -> None:
-        """Delete the node: others see at once that the broker is gone. Errors are left to the end
-        of the session."""
+        """Delete the node, so that others see at once that the broker is gone. After an error, the
+        node stays until the session ends."""
         async with self._writing:
             if not self.token:
                 return

@@ -1,21 +1,23 @@
-"""The broker fences itself: how long it may take itself for the owner of anything.
+"""The broker fences itself: limits how long it may consider itself the owner of anything.
 
-The store keeps a broker's leases for a session timeout after it last heard of the broker; then
-somebody else may own its topics. The guard counts from the other end, with the broker's own clock:
-a proof is a round trip to the store that saw our session alive, and it is good from the moment at
-which it was *sent* for a share of the session timeout. What the client library says of the session
-is not waited for: in an outage it says nothing for as long as the outage lasts.
+The store keeps a broker's leases for a session timeout after it last received something from the
+broker; then another broker may own its topics. The guard counts from the other end, with the
+broker's own clock. A proof is a round trip to the store that saw the session alive. It is valid
+from the moment at which it was *sent* for a share of the session timeout. The guard does not wait
+for session events of the client library: in an outage there are none for as long as the outage
+lasts.
 
-`holds` compares the clock at the moment of the call, so no timer has to fire first: a process that
-was stopped for longer than that finds out in whatever runs first. The clock must run while the
-machine is suspended (`Clock.boot_s`).
+`holds` compares the clock at the moment of the call, so no timer has to fire first: if the process
+was stopped for too long, the first code that runs finds out. The clock must run while the machine
+is suspended (`Clock.boot_s`).
 
-A term is the time from a proof to the moment when proofs ran out. It never comes back: whatever
-was allowed in an earlier term has to be allowed anew. After the end of a term only a proof that was
-sent later counts; the answer to an earlier one may have waited in a socket.
+A term is the time from a proof to the moment when proofs ran out. It never comes back: what an
+earlier term allowed has to be allowed again. After the end of a term, only a proof that was sent
+later counts; the answer to an earlier one may have waited in a socket.
 
-The share leaves room for what the store's servers add: a server of an ensemble tells the leader
-only every half tick whom it heard of, and the shortest session is two ticks long.
+The share leaves room for the delay of the store's servers: a server of an ensemble reports the
+sessions that it heard from to the leader only every half tick, and the shortest session is two
+ticks long.
 """
 
 import asyncio
@@ -36,22 +38,22 @@ class ProvenSession(Protocol):
 
     @property
     def timeout_s(self) -> float:
-        """The session timeout that the store has agreed to."""
+        """Session timeout, in seconds, that the store has agreed to."""
         ...
 
     async def prove(self) -> bool:
-        """One round trip: whether our session was alive at some time after the call.
+        """Make one round trip; return whether the session was alive at some time after the call.
 
-        False: it is certainly over, and everything that it held is gone.
+        False means that it is certainly over, and everything that it held is gone.
 
         Raises:
             MetadataError: the store does not answer.
-            BrokerError: what it answers makes no sense.
+            BrokerError: its answer is invalid.
         """
         ...
 
     async def renew(self) -> None:
-        """After a session that is over: be known to the store under a new one.
+        """Register under a new session, after one that is over.
 
         Raises:
             MetadataError, BrokerError: not now.
@@ -60,7 +62,8 @@ class ProvenSession(Protocol):
 
 
 class SessionGuard:
-    """Whether this broker may serve at this moment. Belongs to the event loop it is started on."""
+    """Decides whether this broker may serve at this moment. Belongs to the event loop that starts
+    it."""
 
     def __init__(
         self,
@@ -70,8 +73,8 @@ class SessionGuard:
         share: float,
         proof_share: float,
     ) -> None:
-        """`share`: part of the session timeout that a proof is good for. `proof_share`: part of it
-        between two proofs, and the time that one may take."""
+        """`share`: part of the session timeout for which a proof is valid. `proof_share`: part of
+        it between two proofs, and the time limit of one proof."""
         assert 0 < proof_share < share < 1, (proof_share, share)
         self._session = session
         self._clock = clock
@@ -86,15 +89,15 @@ class SessionGuard:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.trouble = ""
-        """Why the last proof failed; empty: it did not."""
+        """Why the last proof failed; empty if it succeeded."""
         self.runs_out = 0
-        """Terms that ended."""
+        """Number of terms that ended."""
 
-    # Asking
+    # Queries
 
     @property
     def term(self) -> int:
-        """The number of the present term; it grows when one ends."""
+        """Number of the present term; it grows when one ends."""
         return self._term
 
     @property
@@ -132,12 +135,12 @@ class SessionGuard:
     # Running
 
     def start(self) -> None:
-        """Begin to prove the session, and go on until `close`."""
+        """Begin to prove the session, and continue until `close`."""
         assert self._task is None, "started twice"
         self._task = asyncio.create_task(self._run(), name="session-guard")
 
     async def close(self) -> None:
-        """Stop; the present term ends without a word."""
+        """Stop; the present term ends without callbacks."""
         self._run_out_callbacks.clear()
         self._restored_callbacks.clear()
         if self._timer is not None:
@@ -150,7 +153,7 @@ class SessionGuard:
             self._end_term("the broker stops")
 
     def lost(self, reason: str) -> None:
-        """The session is known to be over, or may be taken for that."""
+        """End the term, because the session is over or has to be considered so."""
         if not self._is_out:
             self._end_term(reason)
 
@@ -189,9 +192,9 @@ class SessionGuard:
             _log.warning("session_not_proven", reason=reason, left_s=round(self.left_s, 3))
 
     def _proven(self, sent_s: float) -> None:
-        """The session was alive at `sent_s` or later."""
+        """Extend or begin a term: the session was alive at `sent_s` or later."""
         if not self._is_out:
-            self.holds(self._term)  # the answer may have come after the time it gives
+            self.holds(self._term)  # the former proof may have run out before this answer
         if self._is_out and sent_s < self._out_since_s:
             return  # sent before the end of the term: it proves nothing about the time since
         until_s = sent_s + self._session.timeout_s * self._share
@@ -211,13 +214,14 @@ class SessionGuard:
         self._timer = loop.call_later(self.left_s + 0.001, self._on_timer)
 
     def _on_timer(self) -> None:
-        """Nobody may have asked: idle clients must be told as well."""
+        """Check the term without a caller, since idle clients must learn of its end as well."""
         self._timer = None
         if self.holds(self._term):
             self._set_timer()
 
     def _end_term(self, reason: str) -> None:
-        """Within whatever asked: the callbacks come later, the answer is final from now on."""
+        """End the term within the caller's check: it is final from now on; the callbacks run
+        later."""
         self._term += 1
         self._is_out = True
         self._out_since_s = self._clock.boot_s()

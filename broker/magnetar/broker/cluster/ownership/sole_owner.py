@@ -1,4 +1,4 @@
-"""The ownership of a broker that is alone: it owns every topic, for ever."""
+"""The ownership of a single broker: it owns every topic, for ever."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,11 +16,11 @@ class _Always:
 
 
 ALWAYS = _Always()
-"""The tenure of whoever has nobody beside it."""
+"""The tenure of a broker without others."""
 
 
 class SoleOwner:
-    """The only broker there is."""
+    """Ownership of the only broker."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class SoleOwner:
         listeners: Mapping[str, str] | None = None,
         tls_urls: Callable[[], tuple[str, str]] = lambda: ("", ""),
     ) -> None:
-        """The URLs that clients are told; `listeners`: further ones by name; `tls_urls`: of the
-        binary protocol and of HTTP."""
+        """The URLs for clients. `listeners`: further ones by name. `tls_urls`: those of the binary
+        protocol and of HTTP."""
         self._tls_urls = tls_urls
         self._service_url = service_url
         self._http_url = http_url
@@ -53,13 +53,13 @@ class SoleOwner:
 
     @property
     def is_serving(self) -> bool:
-        """Always: there is nobody who could be instead."""
+        """Always true: no other broker could serve instead."""
         return True
 
     async def acquire(self, topic: TopicName, *, timeout_s: float) -> _Always:
-        """Nobody else could own it."""
+        """Return a tenure at once: no other broker could own the topic."""
         return ALWAYS
 
     async def alone_since_s(self, topic: TopicName) -> float | None:
-        """For ever."""
+        """Return minus infinity: no other broker has ever served the topic."""
         return -math.inf

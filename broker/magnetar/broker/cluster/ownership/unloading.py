@@ -1,15 +1,15 @@
-"""Giving bundles up, and splitting them.
+"""Hands bundles over to other brokers, and splits them.
 
-A bundle that is unloaded moves in this order: the lease says where it goes; publishes under way
-are answered; clients are told and connect there, while here ledgers and cursors are closed; the
-lease is deleted. The destination, which was named in the lease, lets the clients wait for it, takes
-it, and opens ledgers that are closed already, so nothing has to be recovered.
+A bundle is unloaded in this order. The lease names the destination. Pending publishes are answered.
+Clients are notified and connect there, while this broker closes ledgers and cursors. The lease is
+deleted. The destination is named in the lease, so it lets the clients wait, takes the lease, and
+opens ledgers that are closed already. Nothing has to be recovered.
 
-What the lease says, or may say, is carried out, also if contact to the store is lost meanwhile: no
-one but the owner can delete it, and all others send clients to a broker that waits for that.
+What the lease says, or may say, is carried out, even if contact to the store is lost meanwhile:
+only the owner can delete the lease, and all others send clients to a broker that waits for that.
 
-A split does not move anything: the halves are taken before the layout names them, and the parent's
-lease goes last, so that whoever looks finds an owner at any moment.
+A split does not move anything: the leases of the halves are taken before the layout names them, and
+the parent's lease is deleted last, so that lookups find an owner at any moment.
 """
 
 import asyncio
@@ -65,10 +65,10 @@ class Unloading:
         self._unloading: dict[BundleId, asyncio.Task[None]] = {}
         self._resolving: set[asyncio.Task[None]] = set()
         self._splitting = asyncio.Lock()
-        """Held by a split, and by whoever gives leases back because the layout does not name them:
+        """Held by a split, and while leases are given back because the layout does not name them:
         it does not name the halves of a split under way."""
         self.moving: dict[BundleId, BrokerRecord | None] = {}
-        """Bundles that are being given up, and to whom."""
+        """Bundles that are being given up, with their destinations."""
         self.unloads = 0
         """Bundles given up on purpose."""
         self.unload_failures = 0
@@ -78,15 +78,16 @@ class Unloading:
             task.cancel()
 
     async def unload_bundle(self, bundle: BundleId, destination: str | None = None) -> None:
-        """Give a bundle up, to `destination` or to whoever is chosen; its clients are told.
+        """Hand a bundle over to `destination`, or to a broker that is chosen, and notify its
+        clients.
 
-        Returns when the lease is gone.
+        Return when the lease is gone.
 
         Raises:
-            ServiceNotReadyError: it is not ours.
+            ServiceNotReadyError: this broker does not own it.
             NotAllowedError: there is no such broker, or it is this one, or it stops.
-            BrokerMetadataError: the store does not answer; nothing was changed, or the unloading
-                goes on once it does: call again to wait for that.
+            BrokerMetadataError: the store does not answer. Nothing was changed, or the unloading
+                continues once it answers: call again to wait for that.
         """
         unloading = self._unloading.get(bundle)
         if unloading is None:
@@ -128,7 +129,7 @@ class Unloading:
         started_s = self._clock.monotonic_s()
         if destination is not None:
             self._placement.note(bundle, destination.name)
-            # Before any client hears of it: it is let in there on the strength of this.
+            # Before any client is notified: the destination accepts clients because of this.
             await self._leases.announce(bundle, destination.name)
         self.moving[bundle] = destination
         self._changes.tell()
@@ -152,7 +153,7 @@ class Unloading:
         """Delete the lease, in this term or a later one. As long as that fails, nothing is served.
 
         Raises:
-            UnreadableRecordError: somebody has overwritten it.
+            UnreadableRecordError: the node was overwritten.
         """
         while True:
             try:
@@ -187,13 +188,14 @@ class Unloading:
             _log.warning("bundles_left_behind", bundles=len(self._leases.held))
 
     async def split(self, parent: BundleId, at: int) -> tuple[BundleId, BundleId]:
-        """Cut a bundle of ours in two, below hash `at` and from there on; both stay here.
+        """Split a bundle of this broker in two, below hash `at` and from `at` on; both halves stay
+        here.
 
         Raises:
-            ServiceNotReadyError: it is not ours, or moves.
+            ServiceNotReadyError: this broker does not own it, or it moves.
             BundleError: `at` is not inside of it.
             NotAllowedError: the namespace has as many bundles as it may have.
-            BrokerMetadataError: not known whether it is split; if so, both halves are ours.
+            BrokerMetadataError: not known whether it is split; if so, this broker owns both halves.
         """
         async with self._splitting:
             if not self._leases.holds(parent) or parent in self.moving:
@@ -217,8 +219,8 @@ class Unloading:
         await self._drop_unlisted(parent)
 
     def _check_held(self, *bundles: BundleId) -> None:
-        """Leases may be lost between the requests of a split. A new layout would then take the
-        bundle away from an owner that hears nothing of it.
+        """Check that leases were not lost between the requests of a split. A new layout would
+        otherwise take the bundle from an owner that does not learn of it.
 
         Raises:
             ServiceNotReadyError
@@ -228,8 +230,8 @@ class Unloading:
                 raise ServiceNotReadyError(f"{bundle} was lost meanwhile: nothing is split")
 
     def _resolve_later(self, *bundles: BundleId) -> None:
-        """Give back those that the layout does not name, once that can be told: in this term, or in
-        a later one, in which the leases are found again."""
+        """Give back the leases that the layout does not name, once that can be read: in this term,
+        or in a later one, in which the leases are found again."""
 
         async def resolve() -> None:
             while True:
@@ -256,4 +258,4 @@ class Unloading:
         layout = await self._layouts.verified(bundles[0].namespace)
         for bundle in bundles:
             if bundle.bundle not in layout:
-                await self._leases.give_up(bundle)  # held or not: a try before may have failed
+                await self._leases.give_up(bundle)  # held or not: an earlier try may have failed

@@ -1,4 +1,4 @@
-"""How many partitions a topic has: the value in the metadata store. Pure.
+"""Record of a partitioned topic: its number of partitions, in the metadata store. Pure.
 
 /admin/partitioned-topics/<tenant>/<namespace>/<domain>/<quoted name>   PartitionedTopicRecord
 """
@@ -23,7 +23,8 @@ class PartitionedTopicRecord(Record):
 
 
 def partitioned_topics_root(namespace: str, domain: str) -> str:
-    """Path whose children are the partitioned topics of a namespace, given as tenant/namespace."""
+    """Return the path whose children are the partitioned topics of a namespace, given as
+    tenant/namespace."""
     return f"{PARTITIONED_TOPICS_ROOT}/{namespace}/{domain}"
 
 

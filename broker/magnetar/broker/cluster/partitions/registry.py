@@ -1,11 +1,12 @@
-"""The registry of partitioned topics: read, create, grow and delete them.
+"""The registry of partitioned topics: reads, creates, grows and deletes them.
 
-Everything is in the metadata store, so any broker may do it. A partition exists from the moment
-its topic was created or has grown, loaded or not: lists and patterns show it.
+All state is in the metadata store, so any broker may do it. A partition exists from the moment its
+topic was created or has grown, loaded or not: lists and patterns show it.
 
-Growth loses nothing: the new partitions and, in them, the durable subscriptions of the topic exist
-before the new count does, and no producer is let in to a partition beyond the count. Who subscribes
-meanwhile knows the old count only: those subscriptions are brought along once the new one is there.
+Growth loses nothing. The new partitions and, in them, the durable subscriptions of the topic exist
+before the new count does, and no producer may use a partition beyond the count. A consumer that
+subscribes meanwhile knows only the old count. Those subscriptions are copied once the new count is
+stored.
 """
 
 import asyncio
@@ -42,14 +43,15 @@ _WRITES_AT_ONCE = 32
 
 
 PARTITIONS_MAX = 100_000
-"""Whatever the settings say: a request about a topic goes through all of them."""
+"""Largest number of partitions, whatever the settings say: a request about a topic goes through
+all."""
 
 
 class PartitionedTopics:
-    """Asks and changes the metadata store; remembers nothing."""
+    """Reads and changes the records of partitioned topics; stateless."""
 
     def __init__(self, store: MetadataStore, *, partitions_max: int, clock: Clock) -> None:
-        """`partitions_max`: of one topic; 0: as many as there can be."""
+        """`partitions_max`: limit per topic; 0 for `PARTITIONS_MAX`."""
         self._store = store
         self._clock = clock
         self._partitions_max = partitions_max
@@ -59,8 +61,9 @@ class PartitionedTopics:
     async def find(
         self, topic: TopicName, *, is_sure: bool = False
     ) -> PartitionedTopicRecord | None:
-        """The record of a partitioned topic; None: there is none. With `is_sure`, absence is not
-        what a store that is behind says.
+        """Return the record of a partitioned topic; None if there is none.
+
+        With `is_sure`, a store that is behind catches up before it reports that there is none.
 
         Raises:
             BrokerMetadataError
@@ -70,7 +73,7 @@ class PartitionedTopics:
         return found[0] if found is not None else None
 
     async def get(self, topic: TopicName) -> PartitionedTopicRecord:
-        """The record of a partitioned topic.
+        """Return the record of a partitioned topic.
 
         Raises:
             TopicConflictError: a topic of that name exists, and has no partitions.
@@ -85,7 +88,7 @@ class PartitionedTopics:
         return record
 
     async def names(self, namespace: str, domain: str = "persistent") -> list[TopicName]:
-        """The partitioned topics of a namespace that exists, sorted.
+        """Return the partitioned topics of an existing namespace, sorted.
 
         Raises:
             BrokerMetadataError
@@ -100,7 +103,8 @@ class PartitionedTopics:
         return sorted(topics, key=str)
 
     async def is_partition(self, topic: TopicName) -> bool:
-        """Whether it is a partition of a partitioned topic, by its name and that one's record.
+        """Return whether a topic is a partition, by its name and the record of its partitioned
+        topic.
 
         Raises:
             NotAllowedError: it is beyond the last partition, or they are being deleted.
@@ -128,7 +132,7 @@ class PartitionedTopics:
     # Changes
 
     def check_count(self, partitions: int) -> None:
-        """Refuse a number of partitions.
+        """Refuse an invalid number of partitions.
 
         Raises:
             PartitionCountError
@@ -144,7 +148,7 @@ class PartitionedTopics:
     async def create(
         self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None
     ) -> PartitionedTopicRecord:
-        """Have a partitioned topic, with all its partitions.
+        """Create a partitioned topic, with all its partitions.
 
         Raises:
             PartitionCountError
@@ -167,17 +171,18 @@ class PartitionedTopics:
         path = partitioned_topic_path(topic)
         await change_record(self._store, PartitionedTopicRecord, path, first)
         if await self._has_log(topic):
-            # It appeared by itself in this moment: that one holds messages, this one none.
+            # A plain topic was created automatically at this moment. It has messages, this one has
+            # none.
             await change_record(self._store, PartitionedTopicRecord, path, lambda _: None)
             raise TopicConflictError(f"This topic already exists: {topic} is not partitioned")
         await self._create_logs(topic, range(partitions))
         return record
 
     async def ensure(self, topic: TopicName, partitions: int) -> PartitionedTopicRecord:
-        """Create a partitioned topic on first use; keep one that exists already.
+        """Create a partitioned topic on first use; keep an existing one.
 
         Raises:
-            As `create`.
+            as for `create`.
         """
         try:
             return await self.create(topic, partitions)
@@ -185,7 +190,8 @@ class PartitionedTopics:
             return await self.get(topic)
 
     async def grow(self, topic: TopicName, partitions: int, *, is_forced: bool) -> None:
-        """Have more partitions. `is_forced`: topics with the names of the new ones are taken in.
+        """Add partitions. `is_forced`: existing topics with the names of new partitions become
+        partitions.
 
         Raises:
             PartitionCountError: fewer than now, or too many.
@@ -194,7 +200,7 @@ class PartitionedTopics:
             BrokerMetadataError
         """
         record = await self.get(topic)
-        if record.is_deleted:  # Before anything is made that nobody would delete.
+        if record.is_deleted:  # Before anything is made that the deletion would miss.
             raise TopicNotFoundError(f"{topic} is being deleted")
         _check_not_final(topic, record)
         self.check_count(partitions)
@@ -217,7 +223,7 @@ class PartitionedTopics:
             if before is None or before.is_deleted:
                 raise TopicNotFoundError(f"Partitioned topic {topic} not found")
             _check_not_final(topic, before)
-            # Somebody else may have let it grow further meanwhile.
+            # Another broker may have grown it further meanwhile.
             most = max(before.partitions, partitions)
             return before.model_copy(update={"partitions": most})
 
@@ -227,7 +233,7 @@ class PartitionedTopics:
             await self._bring_along(topic, new)
 
     async def create_missed(self, topic: TopicName) -> None:
-        """Have all partitions: a creation may have been interrupted.
+        """Create missing partitions, since a creation may have been interrupted.
 
         Raises:
             TopicNotFoundError, TopicConflictError, BrokerMetadataError
@@ -238,7 +244,7 @@ class PartitionedTopics:
         await self._create_logs(topic, range(record.partitions), inherits=True)
 
     async def make_final(self, topic: TopicName) -> int | None:
-        """Have a topic get no more partitions, for good; returns how many it has. None: it is not
+        """Fix the number of partitions for good; return it, or None if the topic is not
         partitioned.
 
         Raises:
@@ -261,8 +267,9 @@ class PartitionedTopics:
     async def mark_deleted(
         self, topic: TopicName, *, is_deleted: bool = True, with_scalable: bool = False
     ) -> int:
-        """Have no partition appear any more, or have them appear again; returns their number.
-        `with_scalable`: also if they are a part of a scalable topic, which goes, too.
+        """Hide all partitions, or show them again; return their number.
+
+        `with_scalable`: even if they are a part of a scalable topic, which is deleted, too.
 
         Raises:
             TopicNotFoundError, BrokerMetadataError
@@ -282,7 +289,7 @@ class PartitionedTopics:
         return record.partitions
 
     async def forget(self, topic: TopicName) -> None:
-        """Remove the record: the partitions are gone.
+        """Remove the record after the partitions are deleted.
 
         Raises:
             BrokerMetadataError
@@ -293,7 +300,7 @@ class PartitionedTopics:
     async def update_properties(
         self, topic: TopicName, change: Callable[[dict[str, str]], dict[str, str]]
     ) -> None:
-        """Replace its properties by what `change` makes of them.
+        """Replace its properties by the result of `change`.
 
         Raises:
             TopicNotFoundError, BrokerMetadataError
@@ -322,7 +329,7 @@ class PartitionedTopics:
     async def _create_logs(
         self, topic: TopicName, indexes: Sequence[int], *, inherits: bool = False
     ) -> None:
-        """Have a log without ledgers for each partition; one that is there stays as it is.
+        """Create a log without ledgers for each partition; an existing one stays as it is.
 
         `inherits`: the new ones have the durable subscriptions of the first partition, from their
         beginning.
@@ -341,7 +348,8 @@ class PartitionedTopics:
     async def _bring_along(self, topic: TopicName, indexes: Sequence[int]) -> None:
         """Copy subscriptions that the first partition gained meanwhile to the new partitions.
 
-        They count by now, and may be deleted like any other: no partition that is gone comes back.
+        These exist for clients by now, and may be deleted like any other: a deleted partition does
+        not come back.
         """
         names = await self._durable_subscriptions(topic)
 
@@ -367,7 +375,7 @@ class PartitionedTopics:
         return [name for name in cursors if not naming.is_internal_cursor(name)]
 
     async def create_plain(self, topic: TopicName, properties: Mapping[str, str]) -> None:
-        """Have a topic without partitions.
+        """Create a topic without partitions.
 
         Raises:
             TopicConflictError: there is a topic of that name, of either kind.
@@ -377,12 +385,12 @@ class PartitionedTopics:
             raise TopicConflictError(f"This topic already exists: {topic}")
         if await self.find(topic, is_sure=True) is None:
             return
-        # It was created in this moment, and may have had its last look for this one before.
+        # A partitioned one was created at this moment, perhaps after its last check for this one.
         path = naming.log_path(topic)
         try:
             await self._store.delete(path, version=0)
         except (BadVersionError, NoNodeError):
-            pass  # Whoever has loaded it gives it up.
+            pass  # A broker that has loaded it gives it up.
         except MetadataError as error:
             raise BrokerMetadataError(f"{path} is not taken back: {error}") from error
         raise TopicConflictError(f"This topic already exists: {topic} is partitioned")
@@ -390,7 +398,7 @@ class PartitionedTopics:
     async def create_log(
         self, topic: TopicName, properties: Mapping[str, str] | None = None
     ) -> bool:
-        """Have a topic's log, which is loaded when the topic is used; False: it was there.
+        """Create a topic's log, which is loaded when the topic is used; return False if it existed.
 
         Raises:
             BrokerMetadataError
@@ -422,7 +430,7 @@ def _check_not_final(topic: TopicName, record: PartitionedTopicRecord) -> None:
 
 
 async def _at_once(works: Iterable[Awaitable[None]]) -> None:
-    """All of them, some side by side; the first that failed is told when all have ended."""
+    """Run all, some concurrently; raise the first error when all have ended."""
     limit = asyncio.Semaphore(_WRITES_AT_ONCE)
 
     async def bounded(work: Awaitable[None]) -> None:

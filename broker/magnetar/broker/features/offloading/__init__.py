@@ -1,4 +1,4 @@
-"""Tiered storage: a topic's closed ledgers go to an object store, by policy and on demand."""
+"""Tiered storage: copies a topic's closed ledgers to an object store, by policy and on demand."""
 
 from magnetar.broker.features.offloading.composition import (
     object_keys,

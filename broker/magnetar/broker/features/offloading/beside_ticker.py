@@ -1,4 +1,4 @@
-"""The work of a feature that runs beside the broker's ticker, one task per topic at a time."""
+"""Base of features with work that runs beside the broker's ticker, one task per topic at a time."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -7,18 +7,18 @@ from magnetar.broker.topic import Feature
 
 
 class BesideTicker(Feature):
-    """A feature with at most one task. The ticker waits for no copy, scrub or manifest."""
+    """A feature with at most one task, so that the ticker waits for no copy, scrub or manifest."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
     @property
     def is_working(self) -> bool:
-        """Whether its task is under way."""
+        """Whether its task is running."""
         return self._task is not None and not self._task.done()
 
     def _begin(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
-        """Run `work` from now on, in the place of a task that has ended or is about to."""
+        """Start `work` in place of a task that has ended or is about to end."""
         self._task = asyncio.get_running_loop().create_task(work, name=name)
         return self._task
 
@@ -27,7 +27,7 @@ class BesideTicker(Feature):
             await asyncio.wait([self._task])
 
     def close(self) -> None:
-        """The topic is closed: the work is broken off, and the next owner begins anew."""
+        """Cancel the work because the topic is closed; the next owner begins again."""
         if self._task is not None:
             self._task.cancel()
 

@@ -1,4 +1,4 @@
-"""Tiered storage of one broker: its object stores, what copies to them and what reads there."""
+"""Composition of a broker's tiered storage: object stores, copiers, scrubbers and readers."""
 
 import random
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def offload_surroundings(
     random: random.Random,
     made_by: str,
 ) -> OffloadSurroundings | None:
-    """Return what moves the ledgers of a broker's topics; None if it has no object store."""
+    """Return the parts that offload a broker's topics; None if it has no object store."""
     if not settings.object_stores:
         return None
     offloader = Offloader(
@@ -57,17 +57,17 @@ def offload_surroundings(
 def object_ledgers(
     settings: ObjectSettings, stores: StoreSet, clock: Clock, *, keys: ObjectKeyRing
 ) -> StoredLedgers | None:
-    """Return what reads ledgers in a broker's object stores; None if it has no object store."""
+    """Return the reader of ledgers in a broker's object stores; None if it has no object store."""
     if not settings.object_stores:
         return None
     return StoredLedgers(stores, ObjectReads(settings, clock, keys=keys))
 
 
 def object_keys(settings: ObjectSettings) -> ObjectKeyRing:
-    """Read the keys for objects that the settings name; none, if they name no file.
+    """Read the object keys from the file that the settings name; no keys if they name none.
 
     Raises:
-        ObjectKeyConfigError: the file, or the key for new objects, is not as it should be.
+        ObjectKeyConfigError: the file, or the key for new objects, is invalid.
     """
     if not settings.object_key_file:
         return NO_KEYS
@@ -75,7 +75,7 @@ def object_keys(settings: ObjectSettings) -> ObjectKeyRing:
 
 
 def block_facts(entries: Sequence[bytes]) -> BlockFacts:
-    """When the messages in entries were published; nothing, if one of them does not say."""
+    """Return the publish times of messages in entries; none if an entry has no publish time."""
     times = [publish_time_ms_of(entry) for entry in entries]
     known = [time_ms for time_ms in times if time_ms is not None]
     return BlockFacts(publish_ms=known if len(known) == len(times) else ())

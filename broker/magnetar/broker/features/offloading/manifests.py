@@ -1,8 +1,8 @@
-"""Manifests of one topic: beside its objects lies what they are, for readers without the cluster.
+"""Manifests of one topic: describe its objects, next to them, to readers without the cluster.
 
 The owner of the topic writes one when the set of its objects has changed (`manifest_writer.py` of
-the ledger component says when exactly). It does so beside everything else: no copy, no look and no
-publish waits for it, and one that fails is tried again after a pause that doubles.
+the ledger component says when exactly). No copy, check or publish waits for it. A failed write is
+retried after a pause that doubles.
 
 Source: tiered storage, section 21.
 """
@@ -38,7 +38,7 @@ from magnetar.sdk.wire import TopicName
 _log = structlog.get_logger()
 
 _WRITES_AT_ONCE = 4
-"""Of one broker: after a failover, many topics have one to write."""
+"""Manifests that one broker writes at once: after a failover, many topics have one to write."""
 
 FindSchemas = Callable[[TopicName], Awaitable[Sequence[ManifestSchema]]]
 
@@ -49,12 +49,12 @@ class ManifestCounts:
 
     written: int = 0
     failures: int = 0
-    """Tries that ended with an error; each is followed by another one."""
+    """Writes that ended with an error; each is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestSurroundings:
-    """The parts that manifests share over all topics of a broker."""
+    """Parts that manifests share over all topics of a broker."""
 
     stores: ObjectStores
     find_instance_id: Callable[[], Awaitable[str]]
@@ -66,12 +66,12 @@ class ManifestSurroundings:
 
 
 class Manifests(BesideTicker):
-    """Manifests of one topic that this broker owns. Everything happens on the event loop."""
+    """Manifests of one topic that this broker owns. All code runs on the event loop."""
 
     def __init__(
         self, topic: TopicPort, log: ManagedLog, around: ManifestSurroundings | None
     ) -> None:
-        """`around`: None, the broker has no object store."""
+        """`around` is None if the broker has no object store."""
         super().__init__()
         self._topic = topic
         self._log = log
@@ -89,7 +89,7 @@ class Manifests(BesideTicker):
             )
 
     def look(self) -> Work | None:
-        """Begin to write a manifest if one is due. It runs beside the ticker."""
+        """Begin to write a manifest if one is due. The write runs beside the ticker."""
         around, writer = self._around, self._writer
         if around is None or writer is None or self.is_working or self._topic.is_leaving:
             return None
@@ -130,7 +130,7 @@ class Manifests(BesideTicker):
 
 
 def transactions_in(visibility: Visibility, ledgers: Sequence[LogLedger]) -> ManifestTransactions:
-    """Return what readers of a topic's objects must know of its transactions.
+    """Return what readers of a topic's objects need to know about its transactions.
 
     Args:
         ledgers: the list of the topic's log.
@@ -150,7 +150,7 @@ def transactions_in(visibility: Visibility, ledgers: Sequence[LogLedger]) -> Man
 
 
 def schemas_in(registry: SchemaRegistry) -> FindSchemas:
-    """Return what finds the versions of a topic's schema that are not deleted."""
+    """Return a function that finds the versions of a topic's schema that are not deleted."""
 
     async def find(topic: TopicName) -> Sequence[ManifestSchema]:
         try:

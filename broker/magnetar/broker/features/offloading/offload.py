@@ -1,9 +1,10 @@
-"""Offloading of one topic: its closed ledgers go to the object store, when they are due.
+"""Offloading of one topic: copies closed ledgers to the object store when they are due.
 
-The owner of the topic looks now and then, by the policies of that moment, and an administrator may
-ask for everything before a message. A ledger that fails is tried again after a pause that doubles,
-and so is the whole topic if its store is away; why it failed is shown. Publishing goes on
-meanwhile, and nothing is lost by a failure (`offloader.py` of the ledger component has the steps).
+The owner of the topic checks regularly, by the policies of that moment. An administrator may
+request the offload of everything before a message. A failed ledger is retried after a pause that
+doubles, and so is the whole topic if its store is unavailable; the error is shown. Publishing
+continues meanwhile, and a failure loses nothing (`offloader.py` of the ledger component has the
+steps).
 
 Source: tiered storage, sections 1, 2 and 16.
 """
@@ -54,20 +55,20 @@ class OffloadStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OffloadSurroundings:
-    """The parts that offloading shares over all topics of a broker."""
+    """Parts that offloading shares over all topics of a broker."""
 
     offloader: Offloader
     scrubber: ObjectScrubber
     urls: Mapping[str, str]
-    """Of the broker's object stores, by their names."""
+    """URLs of the broker's object stores, by name."""
     settings: ObjectSettings
     clock: Clock
     manifests: ManifestSurroundings | None = None
-    """None: nobody writes any."""
+    """None if this broker writes no manifests."""
 
 
 class Offload(BesideTicker):
-    """Offloading of one topic that this broker owns. Everything happens on the event loop."""
+    """Offloading of one topic that this broker owns. All code runs on the event loop."""
 
     def __init__(
         self,
@@ -76,10 +77,11 @@ class Offload(BesideTicker):
         around: OffloadSurroundings | None,
         manifests: Manifests | None = None,
     ) -> None:
-        """
+        """Create the feature.
+
         Args:
-            around: None, the broker has no object store.
-            manifests: of the topic; they look after each look of this.
+            around: None if the broker has no object store.
+            manifests: those of the topic; they are checked after each offload.
         """
         super().__init__()
         self._topic = topic
@@ -97,21 +99,20 @@ class Offload(BesideTicker):
             if around is not None
             else None
         )
-        """What works on the objects of the topic's ledgers; None: the broker has no object store.
-        """
+        """Offload steps of this topic's log; None if the broker has no object store."""
         self._failures = 0
         self._retry_at_s = 0.0
         self.status = OffloadStatus.NOT_RUN
         self.last_error = ""
         self.failed_ms = 0
-        """When something failed the last time, ms since 1970; 0: never."""
+        """Time of the last failure, in ms since 1970; 0 if there was none."""
         log.prefer_objects(reads_objects_first(topic.policies))
 
     follows = frozenset({"offload"})
 
     def policies_changed(self, before: Policies) -> None:
         self._log.prefer_objects(reads_objects_first(self._topic.policies))
-        self._retry_at_s = 0.0  # what was wrong may be right now
+        self._retry_at_s = 0.0  # the new policies may have removed the cause
         if self.steps is not None:
             self.steps.retry_now()
 
@@ -123,7 +124,8 @@ class Offload(BesideTicker):
         return self._around is not None
 
     def look(self) -> Work | None:
-        """Begin what is due by the policies. It runs beside the ticker: a ledger takes long."""
+        """Begin what is due by the policies. It runs beside the ticker, since a ledger takes
+        long."""
         around, steps = self._around, self.steps
         if around is None or steps is None or self.is_working or self._topic.is_leaving:
             return None
@@ -135,11 +137,11 @@ class Offload(BesideTicker):
         return None
 
     def start(self, before: Position) -> None:
-        """Begin to move all ledgers that end before a position, because somebody asks for it.
+        """Begin to offload all ledgers that end before a position, at an administrator's request.
 
         Raises:
             NotAllowedError: this broker has no object store.
-            ConflictError: that is being done already.
+            ConflictError: a requested offload is running.
             ServiceNotReadyError: the topic is being closed.
         """
         name = str(self._topic.name)
@@ -203,7 +205,8 @@ class Offload(BesideTicker):
             self._finished(before, "")
 
     def _pause_after(self, error: Exception, settings: ObjectSettings) -> float:
-        """How long the topic waits. Not at all, if single ledgers failed: each of them waits."""
+        """Return the pause of the topic in seconds; 0 if only single ledgers failed, since each of
+        them pauses on its own."""
         if isinstance(error, LedgersLeftError) and not error.is_ended:
             self._failures = 0
             return 0.0
@@ -251,8 +254,8 @@ class Offload(BesideTicker):
         }
 
     def stores(self) -> Mapping[str, Mapping[str, Any]]:
-        """The settings of the object stores that its ledgers are in, by name, for those who read
-        objects themselves. There are no secrets in them."""
+        """Return the settings of the stores that have the topic's ledgers, by name, for direct
+        readers of objects. They contain no secrets."""
         if self._around is None:
             return {}
         found = (ledger.object for ledger in self._offloaded())
@@ -264,7 +267,7 @@ class Offload(BesideTicker):
         }
 
     def first_on_bookies(self) -> Position | None:
-        """The first entry that lies in no object; None: all do."""
+        """Return the first entry that lies in no object; None if every ledger is in one."""
         for ledger in self._log.ledgers:
             if not ledger.is_in_object:
                 return Position(ledger.ledger_id, 0)
@@ -275,10 +278,10 @@ class Offload(BesideTicker):
 
 
 def offload_of(topic: Topic) -> Offload:
-    """The offloading of a topic.
+    """Return the offloading of a topic.
 
     Raises:
-        NotAllowedError: the topic keeps nothing.
+        NotAllowedError: the topic is not persistent.
     """
     found = topic.find(Offload)
     if found is None:

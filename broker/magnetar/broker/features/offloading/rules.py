@@ -1,9 +1,9 @@
-"""What the offload policies of a topic mean: when its ledgers move, and where they are read. Pure.
+"""Rules that follow from a topic's offload policies: when ledgers move, where they are read. Pure.
 
 A namespace has thresholds of its own and, like a topic, a set of offload policies under Pulsar's
-names. What the set says counts before the thresholds; what a topic's set leaves out is its
-namespace's. Where the objects go is the operator's to say: stores and their credentials are in the
-settings of the brokers, and a policy only chooses among them.
+names. The set takes precedence over the thresholds. A topic's set falls back to its namespace's.
+The operator determines where the objects go: stores and their credentials are in the settings of
+the brokers, and a policy only chooses among them.
 
 Source: tiered storage, sections 1 and 12 (rule 12.1).
 """
@@ -33,7 +33,8 @@ _BUCKETS: Final = {
     "azureblob": ("managedLedgerOffloadBucket", ("az", "azure", "abfs", "abfss")),
     "filesystem": ("fileSystemURI", ("file",)),
 }
-"""By Pulsar's driver, in lower case: where the policy names the bucket, and the schemes of urls."""
+"""By Pulsar's driver, in lower case: the policy field that names the bucket, and the URL
+schemes."""
 
 _SECRETS = ("credential", "secret", "keyfile", "password")
 
@@ -47,7 +48,7 @@ def offload_rules(
     small_bytes: int = _USUAL.small_bytes,
     small_wait_s: float = _USUAL.small_wait_s,
 ) -> OffloadRules:
-    """When ledgers of a topic move.
+    """Return the rules by which ledgers of a topic move.
 
     Args:
         small_bytes, small_wait_s: see `OffloadRules`.
@@ -64,19 +65,19 @@ def offload_rules(
 
 
 def reads_objects_first(policies: Policies) -> bool:
-    """Whether what is on bookies and in an object is read from the object."""
+    """Whether a ledger that is on bookies and in an object is read from the object."""
     return bool(policies.offload.get(READ_PRIORITY, BOOKIES_FIRST) == OBJECTS_FIRST)
 
 
 def store_of(policies: Policies, urls: Mapping[str, str], default: str) -> str:
-    """The name of the store that new objects of a topic go to; empty: there is none.
+    """Return the name of the store for new objects of a topic; empty if there is none.
 
     Args:
-        urls: of the stores of this broker, by their names.
-        default: the name of the one that counts if no policy says anything.
+        urls: URLs of this broker's stores, by name.
+        default: name of the store that is used if no policy names one.
 
     Raises:
-        InvalidPolicyError: the policy wants a store that is none of these.
+        InvalidPolicyError: the policy names a store that this broker does not have.
     """
     driver = policies.offload.get(DRIVER)
     if not driver:
@@ -107,7 +108,7 @@ def _bucket_of(url: str) -> str:
 
 
 def check_offload(value: Mapping[str, Any]) -> None:
-    """Refuse offload policies that cannot be meant.
+    """Refuse invalid offload policies.
 
     Raises:
         InvalidPolicyError

@@ -1,11 +1,11 @@
-"""Scrubbing of one topic: the objects of its ledgers are read back now and then, and healed.
+"""Scrubbing of one topic: regularly reads the objects of its ledgers, and heals them.
 
-The owner of the topic does it, beside the copies that it makes (`log_scrub.py` of the ledger
-component says why not the leader). A broker reads for one topic at a time, at a bounded rate, in
-turns of a minute. A topic whose turn it is not waits behind those that were due before it.
+The owner of the topic scrubs, as it makes the copies (`log_scrub.py` of the ledger component says
+why the leader does not). A broker reads for one topic at a time, at a bounded rate, in turns of a
+minute. Other topics wait in the order in which they became due.
 
-What could not be reached, or not be healed, is tried again after a pause that doubles. Nothing else
-waits for it.
+Objects that could not be reached or healed are retried after a pause that doubles. Nothing else
+waits for that.
 
 Source: tiered storage, section 18.
 """
@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 
 
 class Scrubbing(BesideTicker):
-    """Scrubbing of one topic that this broker owns. Everything happens on the event loop."""
+    """Scrubbing of one topic that this broker owns. All code runs on the event loop."""
 
     def __init__(
         self,
@@ -37,10 +37,11 @@ class Scrubbing(BesideTicker):
         around: OffloadSurroundings | None,
         offload: LogOffload | None,
     ) -> None:
-        """
+        """Create the feature.
+
         Args:
-            around: None, the broker has no object store.
-            offload: what copies the topic's ledgers; None as `around`.
+            around: None if the broker has no object store.
+            offload: steps that copy the topic's ledgers; None if `around` is None.
         """
         super().__init__()
         self._topic = topic
@@ -59,11 +60,12 @@ class Scrubbing(BesideTicker):
 
     @property
     def findings(self) -> Mapping[int, Finding]:
-        """By ledger: the objects that were not whole when they were read the last time."""
+        """Damaged objects, by ledger, as of the last read of each."""
         return self._scrub.findings if self._scrub is not None else {}
 
     def look(self) -> Work | None:
-        """Begin a turn if objects are due, or wait for it while another topic is being scrubbed."""
+        """Begin a turn if objects are due, or queue for one while another topic is being
+        scrubbed."""
         around, scrub = self._around, self._scrub
         if around is None or scrub is None or self.is_working or self._topic.is_leaving:
             return None
@@ -71,7 +73,7 @@ class Scrubbing(BesideTicker):
             return None
         if scrub.is_due and around.scrubber.take_turn(self.look):
             task = self._begin(self._run(around, scrub), f"scrub-{self._topic.name}")
-            # Not in the task: one that is cancelled before it has begun runs nothing.
+            # Not in the task: a task that is cancelled before it has begun runs nothing.
             task.add_done_callback(lambda _: around.scrubber.end_turn())
         return None
 
@@ -87,7 +89,7 @@ class Scrubbing(BesideTicker):
         try:
             await scrub.run()
         except (LogFencedError, LogClosedError):
-            pass  # another broker has the topic, and scrubs it
+            pass  # another broker owns the topic, and scrubs it
         except LedgerError as error:
             pause_s = self._pause(around)
             _log.warning("object_scrub_failed", topic=name, error=str(error), retry_s=pause_s)

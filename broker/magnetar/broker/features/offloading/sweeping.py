@@ -1,4 +1,4 @@
-"""The sweep of the object stores by the leader of the brokers: what no topic names is deleted.
+"""Sweep of the object stores by the leader: deletes objects that no topic names.
 
 Source: tiered storage, section 17.
 """
@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 
 
 class Sweeping:
-    """Sweeps every object store of the settings now and then. `start`, `stop`."""
+    """Sweeps every object store of the settings at intervals. `start`, `stop`."""
 
     def __init__(
         self,
@@ -43,26 +43,26 @@ class Sweeping:
         self._store = store
         self._is_leader = is_leader
         self._clock = clock
-        # Of today and of yesterday: the nodes of topics that are gone name none.
+        # The current prefix and former ones: no node names the former prefix of a deleted topic.
         self._prefixes = (settings.object_prefix, *settings.object_prefixes_former)
         self._sweepers: dict[tuple[str, str], Sweeper] = {}
-        """By store and prefix."""
+        """Sweepers by store and prefix."""
         self._task: asyncio.Task[None] | None = None
         self.counts: dict[tuple[str, str], SweepCounts] = {}
-        """Of the last pass, by store and prefix."""
+        """Counts of the last pass, by store and prefix."""
         self._manifest_sweeps: dict[tuple[str, str], ManifestSweep] = {}
         self.manifest_counts: dict[tuple[str, str], ManifestSweepCounts] = {}
-        """Of the last pass over the manifests, by store and prefix."""
+        """Counts of the last pass over the manifests, by store and prefix."""
         self.failures = 0
         """Passes that ended with an error; each was logged."""
 
     def start(self) -> None:
-        """Begin, if there is anything to be swept."""
+        """Begin to sweep, if the settings have object stores and an interval."""
         if self._settings.object_stores and self._settings.object_sweep_interval_s > 0:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="object-sweep")
 
     async def stop(self) -> None:
-        """Break off what is under way: nothing depends on it."""
+        """Cancel the running pass; nothing depends on it."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -72,7 +72,7 @@ class Sweeping:
         while True:
             await asyncio.sleep(self._settings.object_sweep_interval_s)
             if not self._is_leader():
-                # What it saw unnamed was long ago, when it leads again.
+                # What this broker found unnamed is outdated when it leads again.
                 self._sweepers.clear()
                 self._manifest_sweeps.clear()
                 continue

@@ -1,1 +1,1 @@
-"""Keeping and dropping: trimming, retention, expiry, quotas, and moving cursors by hand."""
+"""Lifetime of messages: trimming, retention, expiry, quotas, and moving cursors by hand."""

@@ -1,15 +1,15 @@
-"""Backlogs of topics: how much lies behind cursors, since when, and what a quota does about it.
+"""Backlogs of topics: their size, their age, and the enforcement of quotas.
 
-Amounts are estimates from the ledger list: nothing is read for them. Entries are counted; bytes are
-whole ledgers plus a share of those that a position cuts. Nothing is ever negative: a position in a
-ledger that is gone counts as the border where that ledger was.
+Amounts are estimates from the ledger list, without a read. Entries are counted. Bytes are whole
+ledgers, plus a share of each ledger that a position divides. No amount is negative: a position in a
+deleted ledger counts as the border where that ledger was.
 
-A quota is by size or by age of what the slowest durable subscription has not acknowledged. Where it
-holds producers back, backlogs of features count as well, such as copies to another cluster; none of
-these is ever evicted. Above a quota, its policy says what happens. *Hold* and *exception*:
-producers are disconnected and refused, each with an error of its own, until the backlog is below
-again. *Eviction*: the oldest messages leave the backlogs, down to nine tenths of a quota by size,
-or down to the age. A new producer asks at once; for those that are connected the ticker asks.
+A quota limits the size or the age of what the slowest durable subscription has not acknowledged. A
+quota that blocks producers also counts backlogs of features, such as copies to another cluster;
+these are never evicted. Above a quota, its policy applies. *Hold* and *exception*: producers are
+disconnected and refused, each policy with its own error, until the backlog is below the quota.
+*Eviction*: the oldest messages leave the backlogs, down to nine tenths of a size quota, or down to
+the age. A new producer is checked at once; for connected ones, the ticker checks.
 
 Source: protocol sheet section 8 (backlog quota); managed ledger, section 6.
 """
@@ -47,30 +47,30 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class BacklogAge:
-    """How old the oldest message is that a durable subscription of a topic has not acknowledged."""
+    """Age of the oldest message that a durable subscription of a topic has not acknowledged."""
 
     subscription: str
     age_s: int
 
 
 _LOOK_S_MAX = 1.0
-"""Statistics do not wait longer for bookies to say how old a message is."""
+"""Longest wait of statistics, in seconds, for a bookie to deliver the oldest message."""
 
 
 def storage_bytes(topic: Topic) -> int:
-    """Size of the topic's ledgers, one copy of them."""
+    """Return the size of the topic's ledgers, counting one copy of each."""
     return sum(ledger.bytes for ledger in topic.log.ledgers)
 
 
 def backlog_bytes(topic: Topic, subscription: Backlog) -> int:
-    """About how many bytes lie behind what a subscription has acknowledged without a gap."""
+    """Return about how many bytes lie behind the subscription's mark-delete position."""
     if not subscription.is_open or subscription.cursor.is_caught_up:
         return 0
     return bytes_behind(topic.log.ledgers, subscription.cursor.mark_delete)
 
 
 def slowest(topic: Topic) -> Subscription | None:
-    """The durable subscription that is furthest back; None: there is none with a backlog."""
+    """Return the durable subscription that is furthest back; None if none has a backlog."""
     found: Subscription | None = None
     for each in topic.subscriptions.values():
         if not each.is_durable or not each.is_open or each.cursor.is_caught_up:
@@ -81,7 +81,8 @@ def slowest(topic: Topic) -> Subscription | None:
 
 
 def furthest_back(topic: Topic, *, counts_features: bool) -> Expirable | None:
-    """What is furthest back, subscription or backlog of a feature; None: nothing has a backlog."""
+    """Return the subscription or feature backlog that is furthest back; None if there is no
+    backlog."""
     found: Expirable | None = slowest(topic)
     if not counts_features:
         return found
@@ -94,15 +95,15 @@ def furthest_back(topic: Topic, *, counts_features: bool) -> Expirable | None:
 
 
 def topic_backlog_bytes(topic: Topic) -> int:
-    """The largest backlog of a durable subscription, which is what a quota counts."""
+    """Return the largest backlog of a durable subscription, which a quota counts."""
     found = slowest(topic)
     return backlog_bytes(topic, found) if found is not None else 0
 
 
 async def oldest_publish_ms(topic: Topic, subscription: Subscription) -> int | None:
-    """When the oldest unacknowledged entry was published, ms since the epoch. One read at most.
+    """Return when the oldest unacknowledged entry was published, in ms since the epoch, or None.
 
-    None: there is none, or it does not say.
+    None if there is no such entry, or it has no publish time. One read at most.
 
     Raises:
         LedgerError: it cannot be read now.
@@ -112,7 +113,7 @@ async def oldest_publish_ms(topic: Topic, subscription: Subscription) -> int | N
 
 
 async def oldest_entry(topic: Topic, subscription: Backlog) -> OldestEntry | None:
-    """The oldest unacknowledged entry; None: there is none. One read at most.
+    """Return the oldest unacknowledged entry; None if there is none. One read at most.
 
     Raises:
         LedgerError: it cannot be read now.
@@ -130,10 +131,10 @@ async def oldest_entry(topic: Topic, subscription: Backlog) -> OldestEntry | Non
 
 
 async def age_s(topic: Topic, subscription: Backlog, now_ms: int) -> float | None:
-    """The age of the oldest unacknowledged entry; None: there is none. One read at most.
+    """Return the age of the oldest unacknowledged entry; None if there is none. One read at most.
 
-    An entry from the future is as old as its ledger is closed, and not old at all while that is
-    open. None is older than it can have been stored.
+    If the publish time is in the future, the time since its ledger was closed counts, and 0 while
+    the ledger is open. No entry counts as older than its earliest possible storing time.
 
     Raises:
         LedgerError: it cannot be read now.
@@ -143,7 +144,8 @@ async def age_s(topic: Topic, subscription: Backlog, now_ms: int) -> float | Non
 
 
 async def backlog_age(topic: Topic, now_ms: int, *, reads: bool = True) -> BacklogAge | None:
-    """The age of the oldest message in the backlogs of durable subscriptions, for statistics.
+    """Return the age of the oldest message in the backlogs of durable subscriptions, for
+    statistics.
 
     The message is read once and remembered until it is acknowledged.
 
@@ -151,7 +153,7 @@ async def backlog_age(topic: Topic, now_ms: int, *, reads: bool = True) -> Backl
         reads: whether it may be read from bookies now.
 
     Returns:
-        None: there is no backlog, or the message cannot be read now.
+        None if there is no backlog, or the message cannot be read now.
     """
     found = slowest(topic)
     if found is None:
@@ -178,13 +180,13 @@ def _age_s(topic: Topic, oldest: OldestEntry, now_ms: int) -> float:
         return (now_ms - max(oldest.published_ms, stored_ms)) / 1000
     for ledger, closed_ms in closings(topic.log.ledgers, now_ms):
         if ledger.ledger_id == oldest.position.ledger_id:
-            # The producer's clock is ahead: it was there when its ledger was closed.
+            # The producer's clock is ahead. The message was stored when its ledger was closed.
             return (now_ms - closed_ms) / 1000
     return 0.0
 
 
 _EVICTED_DOWN_TO = 0.9
-"""Of a quota by size: so that not every publish is followed by an eviction."""
+"""Share of a size quota down to which eviction goes, so that not every publish evicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +196,12 @@ class Excess:
     policy: BacklogPolicy
     is_age: bool
     text: str
-    """What was found and what is allowed."""
+    """The measured value and the limit."""
     feature: str = ""
-    """The feature whose backlog it is, in words; empty: a subscription's."""
+    """Description of the feature whose backlog it is; empty for a subscription's."""
 
     def refusal(self, topic: str) -> RequestError | None:
-        """What a producer is told; None: it is let in."""
+        """Return the error that refuses a producer; None if the policy accepts it."""
         who = f"{self.feature} catch up" if self.feature else "consumers catch up"
         advice = f"{topic}: {self.text}; producers are refused until {who}"
         match self.policy:
@@ -218,7 +220,7 @@ class Quotas:
         self._expiry = expiry
 
     async def check_producer(self, topic: Topic, producer_name: str) -> None:
-        """Refuse a new producer where the policy wants that.
+        """Refuse a new producer if a quota's policy demands it.
 
         Raises:
             BacklogQuotaHoldError, BacklogQuotaExceptionError: the backlog is above a quota.
@@ -239,7 +241,7 @@ class Quotas:
                 raise refusal
 
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
-        """For the ticker: the work, if the topic has a quota and a backlog."""
+        """Return the ticker's work; None unless the topic has a quota and a backlog."""
         policies = topic.policies
         if policies.size_quota.bytes <= 0 and policies.age_quota.seconds <= 0:
             return None
@@ -247,7 +249,7 @@ class Quotas:
         return self.enforce(topic) if has_backlog else None
 
     async def enforce(self, topic: Topic) -> None:
-        """Do what the policies say about each excess.
+        """Apply the quota's policy to each excess.
 
         Raises:
             LedgerError: the oldest message cannot be read now.
@@ -266,12 +268,13 @@ class Quotas:
                     _block(topic, excess, spares_copiers=False)
 
     async def excesses(self, topic: Topic, *, counts_features: bool = True) -> list[Excess]:
-        """The quotas that the topic is above, size before age.
+        """Return the excess of each quota that the topic is above, size before age.
 
         Args:
-            counts_features: whether backlogs of features count; against a quota that evicts they
-                never do. Copies that come from another cluster add nothing to those that go there,
-                and are judged without these: else two clusters would hold each other back for ever.
+            counts_features: whether backlogs of features count. Against a quota that evicts, they
+                never do. They do not count for copies that come from another cluster, which add
+                nothing to the copies that go there. Else two clusters could block each other for
+                ever.
 
         Raises:
             LedgerError: the oldest message cannot be read now.
@@ -316,7 +319,7 @@ class Quotas:
 
 
 def _block(topic: Topic, excess: Excess, *, spares_copiers: bool) -> None:
-    """Disconnect the producers of a topic; those that bring copies may be spared."""
+    """Disconnect the producers of a topic; `spares_copiers` excepts those of replicators."""
     blocked = [
         each
         for each in topic.producers.values()
@@ -334,7 +337,7 @@ def _block(topic: Topic, excess: Excess, *, spares_copiers: bool) -> None:
 
 
 def _feature_in(backlog: Expirable) -> str:
-    """The feature that a backlog is of, in words; empty: it is a subscription's."""
+    """Return the description of the feature that has the backlog; empty for a subscription's."""
     return "" if isinstance(backlog, Subscription) else backlog.what
 
 

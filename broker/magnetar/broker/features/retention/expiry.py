@@ -1,21 +1,21 @@
-"""Messages that grow too old for their subscription (TTL), by the broker's time and by theirs.
+"""Expiry of messages by the TTL of their topic, by the broker's clock and by publish times.
 
-A ledger that was closed longer ago than the TTL holds nothing younger, whatever the publish times
-in it: they are the producers', and one clock that is ahead would keep all that follows for as long.
-In what no such ledger holds, the newest message that is too old is found by binary search, once for
-all subscriptions, from where the furthest behind stands, and everything up to it counts as
-acknowledged. Where a message is met whose publish time lies in the future, those that stand beyond
-it are searched from there. A publish time that is earlier than its entry can have been stored is of
-a clock that is behind, and ages nothing: what the log knows of the storing counts, and none of the
-entries just before may be younger. With clocks that disagree the result is approximate, and never
-beyond the last confirmed entry (rule 4.3 of the managed ledger).
+A ledger that was closed longer ago than the TTL contains only expired messages, whatever their
+publish times say. Publish times come from producers: one clock that is ahead would otherwise keep
+all later messages for as long. In the other ledgers, a binary search finds the newest expired
+message, once for all subscriptions, from the position of the furthest behind. Everything up to it
+then counts as acknowledged. If the search meets a publish time in the future, subscriptions beyond
+that message are searched from their own position. A publish time before the earliest possible
+storing time comes from a clock that is behind. The earliest storing time that the log knows counts
+instead, and none of the entries just before may be younger. If clocks disagree, the result is
+approximate, and never beyond the last confirmed entry (rule 4.3 of the managed ledger).
 
-Backlogs of features, such as copies to another cluster, expire only where the feature says so: they
-are lost by it.
+Backlogs of features, such as copies to another cluster, expire only if the feature allows it,
+because expired messages are lost to it.
 
-Expiry, eviction and an operator's skip *advance* a subscription. To the cursor that is a cumulative
-acknowledgement, and to the dispatcher as if every entry up to there had been acknowledged: what is
-pending at a consumer stays with its client, and counts for nothing any more. Nothing is deleted
+Expiry, eviction and an operator's skip *advance* a subscription. For the cursor, that is a
+cumulative acknowledgement. For the dispatcher, it is as if every entry up to there had been
+acknowledged: pending messages stay with their clients, but no longer count. Nothing is deleted
 here; trimming follows when every cursor has passed.
 """
 
@@ -36,13 +36,13 @@ from magnetar.ledger.position import Position
 _log = structlog.get_logger()
 
 _CLOCK_SET_MS = 1_577_836_800_000
-"""2020: machines whose clock nobody has set yet begin in 1970 or 2000."""
+"""Start of 2020. Machines whose clock was never set start in 1970 or 2000."""
 
 Expirable = Subscription | FeatureBacklog
-"""What messages expire in."""
+"""Subscription or feature backlog in which messages expire."""
 
 _Piece = tuple[int, int, int]
-"""Ledger, first entry, number of entries."""
+"""Ledger id, first entry id and number of entries."""
 
 
 class Expiry:
@@ -53,11 +53,11 @@ class Expiry:
         self._running: set[Topic] = set()
 
     def is_running(self, topic: Topic) -> bool:
-        """Whether messages of the topic are being expired just now."""
+        """Whether messages of the topic are being expired now."""
         return topic in self._running
 
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
-        """For the ticker: the work, if messages of the topic can be too old."""
+        """Return the ticker's work; None unless the topic has a TTL and a backlog."""
         if topic.policies.message_ttl_s <= 0:
             return None
         behind = _with_backlog(expiring(topic))
@@ -69,8 +69,10 @@ class Expiry:
     async def expire(
         self, topic: Topic, subscriptions: Sequence[Expirable], *, age_s: float
     ) -> int:
-        """Drop what is older than `age_s` from the subscriptions, or backlogs of features; returns
-        how many entries, summed.
+        """Drop entries older than `age_s` from subscriptions or feature backlogs; return their
+        number.
+
+        The number is summed over `subscriptions`.
 
         Raises:
             LedgerError: an entry cannot be read now.
@@ -88,7 +90,7 @@ class Expiry:
     async def _expire_older(
         self, topic: Topic, behind: Sequence[Expirable], now_ms: int, time_ms: int
     ) -> int:
-        """Drop what is older than the time.
+        """Drop entries that were published or stored before `time_ms`.
 
         Raises:
             LedgerError: an entry cannot be read now.
@@ -102,20 +104,21 @@ class Expiry:
         by_start: dict[Position, list[tuple[Expirable, Position]]] = {}
         for each in _with_backlog(behind):
             mark = each.cursor.mark_delete
-            # Where transactions hold a subscription back, it is not at the end of those ledgers.
+            # If an open transaction limits a subscription, it is not at the end of those ledgers.
             start = mark if closed is None else max(mark, closed)
             by_start.setdefault(start, []).append((each, mark))
         through: Position | None = None
         for start, there in sorted(by_start.items(), key=itemgetter(0)):
-            if through is None or start >= through:  # or else all up to there is known to be older
+            if through is None or start >= through:  # else all up to there is known to be older
                 through, first_ms = await _search(topic.log, start, time_ms, now_ms)
                 if not _is_ours(topic):
                     return total
                 if through is None and is_credible(first_ms, now_ms):
-                    return total  # nor is what lies behind it
+                    return total  # later entries are not older either
             if through is None:
                 continue
-            # One that went back meanwhile has entries before it that nobody looked at.
+            # A subscription that was moved back meanwhile has earlier entries that were not
+            # checked.
             still = [
                 each for each, mark in there if each.is_open and each.cursor.mark_delete >= mark
             ]
@@ -125,7 +128,10 @@ class Expiry:
     async def _closed_before(
         self, topic: Topic, behind: Sequence[Expirable], now_ms: int, time_ms: int
     ) -> Position | None:
-        """The end of the ledgers that were closed before the time; None: nobody stands before it.
+        """Return the end of the ledgers closed before `time_ms`; None if no subscription is before
+        it.
+
+        Also None if an entry there shows that the closing time came from a clock that was behind.
 
         Raises:
             LedgerError: an entry cannot be read now.
@@ -139,13 +145,13 @@ class Expiry:
             return None
         published_ms = stored_time_ms_of(entries[0]) if entries else None
         if is_credible(published_ms, now_ms) and published_ms > closed_ms + CLOCKS_DIFFER_MS:
-            return None  # The broker that closed it had a clock that was behind.
+            return None  # The clock of the broker that closed it was behind.
         return end
 
     def expire_through(
         self, topic: Topic, subscriptions: Sequence[Expirable], through: Position
     ) -> int:
-        """Drop everything through the position; returns how many entries, summed."""
+        """Drop everything through the position; return the number of entries, summed."""
         total = 0
         for subscription in subscriptions:
             if not isinstance(subscription, Subscription):
@@ -167,19 +173,20 @@ class Expiry:
 
 
 def expiring(topic: Topic) -> list[Expirable]:
-    """What messages of a topic expire in: all subscriptions, and features that want it."""
+    """Return where messages of a topic expire: all subscriptions, and features that allow it."""
     wanting = (each for each in topic.feature_backlogs().values() if each.expires)
     return [*topic.subscriptions.values(), *wanting]
 
 
 def advance(subscription: Subscription, through: Position) -> int:
-    """Have nothing through `through` be delivered any more; returns how many entries that drops."""
+    """Stop delivery of entries up to and including `through`; return how many entries that
+    drops."""
     if subscription.is_closed or not subscription.is_open:
         return 0
     cursor = subscription.cursor
     context = subscription.context
     if context is not None and context.visibility is not None:
-        # What is in an open transaction was not even offered yet.
+        # Messages behind the first open transaction were not offered yet.
         through = min(through, context.visibility.last)
     before = cursor.backlog_entries
     if not cursor.ack_cumulative(through):
@@ -200,16 +207,17 @@ def _with_backlog(subscriptions: Iterable[Expirable]) -> list[Expirable]:
 
 
 def is_credible(published_ms: int | None, now_ms: int) -> TypeGuard[int]:
-    """Whether a publish time may be true: it is there, and not in the future."""
+    """Whether a publish time may be true: it exists and is not in the future."""
     return published_ms is not None and published_ms <= now_ms
 
 
 def closings(ledgers: Iterable[LogLedger], now_ms: int) -> Iterator[tuple[LogLedger, int]]:
-    """The closed ledgers of a log, oldest first, each with when everything in it was stored, ms.
+    """Yield the closed ledgers of a log, oldest first, with the time in ms by which all their
+    entries were stored.
 
-    Left out are those whose closing time is of a clock that was wrong, and says nothing: before any
-    broker ran, before that of an earlier ledger, or in the future. Behind an open ledger nothing is
-    known.
+    Ledgers whose closing time comes from a wrong clock are left out: a time before any broker ran,
+    before that of an earlier ledger, or in the future. Nothing is known of ledgers behind an open
+    one.
     """
     latest_ms = _CLOCK_SET_MS
     for ledger in ledgers:
@@ -221,9 +229,9 @@ def closings(ledgers: Iterable[LogLedger], now_ms: int) -> Iterator[tuple[LogLed
 
 
 def last_closed_before(log: ListedLog, now_ms: int, time_ms: int) -> tuple[Position, int] | None:
-    """The end of the last ledger that was closed before the time, and when; None: there is none.
+    """Return the end of the last ledger closed before `time_ms` and its closing time, or None.
 
-    Never beyond the last confirmed entry. Nothing is read.
+    The position is never beyond the last confirmed entry. Nothing is read.
     """
     found: tuple[Position, int] | None = None
     for ledger, closed_ms in closings(log.ledgers, now_ms):
@@ -238,10 +246,11 @@ def last_closed_before(log: ListedLog, now_ms: int, time_ms: int) -> tuple[Posit
 async def newest_older(
     log: ListedLog, after: Position, publish_time_ms: int, *, now_ms: int
 ) -> Position | None:
-    """The newest entry behind `after` that was published before the time; None: the first is not.
+    """Return the newest entry behind `after` that was published before the time; None if none was.
 
-    One whose time cannot be read is not older: if it were, all before it would be dropped with it.
-    One read if nothing is older, which is the usual case; else a binary search.
+    An entry without a readable time does not count as older: otherwise all entries before it would
+    be dropped with it. One read if the first entry is not older, which is the usual case; else a
+    binary search.
 
     Raises:
         LedgerError: an entry cannot be read now.
@@ -260,7 +269,7 @@ async def _search(
     first_ms = await _newest_ms(log, _nth(pieces, 0), now_ms)
     if first_ms is None or first_ms >= publish_time_ms:
         return None, first_ms
-    low = 1  # how many are known to be older
+    low = 1  # number of entries that are known to be older
     while low < high:
         middle = (low + high) // 2
         published_ms = await _newest_ms(log, _nth(pieces, middle), now_ms)
@@ -276,7 +285,7 @@ async def _newest_ms(log: ListedLog, position: Position, now_ms: int) -> int | N
 
 
 def _pieces_behind(log: ListedLog, after: Position) -> list[_Piece]:
-    """The confirmed entries behind a position."""
+    """Return the confirmed entries behind a position."""
     last = log.last_confirmed
     pieces: list[_Piece] = []
     for ledger in log.ledgers:

@@ -1,18 +1,18 @@
-"""Topics and subscriptions that nobody has used for long are deleted, where a policy says so.
+"""Deletion of topics and subscriptions that are unused for long, if a policy demands it.
 
-A subscription is in use while it has consumers. Otherwise its time runs from the first look behind
-the last one that came or left here, however short its stay was, or that found its cursor written,
-whichever is later. The first look here counts as one, so that consumers have the whole time to come
-back after a move of the topic. Wall clocks do not count: one that is corrected by years would take
-backlogs with it.
+A subscription is in use while it has consumers. Otherwise its idle time starts at the latest check
+that found it used: a consumer came or left since the check before, however short its stay, or its
+cursor was written. The first check here counts as such, so that after a move of the topic consumers
+have the whole time to come back. Wall clocks do not count: correcting one by years would delete
+backlogs.
 
-A topic is in use while somebody is connected to it, and, by the mode of the policy, while it has a
-subscription (the default) or while a subscription has something left to deliver; and while somebody
-reads what is stored without connecting (`TopicUse.hold_for_reading`). Retention keeps it for as
-long as it keeps messages, and so does `unsubscribed_retention` while nobody has subscribed. The
-time of disuse of a topic that nobody has joined begins when the topic is loaded; else with the
-first look that finds it, and anew with the first look behind whoever has come and gone; whoever
-joins in the last moment is not sent away.
+A topic is in use while a client is connected to it. By the mode of the policy, it is also in use
+while it has a subscription (the default), or while a subscription has a backlog. A reader of stored
+data without a connection uses it as well (`TopicUse.hold_for_reading`). Retention keeps the topic
+for as long as it keeps messages, and so does `unsubscribed_retention` while it has no subscription.
+The idle time of a topic that no client has joined begins when the topic is loaded. Otherwise it
+begins at the first check that finds the topic unused, and again at the first check after a client
+came and left. A client that joins in the last moment is not disconnected.
 """
 
 from collections.abc import Coroutine
@@ -38,13 +38,13 @@ _log = structlog.get_logger()
 
 
 class InactiveSubscriptions:
-    """Deletes subscriptions whose time is over."""
+    """Deletes subscriptions that are unused for longer than their policy allows."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
-        """For the ticker: the work, if there is a subscription to delete."""
+        """Return the ticker's work; None if no subscription is to be deleted."""
         expiration_s = topic.policies.subscription_expiration_s
         now_s = self._clock.monotonic_s()
         expired: list[Subscription] = []
@@ -65,8 +65,8 @@ class InactiveSubscriptions:
         return self._delete(topic, expired) if expired else None
 
     def note_unused(self, topic: Topic, since_s: float) -> None:
-        """Nobody has used the topic's subscriptions since then, by the monotonic clock: it was
-        loaded by the broker itself, whose writing to their cursors is no use."""
+        """Set the time since which the topic's subscriptions are unused, by the monotonic clock.
+        The broker loaded the topic for itself, and its writes to their cursors are no use."""
         for subscription in topic.subscriptions.values():
             if subscription.is_open and isinstance(subscription.cursor, Cursor):
                 subscription.last_used_s = since_s
@@ -81,29 +81,29 @@ class InactiveSubscriptions:
                     subscription=subscription.name,
                     unused_s=topic.policies.subscription_expiration_s,
                 )
-                with suppress(ConsumerBusyError):  # somebody came after all
+                with suppress(ConsumerBusyError):  # a consumer came after all
                     await topic.subscriptions.delete(subscription, is_forced=False)
 
 
 class DeletesTopics(Protocol):
-    """What of `TopicRemoval` is needed."""
+    """The part of `TopicRemoval` that is needed here."""
 
     async def delete_unless_used(self, topic: Topic) -> None: ...
 
 
 class InactiveTopics:
-    """Remembers since when topics are out of use, and has them deleted."""
+    """Tracks since when topics are unused, and requests their deletion."""
 
     def __init__(self, clock: Clock, topics: DeletesTopics) -> None:
         self._clock = clock
         self._topics = topics
         self._unused: WeakKeyDictionary[Topic, tuple[float, int]] = WeakKeyDictionary()
-        """Since when, and how many had joined by then."""
+        """By topic: since when it is unused, and how many clients had joined by then."""
 
     def look_at(self, topic: Topic) -> Coroutine[object, object, None] | None:
-        """For the ticker: the work, if the topic's time is over."""
+        """Return the ticker's work; None unless the topic's idle time is over."""
         policies = topic.policies
-        # Segments come and go with the layout of their topic.
+        # Segments are created and deleted with the layout of their topic.
         sealing = topic.find(SegmentSealing)
         is_part = sealing is not None and sealing.is_part
         if not policies.inactive_topic.is_on or is_part or is_used(topic):
@@ -114,7 +114,7 @@ class InactiveTopics:
         first_s = now_s if use.joined else use.loaded_s
         since_s, joined = self._unused.get(topic, (first_s, use.joined))
         if joined != use.joined:
-            since_s = now_s  # Somebody has come and gone between two looks.
+            since_s = now_s  # A client has come and left between two checks.
         self._unused[topic] = since_s, use.joined
         unused_s = now_s - since_s
         if unused_s < policies.inactive_topic.max_s or _is_retained(topic, unused_s):
@@ -132,14 +132,14 @@ class InactiveTopics:
 
 
 def is_used(topic: Topic) -> bool:
-    """Whether somebody is connected, or a subscription keeps the topic by its policies."""
+    """Whether a client is connected, or a subscription keeps the topic by its policies."""
     if topic.producers or topic.is_reserved or topic.use.is_held_for_reading:
         return True
     if any(
         naming.is_replicator(name) and cursor.backlog_entries
         for name, cursor in topic.internal_cursors.items()
     ):
-        return True  # what was published is not everywhere yet
+        return True  # messages are not yet copied to every cluster
     if topic.name.is_persistent and waits_for_subscription(topic) and entries_in(topic.log):
         return True
     for subscription in topic.subscriptions.values():
@@ -153,7 +153,7 @@ def is_used(topic: Topic) -> bool:
 
 
 def check_unused(topic: Topic) -> None:
-    """Refuse to delete a topic that has come into use.
+    """Refuse to delete a topic that is in use again.
 
     Raises:
         NotAllowedError

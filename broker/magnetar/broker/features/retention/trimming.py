@@ -1,13 +1,13 @@
-"""Trimming a topic: ledgers that every durable cursor has passed, and that nobody wants kept, go.
+"""Trimming of a topic: removes ledgers that all durable cursors have passed and retention releases.
 
-In this order (managed ledger, section 6): with the gate closed to those who place cursors, the
-limit is the slowest durable cursor's *persisted* position, internal cursors included; cursors that
-stand in a ledger which goes are moved to the equivalent position behind it, durably; features store
-what only those ledgers can tell; the list is changed; and only then, with the gate open again, the
-ledgers are deleted. A crash anywhere leaves orphans at worst. Nothing is trimmed before every
+The order is this (managed ledger, section 6). The gate is closed to everything that places cursors.
+The limit is the slowest durable cursor's *persisted* position, internal cursors included. Cursors
+that are in a ledger to be removed move durably to the equivalent position behind it. Features store
+what only those ledgers contain. The list is changed. The gate opens again, and only then the
+ledgers are deleted. A crash at any point leaves orphans at worst. Nothing is trimmed before every
 cursor of the topic is open (rule 6.2).
 
-Cursors in memory hold nothing back: they go on at the first entry that is left.
+Cursors in memory hold nothing back: they continue at the first remaining entry.
 """
 
 import asyncio
@@ -25,32 +25,32 @@ _log = structlog.get_logger()
 
 
 def retention_of(topic: Topic) -> Retention:
-    """What the topic's policies say of consumed data."""
+    """Return the topic's policy on the retention of consumed data."""
     retention = topic.policies.retention
     return Retention(retention.time_s, retention.size_bytes)
 
 
 def waits_for_subscription(topic: Topic) -> bool:
-    """Whether the messages of a topic are kept since nobody has subscribed to it yet; an operator
-    may trim it all the same."""
+    """Whether messages are kept because the topic has no durable subscription yet. An operator may
+    trim it all the same."""
     if not topic.policies.unsubscribed_retention or topic.policies.retention.is_set:
         return False
     return not any(each.is_durable for each in topic.subscriptions.values())
 
 
 def look_at(topic: Topic) -> Coroutine[object, object, None] | None:
-    """For the ticker: the work, if there is anything to trim."""
+    """Return the ticker's work; None if there is nothing to trim."""
     if waits_for_subscription(topic):
         return topic.log.delete_unlisted() if topic.log.leftover_ledgers else None
     return _trim(topic) if trim_point(topic) is not None or topic.log.leftover_ledgers else None
 
 
 def is_used_up(topic: Topic, *, now_ms: int) -> bool:
-    """Whether nothing in a topic that has ended is wanted any more: every subscription is durably
-    done with it, and retention, whose time runs from the end of a ledger, is over. What was
-    compacted stays: the latest message of a key is wanted for ever.
+    """Whether nothing in a terminated topic is needed any more.
 
-    Only a topic that goes as a whole may lose its last ledger. `now_ms`: wall clock.
+    Every subscription has durably consumed it, and retention, whose time runs from the end of a
+    ledger, is over. Compacted topics are never used up: the latest message of a key is kept for
+    ever. Only a topic that is deleted as a whole may lose its last ledger. `now_ms`: wall clock.
     """
     end = topic.log.terminated
     if end is None or not topic.subscriptions.has_all_cursors or topic.is_reserved:
@@ -75,11 +75,12 @@ async def _trim(topic: Topic) -> None:
 
 
 def trim_point(topic: Topic, *, truncates: bool = False) -> Position | None:
-    """Where the topic may begin by now; None: nothing may go, or not yet. Reads nothing."""
+    """Return the position at which the topic may begin now; None if nothing may be trimmed yet.
+    Reads nothing."""
     if len(topic.log.ledgers) < 2 or not topic.subscriptions.has_all_cursors:
         return None
     if topic.is_reserved:
-        return None  # Its log is a feature's own, which lets go of it itself.
+        return None  # The feature that owns this log trims it itself.
     consumed: Position | None = None
     for cursor in topic.durable_cursors():
         persisted = cursor.persisted_mark_delete
@@ -89,7 +90,7 @@ def trim_point(topic: Topic, *, truncates: bool = False) -> Position | None:
 
 
 async def trim(topic: Topic, *, truncates: bool = False) -> int:
-    """Trim what may go; returns how many ledgers went. `truncates`: whatever retention says.
+    """Trim ledgers that may be removed; return their number. `truncates`: ignore retention.
 
     Raises:
         CursorError: a cursor could not be moved; nothing was removed.
@@ -99,7 +100,7 @@ async def trim(topic: Topic, *, truncates: bool = False) -> int:
     async with topic.gate.trimming():
         before = trim_point(topic, truncates=truncates)
         if before is not None and not topic.is_closed and topic.tenure.holds():
-            # Not all at once in one go that fails half way: each of them may move on its own.
+            # Each cursor may move on its own; if one fails, the others need not move back.
             cursors: list[Cursor] = topic.durable_cursors()
             await asyncio.gather(*(cursor.leave(before) for cursor in cursors))
             for feature in topic.features:

@@ -1,4 +1,5 @@
-"""Clients of Pulsar 5: scalable topics, layouts, and the division of segments among consumers."""
+"""Topics for clients of Pulsar 5: scalable topics, layouts, and segments divided among
+consumers."""
 
 from magnetar.broker.features.scalable.assignment import Assignment
 from magnetar.broker.features.scalable.auto_scaling import AutoScaling

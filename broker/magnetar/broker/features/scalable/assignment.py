@@ -1,29 +1,29 @@
-"""Divide the segments of a topic among the consumers of a subscription: a coordinator's core. Pure.
+"""Divides the segments of a topic among a subscription's consumers: a coordinator's core. Pure.
 
-Consumers register by name. The segments, in the order of their ranges, go to the consumers, in the
-order of their names, one after the other in turns. So the assignment follows from names and layout
-alone: a coordinator that begins anew, on this broker or another one, finds the same one. There may
-be more consumers than segments: those beyond share segments that have entry buckets, as many on one
-as it has buckets, and the brokers of these divide the buckets. Who is left then has none until
-others leave.
+Consumers register by name. The segments, in the order of their ranges, are dealt to the consumers,
+in the order of their names, one at a time in turns. So the assignment follows from names and layout
+alone: a new coordinator, on this broker or another one, computes the same one. If there are more
+consumers than segments, the surplus share segments that have entry buckets. Each segment takes as
+many consumers as it has buckets, and the segments' brokers divide the buckets. Any further consumer
+has no segment until others leave.
 
     register ──> attached ──(connection lost)──> detached ──(grace over)──> gone
                    │  ^                              │
                    │  └────(the name comes back)─────┘
                    └──(unregister)──> gone
 
-A detached consumer keeps its segments, so that nobody else moves when it comes back in time. It may
-still be connected to the brokers that have its segments.
+A detached consumer keeps its segments, so that no other consumer moves if it comes back in time. It
+may still be connected to the brokers that have its segments.
 
-Order over splits and merges: a segment is given out once all its ancestors are *drained*, that is,
-sealed and wholly acknowledged on the subscription. A drained one is given to nobody. While a seek
-moves the subscription back on a segment, the segment is *held*: it counts as not drained, even if a
-look finds it drained, and its descendants are taken back. When its last hold ends, the segment is
-looked at anew. Where order is the clients'
-own matter (checkpoint consumers), all segments are given out at once.
+Order over splits and merges: a segment is assigned once all its ancestors are *drained*, that is,
+sealed and completely acknowledged on the subscription. A drained segment is assigned to no
+consumer. While a seek moves the subscription back on a segment, the segment is *held*. It then
+counts as not drained, even if a check finds it drained, and its descendants are withdrawn. When its
+last hold ends, the segment is checked again. Checkpoint consumers keep the order themselves, so all
+their segments are assigned at once.
 
-The epoch that consumers are told never falls: they drop an assignment whose epoch is below the last
-one without a word. Source: sheet of Pulsar 5, sections 1.7, 3.1 and 3.4.
+The epoch sent to consumers never decreases: they silently drop an assignment whose epoch is below
+the last one. Source: sheet of Pulsar 5, sections 1.7, 3.1 and 3.4.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,34 +34,34 @@ from typing import Final, Generic, TypeVar
 from magnetar.broker.features.scalable.layout import Layout, Segment
 
 M = TypeVar("M")
-"""Where a registration came from; two are the same only if they are one object."""
+"""Origin of a registration; two are equal only if they are one object."""
 Held = Mapping[int, int | None]
-"""Segments on which the subscription goes back, by the id of the hold; None: all of them."""
+"""Segments on which the subscription moves back, by the id of the hold; None for all segments."""
 _NOT_HELD: Final[Held] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The segments of one consumer."""
+    """The segments that one consumer has."""
 
     epoch: int
     segments: tuple[Segment, ...]
     is_shared: bool = False
-    """Other consumers have the segment, too: it is one, and has entry buckets."""
+    """Whether other consumers share its only segment, which then has entry buckets."""
 
 
 @dataclass(slots=True)
 class _Consumer(Generic[M]):
     member: M
     until_s: float | None = None
-    """Detached: when it is given up; None: it is attached."""
+    """When a detached consumer is removed, in monotonic seconds; None while it is attached."""
     told: Assignment | None = None
 
 
 class SegmentAssignment(Generic[M]):
     """The consumers of one subscription, and the segments that each of them has.
 
-    Calls return what is to be told: members with their new assignments.
+    Calls return the news: members to notify, with their new assignments.
     """
 
     def __init__(
@@ -82,22 +82,22 @@ class SegmentAssignment(Generic[M]):
         """Ids of sealed segments that are drained."""
         self._held = dict(held)
         self.moves = 0
-        """How often the subscription has begun to go back, or has gone back."""
+        """Number of times that a hold of the subscription has begun or ended."""
         self._segments = self._assignable()
         self._consumers: dict[str, _Consumer[M]] = {}
 
     def __len__(self) -> int:
-        """Consumers, those that are detached included."""
+        """Return the number of consumers, including detached ones."""
         return len(self._consumers)
 
     def __contains__(self, name: str) -> bool:
         return name in self._consumers
 
     def register(self, name: str, member: M) -> tuple[Assignment, list[tuple[M, Assignment]]]:
-        """Attach a consumer; returns its assignment, and what others are to be told.
+        """Attach a consumer; return its assignment, and the news for the others.
 
-        A name that is there already is attached to this member from now on: it comes back, or its
-        former connection is dead and nobody has noticed.
+        A known name is attached to this member from now on: the consumer has come back, or its
+        former connection is dead and the broker has not noticed.
         """
         consumer = self._consumers.get(name)
         if consumer is None:
@@ -108,7 +108,7 @@ class SegmentAssignment(Generic[M]):
         return consumer.told, news
 
     def unregister(self, name: str, member: M) -> list[tuple[M, Assignment]]:
-        """Remove a consumer that leaves. One that has been attached to another member stays."""
+        """Remove a consumer that leaves, unless it has been attached to another member."""
         consumer = self._consumers.get(name)
         if consumer is None or consumer.member is not member:
             return []
@@ -116,14 +116,14 @@ class SegmentAssignment(Generic[M]):
         return self._assign()
 
     def detach(self, name: str, member: M, *, now_s: float) -> None:
-        """The connection of a consumer is lost: it has some time to come back."""
+        """Detach a consumer that lost its connection; it has the grace period to come back."""
         consumer = self._consumers.get(name)
         if consumer is not None and consumer.member is member:
             consumer.until_s = now_s + self._grace_s
 
     @property
     def next_expiry_s(self) -> float | None:
-        """When the next detached consumer is given up; None: all are attached."""
+        """When the next detached consumer is removed; None if all are attached."""
         return min(
             (each.until_s for each in self._consumers.values() if each.until_s is not None),
             default=None,
@@ -141,12 +141,12 @@ class SegmentAssignment(Generic[M]):
         return self._assign() if gone else []
 
     def change(self, layout: Layout, held: Held = _NOT_HELD) -> list[tuple[M, Assignment]]:
-        """The topic has another layout, or the subscription has begun to go back, or has ended."""
+        """Apply another layout of the topic, or holds that began or ended."""
         if layout.born_ms != self._layout.born_ms:
-            self._drained.clear()  # Segments of another topic, though ids be the same.
+            self._drained.clear()  # Segments of another topic, even if the ids are equal.
             self._held = {}
         for hold in held.keys() ^ self._held.keys():
-            # Also when a hold ends: a look that began before may have found the segment drained.
+            # Also when a hold ends: a check that began before may have found the segment drained.
             self._undrain(held[hold] if hold in held else self._held[hold])
         self._held = dict(held)
         self._layout = layout
@@ -155,13 +155,16 @@ class SegmentAssignment(Generic[M]):
         return self._assign()
 
     def empty(self) -> list[tuple[M, Assignment]]:
-        """The topic is gone: nobody has a segment of it."""
+        """Withdraw all segments, because the topic is gone."""
         self._segments = ()
         return self._assign()
 
     def drained(self, segment_ids: Iterable[int]) -> list[tuple[M, Assignment]]:
-        """Sealed segments were found to be drained, by a look since whose beginning `moves` is as
-        it was: what the subscription went back on meanwhile may have been drained before only."""
+        """Note sealed segments that a check found drained.
+
+        The caller has compared `moves` before and after the check. If it has changed, the segments
+        may have been drained only before the subscription moved back.
+        """
         self._drained.update(each for each in segment_ids if not self._is_held(each))
         self._segments = self._assignable()
         return self._assign()
@@ -178,18 +181,18 @@ class SegmentAssignment(Generic[M]):
 
     @property
     def undrained(self) -> Sequence[Segment]:
-        """Sealed segments that are given out, and may have become drained."""
+        """Sealed segments that are assigned, and may have become drained."""
         if not self._is_ordered:
             return ()
         return [each for each in self._segments if each.is_sealed and not self._is_held(each.id)]
 
     @property
     def attached(self) -> list[M]:
-        """Members whose connections are there."""
+        """Members whose connections are open."""
         return [each.member for each in self._consumers.values() if each.until_s is None]
 
     def _assign(self, *, besides: _Consumer[M] | None = None) -> list[tuple[M, Assignment]]:
-        """Divide the segments anew; returns what is new to those that are attached."""
+        """Divide the segments again; return the news for attached members."""
         news: list[tuple[M, Assignment]] = []
         names = sorted(self._consumers)
         sharers = self._shared(len(names) - len(self._segments))
@@ -206,8 +209,8 @@ class SegmentAssignment(Generic[M]):
         return news
 
     def _shared(self, surplus: int) -> Mapping[int, Segment]:
-        """The segments that are shared while there are so many consumers more than segments, by the
-        places of those who share them: of their first consumers, and of those beyond."""
+        """Return the segments that are shared because consumers outnumber segments. The key is the
+        place of a consumer that shares it: its first consumer, or one of the surplus."""
         if surplus <= 0 or not self._is_ordered:
             return {}
         room = {at: each.buckets - 1 for at, each in enumerate(self._segments)}
@@ -223,7 +226,7 @@ class SegmentAssignment(Generic[M]):
         return shared
 
     def _assignable(self) -> tuple[Segment, ...]:
-        """The segments that may be given out, in the order of their ranges."""
+        """Return the segments that may be assigned, in the order of their ranges."""
         segments: Iterable[Segment] = self._layout.segments
         if self._is_ordered:
             ready = self._ready()
@@ -235,9 +238,9 @@ class SegmentAssignment(Generic[M]):
         return tuple(sorted(segments, key=lambda each: (each.hash_start, each.id)))
 
     def _ready(self) -> Mapping[int, bool]:
-        """Whether all ancestors of each segment are drained, over all generations: a drained one
-        may have an ancestor on which the subscription has gone back. What is not in the layout any
-        more has been drained."""
+        """Return whether all ancestors of each segment are drained, over all generations. A drained
+        segment may have an ancestor on which the subscription moved back. An ancestor that left the
+        layout has been drained."""
         ready: dict[int, bool] = {}
         for segment in sorted(self._layout.segments, key=lambda each: each.id):  # Parents first.
             known = [each for each in segment.parents if each in ready]

@@ -1,14 +1,14 @@
-"""Splits and merges scalable topics by their load, and prunes sealed segments that nobody needs:
+"""Splits and merges scalable topics by load, and prunes sealed segments that are no longer needed:
 the shell around `scaling.py`.
 
-The brokers report the rates of the segments that they have loaded (`cluster/balance`), so a look
-asks nobody. Each broker looks at the topics whose names it owns and of which a segment is loaded
-anywhere; a topic that nobody uses is left as it is. A segment that no broker reports has no
-traffic, unless a broker has reported nothing, or left segments off: then nothing is known of it.
+The brokers report the rates of the segments that they have loaded (`cluster/balance`), so a check
+sends no requests. Each broker checks the topics whose names it owns and of which any broker has
+loaded a segment. An unused topic stays as it is. A segment that no broker reports has no traffic,
+unless a broker has sent no report or has left segments off. Its traffic is unknown then.
 
-For a moment two brokers may take themselves for the owner. A change is begun only on the layout
-that it was decided on, so one of two decisions is refused. What has begun is carried on by any
-broker; here, too, if it stands still while no client follows the layout.
+For a moment two brokers may both consider themselves the owner. A change begins only on the layout
+on which it was decided, so one of two decisions is refused. Any broker finishes a change that has
+begun; the check here does so, too, if the change stalls while no client follows the layout.
 """
 
 import asyncio
@@ -43,32 +43,35 @@ from magnetar.sdk.wire import TopicName, TopicNameError
 _log = structlog.get_logger()
 
 _LOAD = "load"
-"""The part of the broker that notes changes which it has seen while it looked at the load."""
+"""Name under which this part notes changes that it has seen."""
 _TOPICS_AT_ONCE = 8
-"""Topics that are looked at, split or merged side by side."""
+"""Topics that are checked, split or merged concurrently."""
 _CHANGE_S_MAX = 60.0
-"""For one topic, before the others have their turn; a change that has begun goes on."""
+"""Longest time for one topic, in seconds, before the others get their turn. A change that has begun
+continues."""
 _GAP_INTERVALS = 3
-"""Looks that may be late or missing before what was cold counts as unknown."""
+"""Check intervals that may be late or missing before the load history of a cold segment is
+discarded."""
 
 Reports = Callable[[], Awaitable[Sequence[LoadReport | None]]]
-"""What each broker says about its load; None: nothing that can be used."""
+"""Returns the load report of each broker; None for a broker without a usable one."""
 
 
 @dataclass(slots=True)
 class SegmentLoads:
-    """The rates of all segments that are loaded anywhere."""
+    """Rates of all segments that any broker has loaded."""
 
     by_topic: dict[TopicName, dict[int, Rates]] = field(default_factory=dict)
-    """By the `persistent://` name of the topic, and the id of the segment."""
+    """Rates by the `persistent://` name of the topic, and the id of the segment."""
     is_complete: bool = True
-    """A segment that is not in it has no traffic."""
+    """Whether a segment that is missing here has no traffic."""
     unreadable: int = 0
-    """Names in reports that are no names of segments."""
+    """Number of names in reports that are not names of segments."""
 
     @classmethod
     def of(cls, reports: Iterable[LoadReport | None]) -> "SegmentLoads":
-        """Put reports together. A segment that has just moved may be in two: the higher counts."""
+        """Merge reports. A segment that has just moved may be in two reports; the higher rate
+        counts."""
         found = cls()
         for report in reports:
             if report is None:
@@ -95,7 +98,7 @@ class SegmentLoads:
         rates_of[segment.segment_id] = Rates(*higher)
 
     def of_topic(self, topic: TopicName, record: ScalableTopicRecord) -> dict[int, Rates]:
-        """What is known of the active segments of a topic."""
+        """Return the known rates of the active segments of a topic."""
         known = self.by_topic.get(topic, {})
         if not self.is_complete:
             return known
@@ -103,7 +106,7 @@ class SegmentLoads:
 
 
 class AutoScaling:
-    """Of one broker. `start`, `stop`; one look at a time."""
+    """Automatic scaling by one broker. `start`, `stop`; one check at a time."""
 
     def __init__(
         self,
@@ -116,8 +119,9 @@ class AutoScaling:
         settings: BrokerSettings,
         clock: Clock,
     ) -> None:
-        """`override`: the policy of a namespace; raises RequestError. `consumers`: stream consumers
-        that are registered here, of each topic's subscription that has the most."""
+        """`override` returns the policy of a namespace; raises RequestError. `consumers` returns,
+        for each topic, the largest number of stream consumers that are registered here on one
+        subscription."""
         self._topics = topics
         self._ownership = ownership
         self._reports = reports
@@ -130,23 +134,24 @@ class AutoScaling:
         self._scaling: dict[TopicName, TopicScaling] = {}
         self._full: set[TopicName] = set()
         self._known: set[TopicName] = set()
-        """Topics that were looked at last."""
+        """Topics of the last check."""
         self._task: asyncio.Task[None] | None = None
         self.failures = 0
-        """Topics that could not be looked at, or not be changed; each was logged."""
+        """Topics that could not be checked or changed; each was logged."""
 
     @property
     def full(self) -> int:
-        """Topics that should be split by their load, and may have no more segments."""
+        """Number of topics that should be split by their load, but have the maximum of segments."""
         return len(self._full)
 
     def start(self) -> None:
-        """Look once per interval from now on."""
+        """Check once per interval from now on."""
         assert self._task is None, "it looks already"
         self._task = asyncio.get_running_loop().create_task(self._run(), name="auto-scaling")
 
     async def stop(self) -> None:
-        """Begin nothing more. A change that has begun goes on, here or at another broker."""
+        """Begin no further changes. A change that has begun continues, here or at another
+        broker."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -162,7 +167,7 @@ class AutoScaling:
                 _log.exception("auto_scaling_broke")
 
     async def look(self) -> None:
-        """Look at every topic of this broker once, and change what is due."""
+        """Check every topic of this broker once, and make the changes that are due."""
         loads = SegmentLoads.of(await self._reports())
         if loads.unreadable:
             _log.warning("segment_loads_unreadable", count=loads.unreadable)
@@ -228,7 +233,7 @@ class AutoScaling:
         try:
             await self._topics.prune(topic, record)
         except RequestError as error:
-            self.failures += 1  # What is left is pruned by a later look; load goes first.
+            self.failures += 1  # A later check prunes the rest; load goes first.
             _log.warning("segments_not_pruned", topic=str(topic), error=str(error))
 
     async def _carry_out(

@@ -1,8 +1,8 @@
-"""Splits and merges as one broker sees them: how many, how long, and which stand still. Pure.
+"""Splits and merges as one broker sees them: how many, how long, and which are stalled. Pure.
 
-A change that is under way is noted by each part of the broker that knows of it: a layout that
-clients follow, a look at the load, or the work on the change itself. What nobody notes any more has
-ended, or is another broker's to watch.
+Each part of the broker that knows of a pending change notes it: a layout that clients follow, a
+check of the load, or the work on the change itself. A change that no part notes any more has ended,
+or another broker watches it.
 """
 
 from magnetar.broker.features.scalable.record import ChangeKind
@@ -10,38 +10,42 @@ from magnetar.sdk.wire import TopicName
 
 
 class ChangeCounts:
-    """Of one broker, since its start."""
+    """Counters of one broker since its start."""
 
     def __init__(self) -> None:
         self._under_way: dict[tuple[str, TopicName], int] = {}
         self.splits = 0
-        """That this broker has committed, as are merges, migrations and rebuckets."""
+        """Splits that this broker has committed; merges, migrations and rebuckets are counted
+        alike."""
         self.merges = 0
         self.migrations = 0
         self.rebuckets = 0
         self.pruned = 0
-        """Segments that nobody needed any more, whose logs this broker had deleted."""
+        """Segments pruned because they were no longer needed, whose logs this broker had
+        deleted."""
         self.failures = 0
-        """Times that this broker could not bring one to its end; it is tried again."""
+        """Failed attempts of this broker to finish a change; each is tried again."""
         self.seconds = 0.0
-        """From the begin of those changes to their commit, added up."""
+        """Sum of the times from the beginning of those changes to their commit, in seconds."""
         self.stall_s_max = 0.0
-        """The longest time that the keys of parents could not be published."""
+        """Longest time, in seconds, for which the keys of parents could not be published."""
 
     @property
     def finished(self) -> int:
-        """Splits, merges, migrations and rebuckets."""
+        """Number of splits, merges, migrations and rebuckets."""
         return self.splits + self.merges + self.migrations + self.rebuckets
 
     def note(self, part: str, topic: TopicName, begun_ms: int | None) -> None:
-        """A part of the broker knows of a change that began then; None: of none any more."""
+        """Note that a part of the broker knows of a change begun at `begun_ms`; None: of none any
+        more."""
         if begun_ms is None:
             self._under_way.pop((part, topic), None)
         else:
             self._under_way[part, topic] = begun_ms
 
     def oldest_s(self, *, wall_ms: int) -> float:
-        """Age of the oldest change that is known to be under way; 0: there is none."""
+        """Return the age in seconds of the oldest change known to be pending; 0 if there is
+        none."""
         begun_ms = min(self._under_way.values(), default=wall_ms)
         return max(0.0, (wall_ms - begun_ms) / 1000)
 

@@ -6,9 +6,9 @@ A split or merge has two writes, each of which is one compare-and-set of the rec
           ... children are made with the parents' subscriptions, the parents are sealed ...
     commit ─> the parents are sealed, the children active, the epoch is one higher
 
-Between them the record says all that is needed to go on, so anybody may (`scalable_topics.py`). A
-commit is right only once the parents take no messages any more. Nothing here knows a record that
-is not valid; each function returns another valid one, or refuses. Source: sheet of Pulsar 5,
+Between them the record contains everything that is needed to go on, so any broker can
+(`scalable_topics.py`). A commit is correct only once the parents accept no more messages. Each
+function takes a valid record, and returns another valid one or refuses. Source: sheet of Pulsar 5,
 sections 2.3 and 8.3.
 """
 
@@ -37,15 +37,16 @@ from magnetar.broker.features.scalable.record import (
 from magnetar.sdk.wire import TopicName
 
 RECORD_BYTES_MAX = 900_000
-"""Of a record after a change. Below the limit of the metadata store, which must not refuse the
-commit when the parents are sealed already. Some thousands of segments."""
+"""Largest record after a change, in bytes: room for some thousands of segments. It is below the
+limit of the metadata store, which must not refuse the commit when the parents are already sealed.
+"""
 HOLDS_MAX = 256
-"""Of a topic at one time."""
+"""Most holds of a topic at one time."""
 HOLDS_BYTES_MAX = 64_000
-"""Of all holds of a topic; names of subscriptions may be long. A change that is under way must be
-committed all the same: this is less than what `RECORD_BYTES_MAX` leaves of a node."""
+"""Most bytes of all holds of a topic, since names of subscriptions may be long. A pending change
+must still fit: this is less than what `RECORD_BYTES_MAX` leaves of a node."""
 HOLD_MS_MAX = 60_000
-"""After this time a hold makes room for another one when there are too many."""
+"""Age in ms from which a hold may be dropped to make room, if there are too many."""
 
 
 def new_topic(
@@ -56,12 +57,12 @@ def new_topic(
     properties: Mapping[str, str] | None = None,
     entry_buckets: int = 1,
 ) -> ScalableTopicRecord:
-    """A topic with so many segments of the same width; the last one has what is left over.
+    """Return a topic with this many segments of equal width; the last one has the remainder.
 
-    `entry_buckets`: of all segments together; each has one at least.
+    `entry_buckets`: of all segments together; each has at least one.
 
     Raises:
-        NotAllowedError: so many segments cannot be.
+        NotAllowedError: the number of segments is out of bounds.
     """
     if not 1 <= segments <= min(segments_max, RING):
         raise NotAllowedError(
@@ -133,10 +134,10 @@ def begin_migration(
     segments_max: int,
     entry_buckets: int = 1,
 ) -> ScalableTopicRecord:
-    """Begin to make a scalable topic of one with so many partitions; 0: a plain one. A migration
-    that has begun stays as it is.
+    """Begin to make a topic with this many partitions scalable; 0 for a plain one.
 
-    The epoch is above that of the synthetic layout, which clients have been told.
+    A migration that has begun stays as it is. The epoch is above that of the synthetic layout,
+    which clients already know.
 
     Raises:
         TopicConflictError: the topic is scalable.
@@ -193,16 +194,16 @@ def begin_merge(
     now_ms: int,
     entry_buckets: int = 1,
 ) -> ScalableTopicRecord:
-    """Begin to make one segment of two that lie side by side.
+    """Begin to merge two adjacent segments.
 
-    It has the entry buckets of both. If neither has more than `entry_buckets`, which a topic has
-    for which nobody has asked for others, it gets no more either: else each split and merge of a
-    topic would leave it with more of them than before.
+    The new one has the entry buckets of both. If neither has more than `entry_buckets`, the default
+    of a topic, the new one has no more than that either. Otherwise each split and merge would leave
+    the topic with more buckets than before.
 
     Raises:
         TopicNotFoundError, NotThereError: there is no such topic, or no such segment.
         ConflictError: another change is under way; a retry helps.
-        NotAllowedError: one of them is sealed, or they do not lie side by side.
+        NotAllowedError: one of them is sealed, or they are not adjacent.
     """
     record = _changeable(topic, record)
     both = sorted(
@@ -230,12 +231,12 @@ def begin_rebucket(
     *,
     now_ms: int,
 ) -> ScalableTopicRecord:
-    """Begin to replace a segment by one with the same hashes and so many entry buckets.
+    """Begin to replace a segment by one with the same hashes and this many entry buckets.
 
     Raises:
         TopicNotFoundError, NotThereError: there is no such topic, or no such segment.
         ConflictError: another change is under way; a retry helps.
-        NotAllowedError: it is sealed, has so many, or cannot have so many.
+        NotAllowedError: it is sealed, already has this number, or cannot have it.
     """
     record = _changeable(topic, record)
     parent = _active(topic, record, segment_id)
@@ -261,10 +262,11 @@ def commit(
     now_ms: int,
     stalled_ms: int = 0,
 ) -> ScalableTopicRecord | None:
-    """Seal the parents, and have the children in their place. A record that does not name this
-    change stays as it is: somebody else has brought it to its end, or the topic goes.
+    """Seal the parents, and put the children in their place.
 
-    `stalled_ms`: how long the keys of the parents could not be published.
+    A record that does not name this change stays as it is: another broker has finished the change,
+    or the topic is being deleted. `stalled_ms`: how long the keys of the parents could not be
+    published.
     """
     if record is None or record.change != change or record.is_deleted:
         return record
@@ -303,8 +305,10 @@ def commit(
 def prune(
     record: ScalableTopicRecord | None, segment_ids: Collection[int]
 ) -> ScalableTopicRecord | None:
-    """Take sealed segments out of the layout, whose logs are then to be deleted. What is not sealed
-    or has a parent there stays, and all while a change is under way: its parents may be among them.
+    """Take sealed segments out of the layout; their logs are deleted afterwards.
+
+    Segments that are not sealed, or have a parent in the layout, stay. While a change is under way,
+    all stay, since its parents may be among them.
     """
     if record is None or record.is_deleted or record.change is not None:
         return record
@@ -321,8 +325,8 @@ def prune(
 
 
 def prunable(record: ScalableTopicRecord) -> list[SegmentRecord]:
-    """The sealed segments without parents in the layout, oldest first: younger ones wait for them,
-    so that no client finds a gap in what came of a segment."""
+    """Return the sealed segments without parents in the layout, oldest first. Younger ones wait for
+    them, so that no client finds a gap between a segment and its descendants."""
     known = {each.id for each in record.segments}
     return [each for each in record.segments if each.is_sealed and known.isdisjoint(each.parents)]
 
@@ -330,7 +334,7 @@ def prunable(record: ScalableTopicRecord) -> list[SegmentRecord]:
 def forget_pruned(
     record: ScalableTopicRecord | None, segment_ids: Collection[int]
 ) -> ScalableTopicRecord | None:
-    """The logs of these segments are deleted."""
+    """Remove pruned segments whose logs are deleted."""
     if record is None:
         return None
     left = tuple(each for each in record.pruned if each.id not in segment_ids)
@@ -345,8 +349,9 @@ def begin_hold(
     *,
     now_ms: int,
 ) -> ScalableTopicRecord:
-    """Name a subscription that is about to go back. `segment_id`: on one segment; None: on all. The
-    hold is the last one of the record, and its id is the new number of seeks.
+    """Add a hold for a subscription that is about to move back on one segment, or on all if None.
+
+    The hold is the last one of the record, and its id is the new number of seeks.
 
     Raises:
         TopicNotFoundError
@@ -358,7 +363,7 @@ def begin_hold(
         id=record.seeks + 1, subscription=subscription, segment=segment_id, begun_ms=now_ms
     )
     holds = (*record.holds, begun)
-    if not _fit(holds):  # Of brokers that are gone, perhaps. Clocks may be wrong both ways.
+    if not _fit(holds):  # Their brokers may be gone. Clocks may be wrong both ways.
         holds = tuple(each for each in holds if abs(now_ms - each.begun_ms) < HOLD_MS_MAX)
     if not _fit(holds):
         raise ConflictError(
@@ -376,8 +381,8 @@ def _fit(holds: Sequence[HoldRecord]) -> bool:
 def end_hold(
     record: ScalableTopicRecord | None, hold_id: int, *, created_ms: int
 ) -> ScalableTopicRecord | None:
-    """The subscription has gone back, or has not. `created_ms`: of the topic that the hold is of;
-    a later one of its name has other holds."""
+    """Remove a hold, whether or not the subscription has moved back. `created_ms`: when the topic
+    of the hold was created; a later topic of its name has other holds."""
     if record is None or record.created_ms != created_ms:
         return record
     left = tuple(each for each in record.holds if each.id != hold_id)
@@ -387,8 +392,8 @@ def end_hold(
 def mark_deleted(
     topic: TopicName, record: ScalableTopicRecord | None, *, is_deleted: bool = True
 ) -> ScalableTopicRecord:
-    """Have nothing of a topic appear any more. A change that is under way stays named: what it has
-    made goes, too.
+    """Mark a topic as being deleted, so that nothing of it appears any more. A pending change stays
+    named, so that what it has made is deleted, too.
 
     Raises:
         TopicNotFoundError
@@ -433,7 +438,8 @@ def _begun(
     *,
     buckets: int = 1,
 ) -> ScalableTopicRecord:
-    """
+    """Return the record with a change that has begun.
+
     Raises:
         NotAllowedError: the record becomes too large.
     """
@@ -474,7 +480,7 @@ def _check_size(topic: TopicName, begun: ScalableTopicRecord, change: PendingCha
 
 
 def _checked(record: ScalableTopicRecord, update: Mapping[str, object]) -> ScalableTopicRecord:
-    """The record with an update, of which everything holds that must: what is stored is valid."""
+    """Return the record with an update. Its rules hold, so that only valid records are stored."""
     after = record.model_copy(update=dict(update))
     fault = fault_of(after)
     assert not fault, fault

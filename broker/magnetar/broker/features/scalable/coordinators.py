@@ -1,22 +1,22 @@
 """The coordinators of this broker: each divides the segments of a topic among a subscription.
 
 Stream consumers, and checkpoint consumers of a group, register with the broker that owns the
-topic's `persistent://` name, partitioned or not, and are told which segments are theirs. What a
-coordinator knows is in memory alone. Assignments follow from names, layout, and which segments are
-drained (`assignment.py`), so the next coordinator needs the registrations alone, and clients
+topic's `persistent://` name, partitioned or not, and learn their segments there. A coordinator
+keeps its state only in memory. Assignments follow from names, layout, and which segments are
+drained (`assignment.py`). So the next coordinator needs only the registrations, and clients
 register again when their connection ends.
 
-A coordinator is there while it has consumers, or somebody registers. It ends when the topic's
-bundle goes to another broker, or may have gone: the connections of its consumers are closed, and
-they find the new one. It is on the list before ownership is checked, so that a loss meanwhile
-reaches it.
+A coordinator exists while it has consumers or registrations under way. It ends when the topic's
+bundle goes to another broker, or may have gone: it closes the connections of its consumers, and
+they find the new one. It is listed before ownership is checked, so that a loss in between reaches
+it.
 
-While stream consumers have sealed segments, the owners of these are asked again and again whether
-they are drained: the children wait for that.
+While stream consumers have sealed segments, the coordinator keeps asking the segments' owners
+whether they are drained, since the children wait for that.
 
-A subscription that goes back is named in the topic's record, as a hold. A coordinator reads the
-record when this broker has become the owner, with all that was stored before, and again when it is
-asked to: so none gives out children of a segment that is moving. A hold that does not end, because
+A subscription that moves back is named in the topic's record, as a hold. A coordinator reads the
+record after this broker has become the owner, with everything stored before, and again on request.
+So no coordinator assigns children of a segment that is moving. A hold that does not end, because
 the broker that seeks is gone, is given up after some time.
 """
 
@@ -46,18 +46,20 @@ from magnetar.sdk.wire.pulsar_pb2 import STREAM, ScalableConsumerType
 _log = structlog.get_logger()
 
 _DRAIN_LOOK_S = 0.1
-"""Until sealed segments are looked at again; twice as long after each look that found nothing."""
+"""Pause in seconds before sealed segments are checked again. It doubles with each check that finds
+none drained."""
 _DRAIN_LOOK_S_MAX = 2.0
 _DRAIN_LOOKS_AT_ONCE = 16
 _HOLD_S_MAX = 30.0
-"""For a seek, from when a coordinator hears of it: the broker that makes it may be gone."""
+"""Longest time for a seek, in seconds, from when a coordinator learns of it: the broker that makes
+it may be gone."""
 
 IsDrained = Callable[[TopicName, str], Awaitable[bool]]
-"""Whether a segment is drained on a subscription; raises RequestError."""
+"""Returns whether a segment is drained on a subscription; raises RequestError."""
 
 
 EndHold = Callable[[TopicName, int, int], Awaitable[None]]
-"""Removes a hold of a topic that was created at a time; raises RequestError."""
+"""Removes a hold of a topic that was created at the given time; raises RequestError."""
 
 
 async def _nothing_to_end(_topic: TopicName, _hold_id: int, _created_ms: int) -> None:
@@ -70,12 +72,12 @@ async def _never_drained(_segment: TopicName, _subscription: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GroupId:
-    """The consumers among which a coordinator divides the segments of a topic."""
+    """Identifies the consumers among which a coordinator divides the segments of a topic."""
 
     topic: TopicName
     subscription: str
     kind: ScalableConsumerType
-    """Stream consumers and checkpoint consumers of one name have nothing in common."""
+    """Consumer type. Stream and checkpoint consumers of one name have nothing in common."""
 
 
 class Member(Protocol):
@@ -83,7 +85,7 @@ class Member(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the consumer: within its group it is the consumer."""
+        """Name of the consumer, which identifies it within its group."""
         ...
 
     def tell(self, assignment: Assignment) -> None:
@@ -91,12 +93,12 @@ class Member(Protocol):
         ...
 
     def disconnect(self) -> None:
-        """Close the connection: the consumer looks for its coordinator."""
+        """Close the connection, so that the consumer looks up its coordinator."""
         ...
 
 
 class _Coordinator:
-    """Of one group."""
+    """Coordinator of one group."""
 
     def __init__(
         self,
@@ -119,33 +121,34 @@ class _Coordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._draining: asyncio.Task[None] | None = None
         self._holds: dict[int, asyncio.TimerHandle] = {}
-        """Holds of the subscription that count, by their ids; the timer gives one up."""
+        """Holds of the subscription that are in effect, by id; the timer gives one up."""
         self._given_up: dict[int, asyncio.Task[None] | None] = {}
-        """Holds that count no more, though the record has them; the tasks remove them there."""
+        """Holds that are no longer in effect, though the record has them, with the tasks that
+        remove them there."""
         self._preparing = asyncio.Lock()
         self._drain_looks = 0
-        """In a row that have found nothing."""
+        """Successive checks that found no drained segment."""
         self.registering = 0
-        """Registrations under way: they need it, although it may have no consumer yet."""
+        """Registrations under way, which need the coordinator even without consumers."""
         self.is_ended = False
         self.on_empty: Callable[[], None]
         self._followed = layouts.join(group.topic, self._look)
 
     @property
     def is_idle(self) -> bool:
-        """Nobody needs it."""
+        """Whether it has no consumers and no registrations under way."""
         return not self.registering and not self._assignment
 
     @property
     def consumers(self) -> int:
-        """That are registered, those that may come back included."""
+        """Number of registered consumers, including detached ones."""
         return len(self._assignment) if self._assignment is not None else 0
 
     async def prepare(self) -> None:
-        """Know the layout, which of its segments are drained, and where the subscription goes back.
+        """Read the layout, its drained segments, and the holds of the subscription.
 
-        Called when this broker owns the topic. A seek puts its hold into the record before it tells
-        the owner of that moment, so a later owner finds the hold there.
+        The caller makes sure that this broker owns the topic. A seek stores its hold in the record
+        before it notifies the owner of that moment, so a later owner finds the hold there.
 
         Raises:
             TopicNotFoundError: the topic is being deleted.
@@ -166,17 +169,18 @@ class _Coordinator:
                 is_ordered=self._group.kind == STREAM,
                 held=self._held(layout),
             )
-            # Before the first assignment: consumers that come back keep the children they had.
+            # Before the first assignment, so that consumers that come back keep the children they
+            # had.
             while drained := await self._drained_of(assignment.undrained):
                 assignment.drained(drained)
             if self.is_ended:
                 return
             self._layout, self._assignment = layout, assignment
-            self._look()  # There may be a newer one by now.
+            self._look()  # The layout may have changed since.
             self._watch_draining()
 
     def register(self, member: Member, *, consumers_max: int) -> Assignment:
-        """Attach a consumer; the others are told what changes for them.
+        """Attach a consumer, and notify the others of what changes for them.
 
         Raises:
             NotAllowedError: there are too many.
@@ -204,14 +208,14 @@ class _Coordinator:
             self._set_timer()
 
     def end(self) -> None:
-        """End because this broker may not own the topic any more: consumers look for the owner."""
+        """End because this broker may not own the topic any more, and disconnect the consumers."""
         members = self._assignment.attached if self._assignment is not None else []
         self.close()
         for member in members:
             member.disconnect()
 
     def close(self) -> None:
-        """Forget all."""
+        """Drop all state."""
         self.is_ended = True
         self._assignment = None
         self._layouts.leave(self._group.topic, self._look)
@@ -233,19 +237,21 @@ class _Coordinator:
         self._given_up.clear()
 
     async def hold_back(self) -> None:
-        """Know the holds that are in the topic's record by now: what came of the segments on which
-        the subscription goes back is taken back at once, and given again when these are drained.
+        """Read the holds that are in the topic's record by now. Descendants of segments on which
+        the subscription moves back are withdrawn at once, and assigned again when these are
+        drained.
 
         Raises:
             BrokerMetadataError
         """
-        async with self._preparing:  # One that begins may have read the record before.
+        async with self._preparing:  # A prepare() under way may have read the record before.
             if not self.is_ended:
                 await self._followed.reread()
                 self._look()
 
     def _held(self, layout: Layout) -> dict[int, int | None]:
-        """The holds of this subscription that count, each of which counts for some time only."""
+        """Return the holds of this subscription that are in effect; each is for a limited time
+        only."""
         there = {
             each.id: each for each in layout.holds if each.subscription == self._group.subscription
         }
@@ -261,7 +267,8 @@ class _Coordinator:
         return {each: there[each].segment_id for each in self._holds}
 
     def _give_up(self, hold: Hold, born_ms: int | None) -> None:
-        """The seek has not ended in time: it counts as ended, and leaves the record."""
+        """Treat a hold as ended because the seek has not ended in time, and remove it from the
+        record."""
         del self._holds[hold.id]
         self._given_up[hold.id] = None
         _log.warning(
@@ -276,11 +283,11 @@ class _Coordinator:
     async def _remove(self, hold: Hold, born_ms: int) -> None:
         try:
             await self._end_hold(self._group.topic, hold.id, born_ms)
-        except RequestError as error:  # It makes room when there are too many.
+        except RequestError as error:  # The record drops it if there are too many.
             _log.warning("hold_not_removed", topic=str(self._group.topic), error=str(error))
 
     def _look(self) -> None:
-        """The layout may have changed, or what is held back."""
+        """Apply changes of the layout or of the holds."""
         now = self._followed.known
         if self._assignment is None or self._layout is None:
             return
@@ -291,7 +298,7 @@ class _Coordinator:
             _tell(news)
         elif now is not None:
             if what is Change.REPLACED:
-                self._forget_holds()  # Another topic has given their ids.
+                self._forget_holds()  # Hold ids of another topic.
             moves = self._assignment.moves
             _tell(self._assignment.change(now, self._held(now)))
             if what is not Change.NONE or moves != self._assignment.moves:
@@ -302,7 +309,7 @@ class _Coordinator:
     # Sealed segments
 
     async def _drained_of(self, segments: Sequence[Segment]) -> list[int]:
-        """The ids of those of these sealed segments that are drained."""
+        """Return the ids of those sealed segments that are drained."""
         limit = asyncio.Semaphore(_DRAIN_LOOKS_AT_ONCE)
 
         async def look(segment: Segment) -> bool:
@@ -318,7 +325,7 @@ class _Coordinator:
         return [each.id for each, is_it in zip(segments, found, strict=True) if is_it]
 
     async def _look_for_drained(self) -> bool:
-        """Note which sealed segments are drained; whether there was a new one."""
+        """Note which sealed segments are drained; return whether there was a new one."""
         layout, assignment = self._layout, self._assignment
         if layout is None or assignment is None:
             return False
@@ -327,14 +334,14 @@ class _Coordinator:
         if not drained or self._assignment is not assignment or self._layout is None:
             return False
         if layout.born_ms != self._layout.born_ms:
-            return False  # The topic was created again meanwhile.
+            return False  # The topic was deleted and created again in between.
         if moves != assignment.moves:
-            return False  # The subscription has gone back meanwhile.
+            return False  # The subscription has moved back in between.
         _tell(assignment.drained(drained))
         return True
 
     def _watch_draining(self) -> None:
-        """Have sealed segments looked at, if there are any."""
+        """Begin to check sealed segments, if there are any."""
         if self._draining is None and self._assignment is not None and self._assignment.undrained:
             self._draining = asyncio.get_running_loop().create_task(
                 self._drain(), name=f"drain-{self._group.topic}"
@@ -376,7 +383,7 @@ def _tell(news: Sequence[tuple[Member, Assignment]]) -> None:
 
 
 class SegmentCoordinators:
-    """Of one broker."""
+    """The segment coordinators of one broker."""
 
     def __init__(
         self,
@@ -391,8 +398,9 @@ class SegmentCoordinators:
         end_hold: EndHold = _nothing_to_end,
     ) -> None:
         """`grace_ms`: how long a consumer whose connection is lost keeps its segments.
-        `consumers_max`: of one group. `wait_ms`: for this broker to own the topic. `is_drained`:
-        asks the owner of a segment. `end_hold`: removes what a broker that died has held."""
+        `consumers_max`: limit per group. `wait_ms`: how long to wait until this broker owns the
+        topic. `is_drained`: asks the owner of a segment. `end_hold`: removes a hold left by a dead
+        broker."""
         self._layouts = layouts
         self._ownership = ownership
         self._clock = clock
@@ -404,11 +412,11 @@ class SegmentCoordinators:
         self._coordinators: dict[GroupId, _Coordinator] = {}
 
     def __len__(self) -> int:
-        """Groups that have a coordinator here."""
+        """Return the number of groups that have a coordinator here."""
         return len(self._coordinators)
 
     async def hold_back(self, topic: TopicName, subscription: str) -> None:
-        """Hold back what came of segments on which, by the topic's record, a subscription goes
+        """Withdraw descendants of segments on which, by the topic's record, a subscription moves
         back.
 
         Without a coordinator there is nothing to do: the next one reads the record itself.
@@ -421,8 +429,8 @@ class SegmentCoordinators:
             await coordinator.hold_back()
 
     def stream_consumers(self) -> dict[TopicName, int]:
-        """Stream consumers that are registered here, those that may come back included, of each
-        topic's subscription that has the most."""
+        """Return, for each topic, the largest number of stream consumers that are registered here
+        on one subscription, including detached ones."""
         found: dict[TopicName, int] = {}
         for group, each in self._coordinators.items():
             if group.kind == STREAM:
@@ -432,9 +440,9 @@ class SegmentCoordinators:
     async def register(
         self, group: GroupId, member: Member, *, is_wanted: Callable[[], bool]
     ) -> Assignment | None:
-        """Attach a consumer; returns its assignment. None: it is not `is_wanted` any more.
+        """Attach a consumer; return its assignment, or None if it is not `is_wanted` any more.
 
-        From the return on, the member is told of changes, and of none before.
+        The member is notified of changes from the return on, and of none before.
 
         Raises:
             ServiceNotReadyError: another broker owns the topic, or may; a retry helps.
@@ -460,14 +468,15 @@ class SegmentCoordinators:
             self._forget_if_idle(group, coordinator)
 
     def unregister(self, group: GroupId, member: Member) -> None:
-        """A consumer leaves: its segments go to others at once."""
+        """Remove a consumer that leaves; its segments go to others at once."""
         coordinator = self._coordinators.get(group)
         if coordinator is not None:
             coordinator.unregister(member)
             self._forget_if_idle(group, coordinator)
 
     def detach(self, group: GroupId, member: Member) -> None:
-        """The connection of a consumer is lost: its segments stay its own for a while."""
+        """Detach a consumer that lost its connection; it keeps its segments for the grace
+        period."""
         coordinator = self._coordinators.get(group)
         if coordinator is not None:
             coordinator.detach(member)
@@ -475,11 +484,11 @@ class SegmentCoordinators:
     # With the bundles of this broker
 
     def names_of(self, belongs: Callable[[TopicName], bool]) -> Sequence[TopicName]:
-        """Topics that have a coordinator here."""
+        """Return topics that have a coordinator here."""
         return list(dict.fromkeys(each.topic for each in self._coordinators if belongs(each.topic)))
 
     def end(self, topics: Sequence[TopicName]) -> None:
-        """Another broker coordinates these topics from now on."""
+        """End the coordinators of these topics, which another broker coordinates from now on."""
         gone = set(topics)
         for group in [each for each in self._coordinators if each.topic in gone]:
             coordinator = self._coordinators.pop(group)
@@ -514,21 +523,22 @@ class SegmentCoordinators:
 
 
 class CoordinatedTopics:
-    """The topics of this broker for ownership, and the coordinators, which go where these go."""
+    """The topics of this broker, as ownership sees them, and their coordinators, which move
+    along."""
 
     def __init__(self, topics: TopicHolder, coordinators: SegmentCoordinators) -> None:
         self._topics = topics
         self._coordinators = coordinators
 
     def names_of(self, belongs: Callable[[TopicName], bool]) -> Sequence[TopicName]:
-        """Topics that are served or coordinated here."""
+        """Return topics that are served or coordinated here."""
         names = [*self._topics.names_of(belongs), *self._coordinators.names_of(belongs)]
         return list(dict.fromkeys(names))
 
     async def hand_over(
         self, names: Sequence[TopicName], destination: Destination | None, *, timeout_s: float
     ) -> None:
-        """Close topics in order, then end what is coordinated: clients look both up again."""
+        """Close topics in order, then end their coordinators; clients look both up again."""
         await self._topics.hand_over(names, destination, timeout_s=timeout_s)
         self._coordinators.end(names)
 

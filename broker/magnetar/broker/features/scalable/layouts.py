@@ -1,11 +1,11 @@
-"""The layouts that somebody follows on this broker: each is followed once, for all who want it.
+"""The layouts that are followed on this broker: each is followed once, for all its listeners.
 
-Layouts come from *sources*, in the order of their precedence: the first that knows a topic has the
-word: records of scalable topics, then the partitions of topics, which know every topic
-(`record_layouts.py` has both).
+Layouts come from *sources*, in the order of their precedence; the first source that knows a topic
+decides. Records of scalable topics come first, then the partitions of topics, which know every
+topic (`record_layouts.py` has both).
 
-A listener is told that something may have changed, and looks at `known` itself. So a listener that
-is busy misses nothing, and one that is told twice finds nothing new.
+A listener learns only that something may have changed, and reads `known` itself. So a busy listener
+misses nothing, and one that is called twice finds nothing new.
 """
 
 import asyncio
@@ -20,40 +20,41 @@ from magnetar.sdk.wire import TopicName
 Listener = Callable[[], None]
 
 _TURN_S_MAX = 0.005
-"""For listeners, before others have their turn: one topic may have thousands."""
+"""Longest time for listeners, in seconds, before other tasks get a turn: one topic may have
+thousands."""
 
 
 class FollowedSource(Protocol):
     """The layout of one topic, from one source."""
 
     async def get(self) -> Layout | None:
-        """The layout as it is now; None: the source does not know the topic.
+        """Return the current layout; None if the source does not know the topic.
 
         Raises:
-            BrokerMetadataError: that cannot be told now.
+            BrokerMetadataError: the layout cannot be read now.
         """
         ...
 
     async def reread(self) -> Layout | None:
-        """The layout, with the holds that were stored before this call.
+        """Return the layout, with the holds that were stored before this call.
 
         Raises:
-            BrokerMetadataError: that cannot be told now.
+            BrokerMetadataError: the layout cannot be read now.
         """
         ...
 
     @property
     def known(self) -> Layout | None:
-        """As it was read last."""
+        """The layout as last read."""
         ...
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following the layout."""
         ...
 
 
 class LayoutSource(Protocol):
-    """Knows the layouts of some topics."""
+    """A source of the layouts of some topics."""
 
     def follow(self, topic: TopicName, on_change: Callable[[], None]) -> FollowedSource:
         """Follow the layout of a topic, by its `persistent://` name."""
@@ -61,7 +62,7 @@ class LayoutSource(Protocol):
 
 
 class FollowedLayout:
-    """The layout of one topic, and who follows it."""
+    """The layout of one topic, with the listeners that follow it."""
 
     def __init__(self, topic: TopicName, sources: Sequence[LayoutSource], clock: Clock) -> None:
         self._clock = clock
@@ -70,7 +71,7 @@ class FollowedLayout:
         self._untold: deque[Listener] = deque()
 
     async def get(self) -> Layout | None:
-        """The layout as it is now; None: there is no such topic.
+        """Return the current layout; None if there is no such topic.
 
         Raises:
             BrokerMetadataError
@@ -82,8 +83,8 @@ class FollowedLayout:
         return None
 
     async def reread(self) -> Layout | None:
-        """The layout, with the holds that were stored before this call, whatever was heard of them;
-        None: there is no such topic.
+        """Return the layout, with the holds stored before this call, whether reported or not; None
+        if there is no such topic.
 
         Raises:
             BrokerMetadataError
@@ -96,7 +97,7 @@ class FollowedLayout:
 
     @property
     def known(self) -> Layout | None:
-        """As it was read last; None: there is no such topic, or `get` was not called."""
+        """The layout as last read; None if there is no such topic, or `get` was not called."""
         return next((known for each in self._sources if (known := each.known) is not None), None)
 
     def _changed(self) -> None:
@@ -106,7 +107,7 @@ class FollowedLayout:
             self._tell()
 
     def _tell(self) -> None:
-        """Tell some of the listeners, and the others in further turns of the loop."""
+        """Call some of the listeners, and the others in further turns of the loop."""
         until_s = self._clock.monotonic_s() + _TURN_S_MAX
         try:
             while self._untold:
@@ -120,7 +121,7 @@ class FollowedLayout:
                 asyncio.get_running_loop().call_soon(self._tell)
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following the layout."""
         self._untold.clear()
         for source in self._sources:
             source.close()
@@ -130,13 +131,13 @@ class Layouts:
     """All layouts that are followed on this broker."""
 
     def __init__(self, sources: Sequence[LayoutSource], clock: Clock) -> None:
-        """`sources`: the first one that knows a topic has the word."""
+        """`sources` are in order of precedence: the first one that knows a topic decides."""
         self._sources = tuple(sources)
         self._clock = clock
         self._layouts: dict[TopicName, FollowedLayout] = {}
 
     def join(self, topic: TopicName, listener: Listener) -> FollowedLayout:
-        """Tell a listener of changes from now on."""
+        """Call a listener at each change from now on."""
         followed = self._layouts.get(topic)
         if followed is None:
             followed = FollowedLayout(topic, self._sources, self._clock)
@@ -145,7 +146,7 @@ class Layouts:
         return followed
 
     def leave(self, topic: TopicName, listener: Listener) -> None:
-        """Remove a listener; forget a layout that nobody follows."""
+        """Remove a listener; stop following a layout that has none left."""
         followed = self._layouts[topic]
         del followed.listeners[listener]
         if not followed.listeners:
@@ -153,5 +154,5 @@ class Layouts:
             followed.close()
 
     def __len__(self) -> int:
-        """Topics whose layouts are followed."""
+        """Return the number of topics whose layouts are followed."""
         return len(self._layouts)

@@ -1,9 +1,9 @@
-"""The record of a scalable topic: its layout as it is stored, and what always holds of it. Pure.
+"""The record of a scalable topic: its stored layout, and the rules that always hold for it. Pure.
 
 /topics/<tenant>/<namespace>/<quoted name>   ScalableTopicRecord
 
-The ring of 65,536 hashes is divided among segments. Those that are *active* take messages; a
-*sealed* one has been split or merged, takes none, and is read to its end. What always holds:
+The ring of 65,536 hashes is divided among segments. *Active* segments take messages. A *sealed* one
+has been split or merged, takes none, and is read to its end. These rules always hold:
 
 - The ranges of the active segments tile the ring: each hash is in exactly one of them.
 - Parents and children name each other; a child covers a part of each of its parents, the children
@@ -11,13 +11,13 @@ The ring of 65,536 hashes is divided among segments. Those that are *active* tak
 - An id is used once, and epochs grow: a segment is made at an epoch, and sealed at a later one.
 - Holds have ids of their own, which are used once.
 - A change that is under way names active parents, and children that cover the same hashes. The
-  children have ids of their own already, and are no segments yet.
+  children have ids of their own already, but are not segments yet.
 - While a plain or partitioned topic is migrated, its logs are the parents, each with the whole
   ring; it has no other segments. Afterwards they are sealed.
 
-A value of which one of these does not hold is not read: it is refused like one of another format.
-Changes are in `changes.py`. Format: docs/formats/scalable-topics.md. Source: sheet of Pulsar 5,
-sections 2.2 and 2.3; names are ours.
+A value that breaks one of these rules is refused, like one of another format. Changes are in
+`changes.py`. Format: docs/formats/scalable-topics.md. Source: sheet of Pulsar 5, sections 2.2 and
+2.3; names are ours.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,18 +38,18 @@ from magnetar.broker.policies.model import AutoScale, Record
 from magnetar.sdk.wire import TopicName
 
 FIRST_EPOCH = 1
-"""Of a new topic. Synthetic layouts of topics without partitions have 0."""
+"""Epoch of a new topic. Synthetic layouts of topics without partitions have 0."""
 
 
 class SegmentState(StrEnum):
-    """Stored; never rename."""
+    """State of a segment. Stored; never rename."""
 
     ACTIVE = "ACTIVE"
     SEALED = "SEALED"
 
 
 class ChangeKind(StrEnum):
-    """Stored; never rename."""
+    """Kind of a change of the layout. Stored; never rename."""
 
     SPLIT = "SPLIT"
     MERGE = "MERGE"
@@ -60,7 +60,7 @@ class ChangeKind(StrEnum):
 
 
 LEGACY_PLAIN = -1
-"""`legacy` of the log of a topic without partitions. Stored; never renumber."""
+"""Value of `legacy` for the log of a topic without partitions. Stored; never renumber."""
 
 
 class SegmentRecord(BaseModel):
@@ -71,7 +71,7 @@ class SegmentRecord(BaseModel):
     id: int = Field(ge=0)
     hash_start: int = Field(ge=0, lt=RING)
     hash_end: int = Field(ge=0, lt=RING)
-    """Inclusive."""
+    """Last hash, inclusive."""
     state: SegmentState = SegmentState.ACTIVE
     parents: tuple[int, ...] = ()
     children: tuple[int, ...] = ()
@@ -80,7 +80,7 @@ class SegmentRecord(BaseModel):
     sealed_epoch: int | None = None
     sealed_ms: int | None = None
     legacy: int | None = Field(default=None, ge=LEGACY_PLAIN)
-    """The partition that it was before a migration; None: it has always been a segment."""
+    """Partition that it was before a migration; None if it has always been a segment."""
     entry_buckets: int = Field(default=1, ge=1, le=ENTRY_BUCKETS_MAX)
 
     @property
@@ -92,7 +92,7 @@ class SegmentRecord(BaseModel):
         return range(self.hash_start, self.hash_end + 1)
 
     def name_in(self, topic: TopicName) -> TopicName:
-        """Name of the topic that has the segment's messages."""
+        """Return the name of the topic that has the segment's messages."""
         if self.legacy is not None:
             return topic if self.legacy == LEGACY_PLAIN else topic.partition(self.legacy)
         return topic.segment(self.id, start=self.hash_start, end=self.hash_end)
@@ -106,25 +106,25 @@ class PendingChange(BaseModel):
     kind: ChangeKind
     parents: tuple[int, ...]
     children: tuple[SegmentRecord, ...]
-    """The segments that it makes, in the order of their ranges."""
+    """Segments that it makes, in the order of their ranges."""
     begun_ms: int = Field(ge=0)
 
 
 class HoldRecord(BaseModel):
-    """A subscription that goes back in the topic. What came of the segments on which it does is not
-    given to stream consumers meanwhile, whichever broker coordinates them."""
+    """A subscription that moves back in the topic. Meanwhile no coordinator gives stream consumers
+    the descendants of the segments on which it moves."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     id: int = Field(ge=1)
     subscription: str
     segment: int | None = None
-    """None: all segments."""
+    """Segment on which it moves back; None for all segments."""
     begun_ms: int = Field(ge=0)
 
 
 class LastChange(BaseModel):
-    """The split or merge that has come to its end last; for people."""
+    """The change that was finished last, for display."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -133,7 +133,7 @@ class LastChange(BaseModel):
     begun_ms: int
     ended_ms: int
     stalled_ms: int
-    """At most so long the keys of the parents could not be published."""
+    """Longest time, in ms, for which the keys of the parents could not be published."""
 
 
 class ScalableTopicRecord(Record):
@@ -142,23 +142,23 @@ class ScalableTopicRecord(Record):
     epoch: int = Field(ge=FIRST_EPOCH)
     next_segment_id: int = Field(ge=1)
     segments: tuple[SegmentRecord, ...]
-    """In the order of their ids."""
+    """Segments in the order of their ids."""
     created_ms: int = Field(ge=0)
-    """Tells a topic from a later one of its name, too."""
+    """Time of creation, which also distinguishes a topic from a later one of its name."""
     properties: dict[str, str] = Field(default_factory=dict)
     is_deleted: bool = False
     """Whether the topic is being deleted: nothing of it appears any more."""
     change: PendingChange | None = None
     pruned: tuple[SegmentRecord, ...] = ()
-    """Segments that are gone from the layout, and whose logs are still to be deleted."""
+    """Segments that left the layout, but whose logs are not yet deleted."""
     splits: int = Field(default=0, ge=0)
-    """Since the topic was created, as merges."""
+    """Splits since the topic was created; merges are counted alike."""
     merges: int = Field(default=0, ge=0)
     last_change: LastChange | None = None
     auto_scale: AutoScale | None = None
     """The topic's own policy of splits and merges by load."""
     seeks: int = Field(default=0, ge=0)
-    """Holds that there were since the topic was created: the id of the last one."""
+    """Number of holds since the topic was created, which is the id of the last one."""
     holds: tuple[HoldRecord, ...] = ()
 
     @model_validator(mode="after")
@@ -170,37 +170,39 @@ class ScalableTopicRecord(Record):
 
     @property
     def is_migrating(self) -> bool:
-        """Whether it is a plain or partitioned topic still, to everybody who uses it."""
+        """Whether the topic is being migrated, and still is a plain or partitioned one for its
+        clients."""
         return self.change is not None and self.change.kind is ChangeKind.MIGRATION
 
     @property
     def legacy(self) -> Sequence[SegmentRecord]:
-        """The segments that were partitions, or a plain topic, before a migration."""
+        """Segments that were partitions, or a plain topic, before a migration."""
         return [each for each in self.segments if each.legacy is not None]
 
     def find_named(self, topic: TopicName, name: TopicName) -> SegmentRecord | None:
-        """The segment whose messages a topic has; None: there is none, or not any more."""
+        """Return the segment whose messages are in the topic `name`; None if it is not, or no
+        longer, in the layout."""
         segment_id = name.segment_id if name.is_segment else max(0, name.partition_index)
         found = self.find(segment_id)
         return found if found is not None and found.name_in(topic) == name else None
 
     def find(self, segment_id: int) -> SegmentRecord | None:
-        """The segment of an id; None: there is none, or not any more."""
+        """Return the segment with this id; None if it is not, or no longer, in the layout."""
         return next((each for each in self.segments if each.id == segment_id), None)
 
     @property
     def active(self) -> Sequence[SegmentRecord]:
-        """The segments that take messages, in the order of their ranges."""
+        """Segments that take messages, in the order of their ranges."""
         found = (each for each in self.segments if not each.is_sealed)
         return sorted(found, key=lambda each: each.hash_start)
 
     @property
     def sealed(self) -> Sequence[SegmentRecord]:
-        """The segments that take no messages any more, in the order of their ids."""
+        """Segments that take no messages any more, in the order of their ids."""
         return [each for each in self.segments if each.is_sealed]
 
     def descendants(self, segment: SegmentRecord) -> Sequence[SegmentRecord]:
-        """The segments that have come of one, over all generations, in the order of their ids."""
+        """Return the descendants of a segment, over all generations, in the order of their ids."""
         found: set[int] = set()
         waiting = list(segment.children)
         while waiting:
@@ -211,7 +213,7 @@ class ScalableTopicRecord(Record):
         return [each for each in self.segments if each.id in found]
 
     def layout_of(self, topic: TopicName) -> Layout:
-        """The layout that clients are told. `topic`: the `persistent://` name."""
+        """Return the layout for clients. `topic`: the `persistent://` name."""
         if self.is_migrating:
             partitions = sum(each.legacy != LEGACY_PLAIN for each in self.segments)
             return synthetic_layout(topic, partitions, is_ending=self.is_deleted)
@@ -237,7 +239,7 @@ class ScalableTopicRecord(Record):
 
 
 def fault_of(record: ScalableTopicRecord) -> str:
-    """Return which rule a record breaks, in words; empty: none."""
+    """Return which rule a record breaks, in words; empty if it breaks none."""
     return (
         _fault_of_segments(record)
         or _fault_of_links(record)

@@ -1,11 +1,12 @@
-"""Layouts from records, which are read and watched: of scalable topics, and of partitions.
+"""Layouts of scalable topics and of partitioned ones, from records that are read and watched.
 
-A broker that follows the layout of a scalable topic also sees when a split or merge stands still,
-because the broker that began it is gone. After `patience_ms` it carries the change on; several
-brokers may do so at once. A change waits only while no client has the topic open anywhere.
+A broker that follows the layout of a scalable topic also notices a split or merge that is stalled
+because the broker that began it is gone. After `patience_ms` it finishes the change; several
+brokers may do so at once. A change stays stalled only while no client has the topic open anywhere.
 
-Of another topic, the record of its partitions says all: a topic without one has one segment. So a
-growth, and the deletion of a partitioned topic, reach every broker by the watch on one node.
+For any other topic, the record of its partitions is sufficient: a topic without one has one
+segment. So the watch on one node informs every broker of a growth, and of the deletion of a
+partitioned topic.
 """
 
 import asyncio
@@ -31,13 +32,13 @@ from magnetar.sdk.wire import TopicName
 _log = structlog.get_logger()
 
 _LAYOUT = "layout"
-"""The part of the broker that notes changes of layouts which clients follow."""
+"""Name under which this part notes changes of layouts that clients follow."""
 _READS_AT_ONCE = 8
-"""Records that are read side by side after changes."""
+"""Records that are read concurrently after changes."""
 
 
 class _RecordLayout:
-    """The layout of one topic."""
+    """The layout of one scalable topic."""
 
     def __init__(
         self,
@@ -91,14 +92,14 @@ class _RecordLayout:
         self._on_change()
 
     def _layout(self, record: ScalableTopicRecord | None) -> Layout | None:
-        """One object per record: it is made once for all who follow."""
+        """Return the layout of a record; it is built once per record, for all listeners."""
         if record is None:
             return None
         if self._made is None or self._made[0] != record:
             self._made = record, record.layout_of(self._topic)
         return self._made[1]
 
-    # Changes that do not come to their end
+    # Stalled changes
 
     def _watch_over(self, record: ScalableTopicRecord | None) -> None:
         is_going = record is None or record.is_deleted
@@ -129,7 +130,7 @@ class _RecordLayout:
             await self._topics.finish(self._topic)
         except RequestError as error:
             _log.warning("segments_change_not_finished", topic=str(self._topic), error=str(error))
-        finally:  # whatever it is that failed: nobody else may be left to carry the change on
+        finally:  # whatever failed: there may be no other broker to finish the change
             if self._pending is not None:
                 self._set_timer()
 
@@ -138,7 +139,8 @@ class RecordLayouts:
     """Source of the layouts of scalable topics."""
 
     def __init__(self, store: MetadataStore, topics: ScalableTopics, *, patience_ms: int) -> None:
-        """`patience_ms`: how long a change may take that somebody else has begun."""
+        """`patience_ms`: how long a change of another broker may take before this one finishes
+        it."""
         self._store = store
         self._topics = topics
         self._at_once = asyncio.Semaphore(_READS_AT_ONCE)
@@ -156,7 +158,7 @@ class RecordLayouts:
 
 
 class Partitioned(Protocol):
-    """Reads the records of partitioned topics; `PartitionedTopics` does."""
+    """Reads the records of partitioned topics; `PartitionedTopics` implements it."""
 
     def find(
         self, topic: TopicName, *, is_sure: bool = False
@@ -165,15 +167,15 @@ class Partitioned(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """What a layout is made of."""
+    """Inputs of a synthetic layout."""
 
     partitions: int
-    """0: the topic has none, or does not exist."""
+    """Number of partitions; 0 if the topic has none, or does not exist."""
     is_ending: bool
 
 
 class _PartitionLayout:
-    """The layout of one topic."""
+    """The layout of one plain or partitioned topic."""
 
     def __init__(
         self,
@@ -195,7 +197,8 @@ class _PartitionLayout:
         return self._layout(await self._followed.get())
 
     async def reread(self) -> Layout:
-        """The layout by what has been heard: it has no holds, and a growth may come late."""
+        """Return the layout as last read or watched. It has no holds, and may learn of a growth
+        late."""
         return await self.get()
 
     @property
@@ -216,7 +219,7 @@ class _PartitionLayout:
         self._on_change()
 
     def _layout(self, count: _Count) -> Layout:
-        """One object per count: it is made once for all who follow."""
+        """Return the layout of a count; it is built once per count, for all listeners."""
         if self._made is None or self._made[0] != count:
             layout = synthetic_layout(self._topic, count.partitions, is_ending=count.is_ending)
             self._made = count, layout

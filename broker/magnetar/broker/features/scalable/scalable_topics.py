@@ -1,28 +1,29 @@
-"""The scalable topics of the cluster: create, read, split, merge, migrate and delete them.
+"""The scalable topics of the cluster: creates, reads, splits, merges, migrates and deletes them.
 
-Everything is in the metadata store, so any broker may do it, and several may do one thing at once.
-A split or merge takes five steps. Any broker that finds the change in the record carries it on:
+All state is in the metadata store. So any broker may act, and several brokers may do the same thing
+at once. A split or merge takes five steps. Any broker that finds the change in the record continues
+it:
 
 1. begin: one compare-and-set names the change in the record. Nothing else is different yet.
 2. prepare: the children get logs, with all durable subscriptions of the parents at their beginning.
-   Their owners load them, which nobody can use yet, so that publishing need not wait for that.
-3. seal: the owner of each parent ends its log. Publishes under way are stored and answered, later
-   ones are refused; a durable subscription that is new waits from here on.
+   Their owners load them, though no client can use them yet, so that publishing need not wait.
+3. seal: the owner of each parent ends its log. Pending publishes are stored and answered, later
+   ones are refused; a new durable subscription waits from here on.
 4. carry: subscriptions that the parents have gained since step 2 are made in the children, too.
 5. commit: one compare-and-set seals the parents and makes the children active, at a new epoch.
 
-Each step can be taken again. A crash between any two leaves a change that the next one who looks
-finishes: a broker that follows the layout for its clients, after a while (`record_layouts.py`), or
-one that is asked to. Publishing stands still from step 3 to step 5. Before step 3 nothing is lost
-by waiting; a parent that is sealed while the record still has it active is what must not last.
+Each step can be repeated. A crash between any two leaves a change that another broker finishes: one
+that follows the layout for its clients, after a while (`record_layouts.py`), or one that gets a
+request to do so. Publishing stops from step 3 to step 5. Before step 3 nothing is lost by waiting.
+A parent that is sealed while the record still has it active must not last.
 
-That subscriptions are there before the first append of a child follows from the order: nobody is
-told of the children, or may publish to them, before step 5. No key is open in two segments, for the
+The order makes sure that subscriptions exist before the first append to a child: no client learns
+of the children, or may publish to them, before step 5. No key is open in two segments, because the
 parents are sealed before that.
 
 A migration takes the same steps: the parents are the logs of a plain or partitioned topic, which
-stays one until step 5. From step 3 on, its producers are refused as those of any topic that has
-ended. Source: sheet of Pulsar 5, sections 3.2, 3.8 and 8.3.
+stays one until step 5. From step 3 on, its producers are refused as for any terminated topic.
+Source: sheet of Pulsar 5, sections 3.2, 3.8 and 8.3.
 """
 
 import asyncio
@@ -61,108 +62,109 @@ _log = structlog.get_logger()
 
 _COPIES_AT_ONCE = 32
 _AHEAD_S_MAX = 1.0
-"""For the owners of children to load them before the parents are sealed."""
+"""Longest wait, in seconds, for the owners of children to load them before the parents are
+sealed."""
 _PRUNED_AT_ONCE = 16
-"""Sealed segments of a topic whose owners are asked at one time: that loads them."""
+"""Sealed segments of a topic whose owners are asked at one time, which loads the segments."""
 _WORK = "work"
-"""The part of the broker that notes changes which it works on."""
+"""Name under which this part notes changes on which it works."""
 
 _ChangeRecord = Callable[[ScalableTopicRecord | None], ScalableTopicRecord | None]
 _Carried = dict[TopicName, set[str]]
-"""Subscriptions that children certainly have."""
+"""Subscriptions that each child certainly has."""
 
 
 class SegmentOwners(Protocol):
-    """Reaches the brokers that own segments; `topics/segment_owners.py` does."""
+    """Reaches the brokers that own segments; `topics/segment_owners.py` implements it."""
 
     async def seal(self, segment: TopicName) -> Sequence[str]:
-        """Have a segment take no more messages; returns its durable subscriptions. Again: the same.
+        """Seal a segment; return its durable subscriptions. Repeating it returns them again.
 
         Raises:
-            RequestError: it is not sealed, or nobody knows.
+            RequestError: it is not sealed, or the outcome is unknown.
         """
         ...
 
     async def open_ahead(self, segment: TopicName) -> None:
-        """Have a segment loaded that a change under way makes. Nobody can use it before the change
-        has come to its end.
+        """Load a segment that a pending change makes. Clients cannot use it before the change is
+        committed.
 
         Raises:
-            RequestError: it is not loaded, or nobody knows; that may be left at that.
+            RequestError: it is not loaded, or the outcome is unknown. The caller may ignore it.
         """
         ...
 
     async def delete(self, segment: TopicName) -> None:
-        """Delete the data of a segment, also while clients use it. A segment that does not exist
+        """Delete the data of a segment, even while clients use it. A segment that does not exist
         counts as deleted.
 
         Raises:
-            RequestError: it is not deleted, or nobody knows.
+            RequestError: it is not deleted, or the outcome is unknown.
         """
         ...
 
     async def unsubscribe(self, segment: TopicName, subscription: str, *, is_forced: bool) -> bool:
-        """Delete a subscription of a segment; False: it has none of that name. `is_forced`: though
-        it has consumers.
+        """Delete a subscription of a segment; return False if it does not exist. `is_forced`: even
+        if it has consumers.
 
         Raises:
-            RequestError: it is not deleted, or nobody knows.
+            RequestError: it is not deleted, or the outcome is unknown.
         """
         ...
 
     async def seek(self, segment: TopicName, subscription: str, publish_ms: int | None) -> bool:
-        """Have a subscription of a segment go on at what was published at or after a time; None: at
-        its end. False: it has none of that name.
+        """Move a subscription of a segment to what was published at or after a time; None: to its
+        end. Return False if it does not exist.
 
         Raises:
-            RequestError: it has not moved, or nobody knows.
+            RequestError: it has not moved, or the outcome is unknown.
         """
         ...
 
     async def hold_back(self, topic: TopicName, subscription: str) -> None:
-        """Have the coordinator of a subscription know the holds that the topic's record has now.
+        """Make the coordinator of a subscription read the holds that the topic's record has now.
 
         Raises:
-            RequestError: nobody knows whether it does.
+            RequestError: the coordinator may not have read them.
         """
         ...
 
     async def is_used_up(self, segment: TopicName) -> bool:
-        """Whether nothing in a sealed segment is wanted any more: all its durable subscriptions are
-        durably done with it, and retention is over.
+        """Return whether nothing in a sealed segment is needed any more: all its durable
+        subscriptions have durably consumed it, and retention is over.
 
         Raises:
-            RequestError: that cannot be told now.
+            RequestError: that cannot be found out now.
         """
         ...
 
     async def classic_clients(self, segment: TopicName) -> int:
-        """How many producers and consumers of a topic are not known to be of Pulsar 5.
+        """Return how many producers and consumers of a topic are not known to be of Pulsar 5.
 
         Raises:
-            RequestError: that cannot be told now.
+            RequestError: that cannot be found out now.
         """
         ...
 
     async def subscribe(self, segment: TopicName, subscription: str) -> None:
-        """Have a durable subscription at the present end of a segment; one that is there stays.
+        """Create a durable subscription at the present end of a segment; an existing one stays.
 
         Raises:
-            RequestError: it is not there, or nobody knows.
+            RequestError: it does not exist, or the outcome is unknown.
         """
         ...
 
     async def is_drained(self, segment: TopicName, subscription: str) -> bool:
-        """Whether a segment is sealed, and everything in it acknowledged on a subscription.
+        """Return whether a segment is sealed, and everything in it acknowledged on a subscription.
 
         Raises:
-            RequestError: that cannot be told now.
+            RequestError: that cannot be found out now.
         """
         ...
 
 
 class Logs(Protocol):
-    """Makes and finds what lies under plain names; `PartitionedTopics` does."""
+    """Creates the logs of segments; `PartitionedTopics` implements it."""
 
     async def create_log(
         self, topic: TopicName, properties: Mapping[str, str] | None = None
@@ -174,7 +176,8 @@ class _OvertakenError(Exception):
 
 
 class ScalableTopics:
-    """Asks and changes the metadata store; remembers nothing but what is under way here."""
+    """Reads and changes the records of scalable topics. The only state in memory is of work under
+    way."""
 
     def __init__(
         self,
@@ -185,8 +188,8 @@ class ScalableTopics:
         segments_max: int,
         entry_buckets: int = 1,
     ) -> None:
-        """`segments_max`: active segments of one topic. `entry_buckets`: of a topic for which
-        nobody has asked for others, all segments together."""
+        """`segments_max`: limit of active segments per topic. `entry_buckets`: default of a topic,
+        for all its segments together."""
         self._store = store
         self._logs = logs
         self._clock = clock
@@ -196,8 +199,8 @@ class ScalableTopics:
         """Set once the broker can reach others."""
         self._finishing: dict[TopicName, asyncio.Task[None]] = {}
         self._holding: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
-        """One writer of a topic's holds at a time: a client may seek in all segments at once, and
-        changes of one record by comparing versions get in each other's way."""
+        """Locks, so that a topic's holds have one writer at a time. A client may seek in all
+        segments at once, and concurrent compare-and-sets of one record would fail."""
         self.counts = ChangeCounts()
 
     @property
@@ -214,8 +217,10 @@ class ScalableTopics:
     # Questions
 
     async def find(self, topic: TopicName, *, is_sure: bool = False) -> ScalableTopicRecord | None:
-        """The record of a scalable topic, by its `persistent://` name; None: there is none. With
-        `is_sure`, absence is not what a store says that is behind.
+        """Return the record of a scalable topic, by its `persistent://` name; None if there is
+        none.
+
+        With `is_sure`, a store that is behind catches up before it reports that there is none.
 
         Raises:
             BrokerMetadataError
@@ -225,7 +230,7 @@ class ScalableTopics:
         return found[0] if found is not None else None
 
     async def get(self, topic: TopicName) -> ScalableTopicRecord:
-        """The record of a scalable topic that exists.
+        """Return the record of a scalable topic that exists.
 
         Raises:
             TopicNotFoundError: there is none, or it is being deleted.
@@ -237,8 +242,8 @@ class ScalableTopics:
         return record
 
     async def segment(self, name: TopicName) -> SegmentRecord | None:
-        """Return the part of its topic's record that describes a segment; None: the topic has no
-        segment of that name. One that was a partition goes by its name.
+        """Return the part of its topic's record that describes a segment; None if the topic has no
+        segment of that name. A segment that was a partition has the partition's name.
 
         Raises:
             BrokerMetadataError
@@ -256,7 +261,7 @@ class ScalableTopics:
         return None
 
     async def is_coming(self, name: TopicName) -> bool:
-        """Whether a change that is under way makes a segment: it is none yet.
+        """Whether a pending change makes this segment, which is not in the layout yet.
 
         Raises:
             BrokerMetadataError
@@ -272,7 +277,7 @@ class ScalableTopics:
         return False
 
     async def is_parting(self, name: TopicName) -> bool:
-        """Whether a change that is under way, or one that has come to its end, seals a segment.
+        """Whether a segment is sealed, or a pending change seals it.
 
         Raises:
             BrokerMetadataError
@@ -290,8 +295,8 @@ class ScalableTopics:
         return False
 
     async def is_settled(self, name: TopicName) -> bool:
-        """Whether no change that is under way seals a topic: the record has it sealed, or it is
-        none of a scalable topic.
+        """Whether no pending change seals a topic: its record has it sealed, or it is not part of a
+        scalable topic.
 
         Raises:
             BrokerMetadataError
@@ -302,8 +307,8 @@ class ScalableTopics:
         return found is None or found.is_sealed
 
     async def is_sealed(self, name: TopicName) -> bool:
-        """Whether the record of its topic says that a segment is sealed; a broker that is behind
-        may not know it yet.
+        """Whether the record of its topic has a segment sealed; a broker that is behind may not
+        know that yet.
 
         Raises:
             BrokerMetadataError
@@ -323,8 +328,8 @@ class ScalableTopics:
         return any(each.name_in(topic) == name for each in pruned)
 
     async def is_gone(self, name: TopicName) -> bool:
-        """Whether its topic had a segment of this id, and has it no more: each id is used once. One
-        that a change under way makes is still to come.
+        """Whether its topic once had a segment of this id, and no longer has it: each id is used
+        once. A segment that a pending change makes is not gone.
 
         Raises:
             BrokerMetadataError
@@ -336,7 +341,7 @@ class ScalableTopics:
         return all(each.id != number for each in (*record.segments, *coming))
 
     async def names(self, namespace: str) -> list[str]:
-        """The `topic://` names of a namespace's scalable topics, sorted.
+        """Return the `topic://` names of a namespace's scalable topics, sorted.
 
         Raises:
             BrokerMetadataError
@@ -358,7 +363,7 @@ class ScalableTopics:
         *,
         is_taken: Callable[[], Awaitable[bool]],
     ) -> ScalableTopicRecord:
-        """Have a scalable topic. `is_taken`: whether a topic of another kind has the name.
+        """Create a scalable topic. `is_taken`: whether a topic of another kind has the name.
 
         The logs of its segments are made when they are first used.
 
@@ -391,11 +396,13 @@ class ScalableTopics:
         return record
 
     async def _give_way(self, topic: TopicName, record: ScalableTopicRecord) -> bool:
-        """Leave the name to a plain topic that appeared by itself in this moment; returns whether
-        it could be left. A client may have published to a segment meanwhile: what was acknowledged
-        there must not become unreachable, and then there are both."""
+        """Leave the name to a plain topic that was created automatically at the same moment.
+
+        Return whether that was possible. A client may have published to a segment meanwhile. What
+        was acknowledged there must stay reachable, so then both topics exist.
+        """
         mark = partial(changes.mark_deleted, topic)
-        await self._change(topic, mark)  # From here on no segment is loaded that has no log yet.
+        await self._change(topic, mark)  # From here on no segment without a log is loaded.
         paths = [naming.log_path(each.name_in(topic)) for each in record.segments]
         await asked(self._store.catch_up(), f"read segments of {topic}")
         for path in paths:
@@ -413,11 +420,13 @@ class ScalableTopics:
         at: int | None = None,
         epoch: int | None = None,
     ) -> None:
-        """Divide a segment in two; returns when the children take messages. `at`: first hash of
-        the second; None: the middle. `epoch`: of the layout that it was decided on; None: any.
+        """Divide a segment in two; return when the children take messages.
+
+        `at`: first hash of the second; None: the middle. `epoch`: that of the layout on which the
+        split was decided; None: any.
 
         Raises:
-            As `changes.begin_split`.
+            as for `changes.begin_split`
             ConflictError: the layout has another epoch by now.
             RequestError: it has begun; brokers that follow the topic carry it on.
         """
@@ -434,11 +443,12 @@ class ScalableTopics:
     async def merge(
         self, topic: TopicName, one: int, other: int, *, epoch: int | None = None
     ) -> None:
-        """Make one segment of two; returns when it takes messages. `epoch`: of the layout that it
-        was decided on; None: any.
+        """Merge two segments; return when the new one takes messages.
+
+        `epoch`: that of the layout on which the merge was decided; None: any.
 
         Raises:
-            As `changes.begin_merge`.
+            as for `changes.begin_merge`
             ConflictError: the layout has another epoch by now.
             RequestError: it has begun; brokers that follow the topic carry it on.
         """
@@ -455,11 +465,12 @@ class ScalableTopics:
     async def rebucket(
         self, topic: TopicName, segment_id: int, buckets: int, *, epoch: int | None = None
     ) -> None:
-        """Replace a segment by one with so many entry buckets; returns when it takes messages.
-        `epoch`: of the layout that it was decided on; None: any.
+        """Replace a segment by one with this many entry buckets; return when that takes messages.
+
+        `epoch`: that of the layout on which the change was decided; None: any.
 
         Raises:
-            As `changes.begin_rebucket`.
+            as for `changes.begin_rebucket`
             ConflictError: the layout has another epoch by now.
             RequestError: it has begun; brokers that follow the topic carry it on.
         """
@@ -472,7 +483,7 @@ class ScalableTopics:
         await self._begin(topic, begin)
 
     async def set_auto_scale(self, topic: TopicName, policy: AutoScale | None) -> None:
-        """Have a topic split and merged by a policy of its own; None: by that of its namespace.
+        """Set a topic's own policy of splits and merges; None: that of its namespace applies.
 
         Raises:
             TopicNotFoundError: there is no such topic, or it is being deleted.
@@ -489,10 +500,12 @@ class ScalableTopics:
     async def begin_hold(
         self, topic: TopicName, subscription: str, segment_id: int | None
     ) -> tuple[int, int]:
-        """Have stream consumers be given nothing of what came of a segment, None: of any, while a
-        subscription goes back on it. Returns the hold's id, and when the topic was created.
+        """Withhold a segment's descendants from stream consumers while a subscription moves back on
+        it.
 
-        A coordinator that begins from here on knows of it; one that is there must be told.
+        With `segment_id` None, it moves back on all segments. Return the hold's id, and when the
+        topic was created. A coordinator that begins from here on finds the hold; the caller has to
+        notify a running one.
 
         Raises:
             TopicNotFoundError, BrokerMetadataError
@@ -510,10 +523,10 @@ class ScalableTopics:
         return record.seeks, record.created_ms
 
     async def end_hold(self, topic: TopicName, hold_id: int, created_ms: int) -> None:
-        """Let go what a subscription that went back has held; again: nothing is done.
+        """Remove the hold of a subscription that has moved back. Repeating it does nothing.
 
         Raises:
-            BrokerMetadataError: it is held for some time still.
+            BrokerMetadataError: the hold stays until it is given up.
         """
         async with self._holding.setdefault(topic, asyncio.Lock()):
             await self._change(
@@ -521,12 +534,12 @@ class ScalableTopics:
             )
 
     async def migrate(self, topic: TopicName, partitions: int) -> None:
-        """Make a scalable topic of one with so many partitions, 0: a plain one; returns when its
-        segments take messages. One that has begun goes on. The number of partitions must not
-        change from here on.
+        """Make a topic with this many partitions scalable, 0 for a plain one; return when its
+        segments take messages. A migration that has begun continues. The number of partitions must
+        not change from here on.
 
         Raises:
-            As `changes.begin_migration`.
+            as for `changes.begin_migration`
             RequestError: it has begun; call again, or brokers that follow the topic carry it on.
         """
         now_ms = self._clock.wall_ms()
@@ -558,11 +571,11 @@ class ScalableTopics:
         await self.finish(topic, is_first=is_first)
 
     async def finish(self, topic: TopicName, *, is_first: bool = False) -> None:
-        """Bring a change that is under way to its end; without one, nothing is done. It goes on
-        when the caller is cancelled. `is_first`: nobody has tried to before.
+        """Finish a pending change; without one, do nothing. The work continues if the caller is
+        cancelled. `is_first`: whether no broker has tried before.
 
         Raises:
-            RequestError: not now; it can be tried again.
+            RequestError: it failed for now; a retry helps.
         """
         finishing = self._finishing.get(topic)
         if finishing is None:
@@ -576,7 +589,7 @@ class ScalableTopics:
     def _finished(self, topic: TopicName, finishing: "asyncio.Task[None]") -> None:
         self._finishing.pop(topic, None)
         if not finishing.cancelled():
-            finishing.exception()  # Retrieved, even if nobody waits any more.
+            finishing.exception()  # Retrieved, even if there is no waiter left.
 
     async def _finish(self, topic: TopicName, *, is_first: bool) -> None:
         record = await self.find(topic, is_sure=True)
@@ -588,7 +601,7 @@ class ScalableTopics:
         try:
             await self._take_steps(topic, change, parents, is_first=is_first)
         except _OvertakenError:
-            return  # Somebody else has brought it to its end.
+            return  # Another broker has finished it.
         except RequestError:
             self.counts.failures += 1
             raise
@@ -603,7 +616,7 @@ class ScalableTopics:
         *,
         is_first: bool,
     ) -> None:
-        """Steps 2 to 5.
+        """Take steps 2 to 5.
 
         Raises:
             _OvertakenError, RequestError
@@ -615,7 +628,8 @@ class ScalableTopics:
         sealing_s = self._clock.monotonic_s()
 
         def stalled_s() -> float:
-            """Since the parents take nothing; at most, if somebody may have sealed them before."""
+            """Return for how long the parents have refused messages; an upper bound if another
+            broker may have sealed them before."""
             if is_first:
                 return self._clock.monotonic_s() - sealing_s
             return max(0.0, (self._clock.wall_ms() - change.begun_ms) / 1000)
@@ -648,8 +662,8 @@ class ScalableTopics:
         parents: Sequence[TopicName],
         carried: _Carried,
     ) -> None:
-        """Make the logs of the children, with the subscriptions that the parents have now: what is
-        done here need not be done while publishing stands still."""
+        """Make the logs of the children, with the subscriptions that the parents have now. This
+        shortens the time for which publishing stops later."""
         for child in change.children:
             await self._check_current(topic, change)
             await self._logs.create_log(child.name_in(topic))
@@ -657,7 +671,7 @@ class ScalableTopics:
         await self._carry(topic, change, parents, names, carried)
 
     async def _open_ahead(self, topic: TopicName, change: PendingChange) -> None:
-        """Have the children loaded. What is not done in time is done at the first use."""
+        """Load the children. Those not loaded in time are loaded at their first use."""
         open_ahead = self.reached_owners.open_ahead
         names = [each.name_in(topic) for each in change.children]
         try:
@@ -673,7 +687,7 @@ class ScalableTopics:
                 raise result
 
     async def _seal(self, parents: Sequence[TopicName]) -> Mapping[TopicName, Sequence[str]]:
-        """Have the parents take no more messages, side by side: the first one waits for the last.
+        """Seal the parents concurrently, so that the first one sealed waits as little as possible.
 
         Raises:
             RequestError: all were tried; this is the first that failed.
@@ -695,13 +709,14 @@ class ScalableTopics:
         names: Mapping[TopicName, Sequence[str]],
         carried: _Carried,
     ) -> None:
-        """Have each of these subscriptions at the beginning of all children that lack it. `carried`
-        says which are there for certain, and is told more: nothing is asked again while publishing
-        stands still.
+        """Create each of these subscriptions at the beginning of all children that lack it.
+
+        `carried` contains those that certainly exist, and is updated, so that nothing is asked
+        again while publishing is stopped.
 
         Raises:
-            _OvertakenError: the change has come to its end: children may be in use, and what
-                somebody deletes there must not come back.
+            _OvertakenError: the change has ended. Children may be in use, and a subscription that
+                was deleted there must not come back.
             BrokerMetadataError
         """
         wanted = {name for parent in parents for name in names[parent]}
@@ -745,7 +760,7 @@ class ScalableTopics:
                 raise result
 
     async def _subscriptions(self, segment: TopicName) -> list[str]:
-        """The durable subscriptions of a segment, by the store."""
+        """Return the stored durable subscriptions of a segment."""
         return await durable_subscriptions(self._store, segment)
 
     async def _check_current(self, topic: TopicName, change: PendingChange) -> None:
@@ -754,10 +769,10 @@ class ScalableTopics:
             raise _OvertakenError
 
     async def subscribe_behind(self, segment: TopicName, subscription: str) -> None:
-        """Have a subscription that begins now in all active descendants of a sealed segment.
+        """Create a subscription that begins now in all active descendants of a sealed segment.
 
-        A stream consumer is given these only when it is done with the sealed one: what is published
-        until then is behind the end where it began.
+        A stream consumer gets these only when it has finished the sealed one. What is published
+        until then must be delivered, too.
 
         Raises:
             RequestError: not everywhere; it can be tried again.
@@ -782,14 +797,14 @@ class ScalableTopics:
     # Pruning
 
     async def prune(self, topic: TopicName, record: ScalableTopicRecord) -> None:
-        """Take segments that nobody needs out of a topic, some at a time, and delete the logs of
-        those that were taken out by earlier calls.
+        """Take unneeded segments out of a topic, some at a time, and delete the logs of those that
+        earlier calls took out.
 
         One compare-and-set takes them out, and names them as pruned. At the next call their owners
-        delete the logs; then the names go. Until then, a client that was told of the layout before
-        can use them still: to Java's, a subscription to one that is gone is the failure of all.
-        Each step can be taken again, also by several brokers at once: ids are used once, so a name
-        never means another segment. `record`: as it was read last.
+        delete the logs; then the names are removed. Until then, a client that knows the former
+        layout can still use them: a Java client fails as a whole if it subscribes to a missing one.
+        Each step can be repeated, even by several brokers at once: ids are used once, so a name
+        never means another segment. `record`: the record as last read.
 
         Raises:
             RequestError: not all; call again.
@@ -832,8 +847,8 @@ class ScalableTopics:
     # Deletion
 
     async def delete_segments(self, topic: TopicName) -> None:
-        """Mark a topic as deleted, and delete what its segments hold; the record is kept until
-        `forget`. A deletion that was interrupted goes on when it is asked for again.
+        """Mark a topic as deleted, and delete the data of its segments; `forget` removes the
+        record. Calling it again continues an interrupted deletion.
 
         Raises:
             TopicNotFoundError: there is no such topic.
@@ -849,7 +864,7 @@ class ScalableTopics:
                 raise result  # All have been tried.
 
     async def forget(self, topic: TopicName) -> None:
-        """Remove the record of a topic whose segments are gone.
+        """Remove the record of a topic whose segments are deleted.
 
         Raises:
             BrokerMetadataError
@@ -858,7 +873,7 @@ class ScalableTopics:
         _log.info("scalable_topic_deleted", topic=str(topic))
 
     async def used_by(self, topic: TopicName) -> Sequence[str]:
-        """The durable subscriptions of a topic, over all segments, sorted.
+        """Return the durable subscriptions of a topic, over all segments, sorted.
 
         Raises:
             TopicNotFoundError, BrokerMetadataError
@@ -885,7 +900,7 @@ def _check_epoch(topic: TopicName, record: ScalableTopicRecord | None, epoch: in
 
 
 async def durable_subscriptions(store: MetadataStore, segment: TopicName) -> list[str]:
-    """The durable subscriptions of a topic, by what is stored; none if it has no log.
+    """Return the stored durable subscriptions of a topic; none if it has no log.
 
     Raises:
         BrokerMetadataError

@@ -1,22 +1,22 @@
-"""Whether a scalable topic is split or merged now, by the load of its segments. Pure.
+"""Decides whether to split or merge a scalable topic now, by the load of its segments. Pure.
 
 A segment is *hot* when one of its four rates is above the threshold of splits, *cold* when all four
-are below those of merges. Between the two lies a band in which nothing happens. The hottest segment
-is split in its middle. Of the pairs of neighbours that have both been cold for a while, the coldest
-is merged. With more stream consumers than segments, the busiest segment is split below the
-threshold, too, and nothing is merged that leaves a consumer without a segment. If it has too little
-load for that, or there may be no more segments, the busiest gets entry buckets instead, and the
-next one, until every consumer has a segment or a share of one.
+are below those of merges. In the band between the two nothing happens. The hottest segment is split
+in its middle. Among pairs of neighbours that have both been cold for a while, the coldest pair is
+merged. With more stream consumers than segments, the busiest segment is split even below the
+threshold, and no merge may leave a consumer without a segment. If the busiest has too little load
+for that, or the topic may have no more segments, it gets entry buckets instead. Then the next one
+gets them, until every consumer has a segment or a share of one.
 
-Why it does not swing: the threshold of merges is at most half of that of splits, so two cold
-segments make one that is not hot. Half of what was hot may be cold, but not both halves, unless the
+Why it does not oscillate: the threshold of merges is at most half of that of splits, so two cold
+segments make one that is not hot. One half of a hot segment may be cold, but not both, unless the
 load falls. And after any split or merge there is none for a while, by the times in the record, so
-that the broker that decides next keeps to it, too.
+that the broker that decides next observes it as well.
 
-One key with too much load cannot be divided: splits narrow its segment down to a single hash, and
-then stop; what is cold beside it is merged. So the number of segments stays bounded.
+One key with too much load cannot be divided. Splits narrow its segment down to a single hash, and
+then stop; cold segments next to it are merged. So the number of segments stays bounded.
 
-A rate that is not known is neither hot nor cold. Source: sheet of Pulsar 5, section 3.7.
+An unknown rate is neither hot nor cold. Source: sheet of Pulsar 5, section 3.7.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from magnetar.broker.policies.model import AutoScale
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What passes through a segment, or a threshold of it; per second."""
+    """Traffic of a segment, or a threshold for it; per second."""
 
     msg_rate_in: float = 0.0
     msg_rate_out: float = 0.0
@@ -41,7 +41,7 @@ class Rates:
     bytes_rate_out: float = 0.0
 
     def share_of(self, threshold: "Rates") -> float:
-        """The highest of the four as a share of its threshold; above 1, it is over one."""
+        """Return the highest of the four as a share of its threshold; above 1, it exceeds one."""
         return max(_share(getattr(self, each), getattr(threshold, each)) for each in RATES)
 
     def is_below(self, threshold: "Rates") -> bool:
@@ -57,7 +57,7 @@ def _share(rate: float, threshold: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePolicy:
-    """What counts for one topic. The fields are those of the settings."""
+    """Scaling policy in effect for one topic. The fields are those of the settings."""
 
     is_on: bool
     segments_min: int
@@ -73,7 +73,7 @@ class ScalePolicy:
 
     @classmethod
     def of_broker(cls, settings: BrokerSettings) -> "ScalePolicy":
-        """What counts for topics that override nothing."""
+        """Return the policy of topics that override nothing."""
         return cls(
             is_on=settings.scalable_auto_scale,
             segments_min=settings.scalable_segments_min,
@@ -91,8 +91,8 @@ class ScalePolicy:
     def over(self, own: AutoScale | None) -> "ScalePolicy":
         """Return this policy with what a namespace or topic overrides.
 
-        More segments than this one allows are not to be had: `segments_max` of the broker is what
-        the change itself is refused by.
+        An override cannot raise the maximum of segments, because the change itself checks the
+        broker's `segments_max`.
         """
         if own is None:
             return self
@@ -112,7 +112,7 @@ class ScalePolicy:
 
     @property
     def fault(self) -> str:
-        """Why nothing is scaled by these values, in words; empty: they fit together."""
+        """Why these values scale nothing, in words; empty if they are consistent."""
         if self.segments_min > self.segments_max:
             return f"minSegments {self.segments_min} is above maxSegments {self.segments_max}"
         for each in RATES:
@@ -127,16 +127,16 @@ class ScalePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Divide this segment in its middle."""
+    """Decision to divide this segment in its middle."""
 
     segment_id: int
     share: float
-    """The highest rate of the segment, as a share of the threshold."""
+    """Highest rate of the segment, as a share of the threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Make one segment of these two."""
+    """Decision to merge these two segments."""
 
     one: int
     other: int
@@ -144,17 +144,17 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing now."""
+    """Decision to do nothing now."""
 
     reason: str = ""
-    """What keeps the topic from a change that its load asks for; empty: its load asks for none."""
+    """Why a change that the load calls for is not made; empty if the load calls for none."""
     is_full: bool = False
-    """The topic should be split, and may have no more segments."""
+    """Whether the topic should be split, but may have no more segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebucket:
-    """Give this segment so many entry buckets."""
+    """Decision to give this segment so many entry buckets."""
 
     segment_id: int
     buckets: int
@@ -164,7 +164,7 @@ Decision = Split | Merge | Rebucket | Wait
 
 
 class TopicScaling:
-    """One topic, from look to look: remembers since when neighbours are cold."""
+    """State of one topic between checks: since when neighbours are cold."""
 
     def __init__(self) -> None:
         self._cold_since_s: dict[tuple[int, int], float] = {}
@@ -184,9 +184,9 @@ class TopicScaling:
         """Return what to do with the topic now.
 
         Args:
-            loads: rates by the id of the segment; of one that is missing, nothing is known.
-            consumers: stream consumers of the subscription that has the most.
-            gap_s_max: a longer time without a look proves nothing about what was cold meanwhile.
+            loads: rates by the id of the segment; those of a missing segment are unknown.
+            consumers: largest number of stream consumers on one subscription.
+            gap_s_max: after a longer time without a check, what was cold no longer counts as cold.
         """
         if now_s - self._looked_s > gap_s_max:
             self._cold_since_s.clear()
@@ -265,7 +265,7 @@ def _wanted_split(
     policy: ScalePolicy,
     consumers: int,
 ) -> Split | None:
-    """The split that the load asks for, or the number of consumers."""
+    """Return the split that the load, or the number of consumers, calls for; None if none."""
     divisible = [each.id for each in active if each.id in loads and len(each.hashes) > 1]
     shares = {each: loads[each].share_of(policy.split) for each in divisible}
     hottest = max(shares, key=lambda each: (shares[each], -each), default=None)
@@ -282,8 +282,8 @@ def _wanted_split(
 def _wanted_rebucket(
     active: Sequence[SegmentRecord], loads: Mapping[int, Rates], consumers: int
 ) -> Rebucket | None:
-    """The busiest segment that has too few entry buckets, if there are consumers without a share:
-    it gets a power of two of them."""
+    """Return the busiest segment with too few entry buckets, if there are consumers without a
+    share. It gets a power of two of them."""
     if consumers <= sum(each.entry_buckets for each in active):
         return None
     each_has = -(-consumers // len(active))
@@ -298,14 +298,14 @@ def _wanted_rebucket(
 
 
 def last_change_ms(record: ScalableTopicRecord, *, parents: Sequence[int] = (1, 2)) -> int:
-    """When a topic was last split, merged or rebucketed, wall clock; 0: never. `parents`: of its
-    children, 1 for splits and rebuckets, 2 for merges."""
+    """Return when a topic was last split, merged or rebucketed, in ms of the wall clock; 0: never.
+    `parents`: numbers of parents that count, 1 for splits and rebuckets, 2 for merges."""
     made = (each.created_ms for each in record.segments if len(each.parents) in parents)
     return max(made, default=0)
 
 
 def depths_of(record: ScalableTopicRecord) -> dict[int, int]:
-    """Generations that each segment has come after, by its id; 0 for one without known parents."""
+    """Return the number of generations before each segment, by its id; 0 without known parents."""
     depths: dict[int, int] = {}
     for each in record.segments:  # Parents have smaller ids.
         known = [depths[parent] for parent in each.parents if parent in depths]

@@ -1,14 +1,14 @@
 """Subscriptions of a whole scalable topic: made, deleted and moved in all its segments.
 
-A change of the layout that is under way ends first. One that begins meanwhile makes segments that
-were not reached, and may carry a subscription to them: what was done is done again until the layout
-is the same before and after. So a subscription that is deleted does not come back by a split.
+A pending change of the layout is finished first. A change that begins meanwhile makes segments that
+were not reached, and may carry a subscription to them. So the work is repeated until the layout is
+the same before and after. A deleted subscription therefore does not come back by a split.
 
-A subscription that goes back on a sealed segment holds back what came of it: its coordinator takes
-the children from stream consumers before anything moves, and looks anew at what is drained after.
-The hold is in the topic's record first, so a coordinator that begins meanwhile, on any broker,
-finds it there. Then the one that is there is told. The end of the hold is in the record as well;
-if the broker that seeks dies, coordinators give the hold up after some time.
+A subscription that moves back on a sealed segment holds back the descendants. Its coordinator takes
+them from stream consumers before anything moves, and checks anew what is drained afterwards. The
+hold is stored in the topic's record first, so a coordinator that begins meanwhile, on any broker,
+finds it there. Then the running coordinator is notified. The end of the hold is in the record as
+well. If the broker that seeks dies, coordinators give the hold up after some time.
 
 Source: sheet of Pulsar 5, sections 4 and 8.4 (S15).
 """
@@ -28,17 +28,17 @@ from magnetar.sdk.wire import TopicName
 _log = structlog.get_logger()
 
 _LAYOUTS_TRIED = 10
-"""Times that what is done in all segments is done again because there are others meanwhile."""
+"""Most repetitions of work in all segments because the layout has changed meanwhile."""
 
 
 class WholeSubscriptions:
-    """Asks the owners of segments; remembers nothing."""
+    """Applies operations on subscriptions to the owners of all segments; stateless."""
 
     def __init__(self, topics: ScalableTopics) -> None:
         self._topics = topics
 
     async def subscribe(self, topic: TopicName, subscription: str) -> None:
-        """Have a subscription at the present end of all active segments; where it is, it stays.
+        """Create a subscription at the present end of all active segments; an existing one stays.
 
         Raises:
             TopicNotFoundError
@@ -58,8 +58,10 @@ class WholeSubscriptions:
         raise ConflictError(f"the layout of {topic} changes too often now: try again")
 
     async def unsubscribe(self, topic: TopicName, subscription: str, *, is_forced: bool) -> None:
-        """Delete a subscription of all segments. A change that is under way ends first; one that
-        begins meanwhile may carry the subscription to its children, which are looked at then.
+        """Delete a subscription of all segments.
+
+        A pending change is finished first. One that begins meanwhile may carry the subscription to
+        its children; these are reached by the repetition.
 
         Raises:
             TopicNotFoundError, SubscriptionNotFoundError
@@ -69,7 +71,7 @@ class WholeSubscriptions:
         for _ in range(_LAYOUTS_TRIED):
             record = await self._without_change(topic)
             unsubscribe = partial(self._topics.reached_owners.unsubscribe, is_forced=is_forced)
-            # Parents first: what a split copies from is gone before what it copies to.
+            # Parents first: the source of a split's copies is gone before their destination.
             for segments in (record.sealed, record.active):
                 names = [each.name_in(topic) for each in segments]
                 has_found |= any(await _all(unsubscribe(each, subscription) for each in names))
@@ -82,8 +84,8 @@ class WholeSubscriptions:
         _log.info("subscription_deleted", topic=str(topic), subscription=subscription)
 
     async def seek(self, topic: TopicName, subscription: str, publish_ms: int | None) -> None:
-        """Have a subscription go on, in all segments, at what was published at or after a time;
-        None: at their ends. Stream consumers are given the segments anew, parents before children.
+        """Move a subscription, in all segments, to what was published at or after a time; None: to
+        their ends. Stream consumers get the segments anew, parents before children.
 
         Raises:
             TopicNotFoundError, SubscriptionNotFoundError
@@ -107,10 +109,11 @@ class WholeSubscriptions:
 
     @asynccontextmanager
     async def rewinding(self, segment: TopicName, subscription: str) -> AsyncIterator[None]:
-        """While a subscription seeks in one segment: if that is sealed, what came of it waits.
+        """Hold back descendants while a subscription seeks in one segment, if that segment is
+        sealed.
 
         Raises:
-            RequestError: that cannot be had now; nothing must move.
+            RequestError: the hold cannot be placed now; nothing must move.
         """
         topic = segment.partitioned
         record = await self._topics.find(topic)
@@ -125,8 +128,8 @@ class WholeSubscriptions:
     async def _held_back(
         self, topic: TopicName, subscription: str, *, only: int | None = None
     ) -> AsyncIterator[None]:
-        """Hold back what came of a segment, None: of all, those included that a split which goes on
-        meanwhile seals."""
+        """Hold back the descendants of a segment, or of all if None. That includes segments that a
+        concurrent split seals."""
         owners = self._topics.reached_owners
         hold_id, created_ms = await self._topics.begin_hold(topic, subscription, only)
         try:
@@ -135,11 +138,11 @@ class WholeSubscriptions:
         finally:
             try:
                 await self._topics.end_hold(topic, hold_id, created_ms)
-            except RequestError as error:  # It ends by itself in a while.
+            except RequestError as error:  # It is given up after a while.
                 _log.warning("segments_held_back", topic=str(topic), error=str(error))
 
     async def _without_change(self, topic: TopicName) -> ScalableTopicRecord:
-        """The record, once no change is under way.
+        """Return the record, once no change is under way.
 
         Raises:
             TopicNotFoundError, RequestError
@@ -156,7 +159,7 @@ class WholeSubscriptions:
 
 
 async def _all(works: Iterable[Awaitable[bool]]) -> list[bool]:
-    """All of them side by side; the first that failed is told when all have ended."""
+    """Run all concurrently; raise the first error when all have ended."""
     results = await asyncio.gather(*works, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

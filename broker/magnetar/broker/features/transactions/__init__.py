@@ -1,1 +1,1 @@
-"""Transactions: coordinators, what is hidden on topics, acknowledgements that wait."""
+"""Transactions: coordinators, hidden messages of topics, and pending acknowledgements."""

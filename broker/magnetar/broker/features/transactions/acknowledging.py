@@ -1,8 +1,8 @@
-"""Acknowledgements in transactions on one topic: stored, held back, and made real or given back.
+"""Acknowledgements in transactions on one topic: stored, held back, then applied or given back.
 
-An acknowledgement is answered when it is durable in the topic's transaction log. At a commit the
-cursor is saved with all of them before the end is noted there: whatever fails in between, the
-coordinator asks again, and acknowledging twice changes nothing.
+The broker answers an acknowledgement once it is durable in the topic's transaction log. At a
+commit, the cursor is saved with all of them before the end is written to that log. If a step in
+between fails, the coordinator asks again; acknowledging twice changes nothing.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from magnetar.ledger.errors import LedgerError
 
 
 class TransactionalAcks:
-    """Of all subscriptions of one topic."""
+    """Acknowledgements in transactions, for all subscriptions of one topic."""
 
     def __init__(
         self,
@@ -54,21 +54,22 @@ class TransactionalAcks:
         self._transactions = transactions
         self._pending_acks_max = pending_acks_max
         self.pending: dict[str, PendingAckState] = {}
-        """By subscription."""
+        """Acknowledgements that open transactions hold, by subscription."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """One end at a time on a subscription; a lock is there as long as somebody has it."""
+        """Locks by subscription: transactions end one at a time on each. A lock exists while it is
+        held."""
         self._dropping: set[str] = set()
-        """Subscriptions whose cursor is gone, and of which this is being written down."""
+        """Subscriptions whose cursor is deleted while the `drop` record is not yet durable."""
 
     @property
     def ending_count(self) -> int:
-        """Subscriptions on which a transaction is just being ended."""
+        """Number of subscriptions on which a transaction is ending now."""
         return len(self._locks)
 
     # Restoring
 
     def apply(self, record: Mapping[str, Any]) -> None:
-        """Take in a record of the topic's transaction log."""
+        """Apply a record of the topic's transaction log."""
         name = record["subscription"]
         match record["kind"]:
             case "ack":
@@ -90,7 +91,7 @@ class TransactionalAcks:
                 )
 
     def attach(self, subscription: Subscription) -> None:
-        """A subscription was opened: it is to see what is held back."""
+        """Show an opened subscription which messages transactions hold back."""
         pending = self.pending.get(subscription.name)
         if pending is not None and subscription.is_durable:
             subscription.hold_back(pending, partial(HeldCursor, pending=pending))
@@ -185,15 +186,15 @@ class TransactionalAcks:
     async def end(
         self, name: str, txn: TransactionId, *, commits: bool, low_watermark: int
     ) -> None:
-        """Make a transaction's acknowledgements real, or give the messages back; durable on return.
+        """Apply a transaction's acknowledgements, or give the messages back; durable on return.
 
-        A subscription that is gone has nothing to end, and one that is not durable holds nothing
-        back: nothing is kept for it, or each reader there ever was would be remembered.
+        A subscription that is gone has nothing to end. A non-durable one holds nothing back.
+        Neither is recorded, since the topic would otherwise remember each reader that ever existed.
 
         Raises:
             NotAllowedError, ServiceNotReadyError, BrokerPersistenceError, LedgerError
         """
-        # Who has lost the topic does not know which subscriptions it has.
+        # A broker that has lost the topic does not know the topic's subscriptions.
         self._check_owned()
         if self._to_be_told(name) is None:
             return
@@ -210,8 +211,8 @@ class TransactionalAcks:
                 raise ServiceNotReadyError(f"{self._topic.name} is closing")
             pending = self.pending.setdefault(name, PendingAckState())
             pending.ended.pass_watermark(txn.most, low_watermark)
-            # What told us before may have gone away while the end was being written, and what the
-            # transaction holds was not let go then: it is told again.
+            # An earlier request may have been cancelled while the end was being written, before the
+            # messages that the transaction holds were released. Then end it again.
             if txn not in pending.ended or txn in pending.transactions:
                 await self._end(subscription, pending, txn, commits=commits)
         self._check_owned()
@@ -274,15 +275,16 @@ class TransactionalAcks:
         if isinstance(cursor, Cursor):
             left = cursor.statistics
             if left.ranges_not_saved or left.batches_not_saved:
-                # Until all fits into the cursor's record the transaction log keeps it.
+                # The transaction log keeps the acknowledgements until all fit into the cursor's
+                # record.
                 raise BrokerPersistenceError(
                     f"subscription {subscription.name} has more unacknowledged gaps than its "
                     "cursor can save"
                 )
 
     async def drop(self, name: str) -> None:
-        """A subscription's cursor is gone: a later one of that name holds nothing back. Until this
-        returns none may be made.
+        """Forget a subscription whose cursor is deleted, so that a later one of that name holds
+        nothing back. Create none of that name until this returns.
 
         Raises:
             BrokerPersistenceError
@@ -296,7 +298,8 @@ class TransactionalAcks:
             self._dropping.discard(name)
 
     async def drop_all_but(self, names: Collection[str]) -> None:
-        """After restoring: former owners may not have come to `drop` what they had deleted.
+        """Drop subscriptions that former owners deleted without a `drop` record; call after
+        restoring.
 
         Raises:
             BrokerPersistenceError
@@ -318,19 +321,19 @@ class TransactionalAcks:
 
 
 def _give_back(subscription: Subscription, held: PendingAcks) -> None:
-    """Send what an aborted transaction held back, once more."""
+    """Deliver again what an aborted transaction held back."""
     dispatcher = subscription.dispatcher
     if not held.individual and held.cumulative is None:
         return
     if dispatcher is None or not dispatcher.consumers:
-        return  # Whoever comes begins at the first unacknowledged entry.
+        return  # The next consumer begins at the first unacknowledged entry.
     if isinstance(dispatcher, SingleActiveDispatcher):
-        dispatcher.rewind()  # Order demands that everything from there on comes again.
+        dispatcher.rewind()  # To keep the order, everything from there on is delivered again.
         return
     positions = set(held.individual)
     for consumer in list(dispatcher.consumers):
         theirs = [each for each in positions if each in consumer.pending]
-        if theirs:  # Batches of which the transaction had a part.
+        if theirs:  # Batches that the transaction acknowledged in part.
             positions.difference_update(theirs)
             dispatcher.redeliver(consumer, theirs)
     passed = dispatcher.read_after

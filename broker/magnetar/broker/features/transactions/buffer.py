@@ -1,8 +1,8 @@
-"""Messages of transactions on one topic: taken, hidden, and shown or dropped by a marker.
+"""Messages of transactions on one topic: accepted, hidden, then shown or dropped by a marker.
 
-A marker is an entry of the topic's log, so it stands behind every message of its transaction, and
-whoever replays the log comes to the same state. If nobody can tell whether a message or marker is
-stored, the topic is loaded again: only the recovered log knows.
+A marker is an entry of the topic's log and follows every message of its transaction, so each replay
+of the log gives the same state. If the broker cannot tell whether a message or marker is stored, it
+loads the topic again: only the recovered log can tell.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _JOINS: Final = EntryNotes[tuple[TransactionId, Sender]]("in which transaction i
 
 
 class TransactionBuffer:
-    """What transactions do to one topic's log."""
+    """State of the transactions that have messages in one topic's log."""
 
     def __init__(
         self, topic: TransactionalTopic, transactions: EnabledTransactions, clock: Clock
@@ -48,9 +48,11 @@ class TransactionBuffer:
         self._clock = clock
         self._ending: dict[TransactionId, asyncio.Future[Position]] = {}
         self._accepted: dict[TransactionId, dict[str, tuple[int, int]]] = {}
-        """The last message of each producer that was handed to the log, stored or not."""
+        """Last message of each producer that was handed to the log, stored or not, by
+        transaction."""
         self._ending_beside: dict[TransactionId, bool] = {}
-        """Ends on their way to the transaction log, and whether they are commits."""
+        """Ends whose append to the transaction log is not durable yet; the value is whether it
+        commits."""
 
     @property
     def state(self) -> BufferState:
@@ -63,13 +65,14 @@ class TransactionBuffer:
     def check(
         self, batch: PublishBatch, send: Send, metadata: MessageMetadata, _payload: bytes
     ) -> None:
-        """Look at a message that comes next in the batch, and note the transaction it is in.
+        """Check the next message of a batch, and note its transaction.
 
         Raises:
             NotAllowedError: its transaction has ended here, or it claims to be a marker.
             AlreadyStoredError: it was sent before, and is stored.
             BrokerPersistenceError: it was sent before, and may be stored soon.
-            BrokerMetadataError: the metadata, which are all that a replay has, name another one.
+            BrokerMetadataError: its metadata name another transaction than SEND does. A replay has
+                the metadata alone.
         """
         if metadata.HasField("marker_type") and not is_replicator(batch.producer_name):
             raise NotAllowedError(
@@ -97,8 +100,8 @@ class TransactionBuffer:
         _JOINS.add(batch, (txn, sender))
 
     def last_sequence_id(self, name: str) -> int:
-        """The last one that a producer of that name has sent in a transaction that is open here,
-        for the next of that name to go on from; -1: none has."""
+        """Return the last sequence id of a producer name in transactions that are open here; -1 if
+        it has sent none. The next producer of that name continues from it."""
         if self._transactions.state is None:
             return -1
         orders = [
@@ -112,12 +115,12 @@ class TransactionBuffer:
         return max(orders, default=(-1, -1))[0]
 
     def handed(self, batch: PublishBatch) -> None:
-        """A batch is about to be appended: what of it is in transactions is hidden from now on."""
+        """Hide the transactional messages of a batch that is about to be appended."""
         if batch.notes is not None and _JOINS in batch.notes:
             batch.handed_over = self.state.handed_over(self._topic.log.last_confirmed)
 
     def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
-        """A batch is in the log."""
+        """Note the transactional messages of a batch that is now in the log."""
         if not batch.handed_over:
             return
         state, now_ms = self.state, self._clock.wall_ms()
@@ -126,7 +129,8 @@ class TransactionBuffer:
         state.answered(batch.handed_over)
 
     def failed(self, batch: PublishBatch, error: LedgerError) -> None:
-        """A batch may be in the log or not; but for a log that takes nothing any more."""
+        """Reload the topic, since a failed batch may be in the log. A terminated log has refused
+        it."""
         if not batch.handed_over:
             return
         if isinstance(error, LogTerminatedError):
@@ -137,9 +141,9 @@ class TransactionBuffer:
     # Ends
 
     async def end(self, txn: TransactionId, *, commits: bool, low_watermark: int) -> None:
-        """Show or drop a transaction's messages; durable on return. Again and again, if need be.
+        """Show or drop a transaction's messages; durable on return. Safe to repeat.
 
-        `low_watermark`: up to that number all of its coordinator's transactions have ended
+        `low_watermark`: all transactions of its coordinator up to this number have ended
         everywhere; -1: none has.
 
         Raises:
@@ -196,7 +200,7 @@ class TransactionBuffer:
     def _append_beside(
         self, txn: TransactionId, number: int, *, commits: bool
     ) -> "asyncio.Future[Position]":
-        """A terminated topic takes no entries; its transactions end all the same."""
+        """Write an end to the transaction log, since a terminated topic takes no entries."""
         log, state, topic = self._transactions.log, self.state, self._topic
         assert log is not None
         record = log.append({"kind": "end", "txn": list(txn), "commits": commits})
@@ -214,8 +218,8 @@ class TransactionBuffer:
         return record.done
 
     def dump(self) -> dict[str, Any]:
-        """What is known, as JSON, for a record that is appended at once: the ends that are on their
-        way in the same log come before it."""
+        """Return the state as JSON, for a record that is appended at once. Ends that are still
+        being appended to the same log precede that record, so they are included."""
         ending = [[*txn, commits] for txn, commits in self._ending_beside.items()]
         return {**self.state.dump(), "ending": ending}
 

@@ -1,11 +1,11 @@
 """The core of a topic's transaction buffer: entries that are hidden, or aborted. Pure.
 
-Messages of a transaction lie in the topic's log among all others. A reader may go up to the first
-entry of the oldest open transaction, and passes over entries of aborted ones. Both are known by
-positions, so that nobody has to look into an entry to tell.
+Messages of a transaction lie in the topic's log among all others. A reader may read up to the first
+entry of the oldest open transaction, and skips entries of aborted ones. Both are known by position,
+so no entry has to be decoded.
 
-What is handed to the log and not answered yet is hidden, too, from where the log ended then: a
-reader must not see an entry in the moment between its being durable and our hearing of that.
+Appends that are not answered yet are hidden, too, from the end of the log at the time they were
+handed over. Otherwise a reader could see an entry that is durable before this state knows of it.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,15 @@ from magnetar.ledger.position import Position
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """A transaction that has messages here and no end."""
+    """A transaction that has messages here and has not ended."""
 
     first: Position
     positions: PositionSet
     begun_ms: int = 0
-    """When its first message was stored, wall clock; 0: before the topic was loaded."""
+    """Wall-clock time at which its first message was stored; 0 if before the topic was loaded."""
     senders: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The last message of each producer, by name: what it sends again is not stored again."""
+    """Last message of each producer, by name. Messages up to it that are sent again are not
+    stored."""
 
 
 class BufferState:
@@ -35,27 +36,29 @@ class BufferState:
 
     def __init__(self) -> None:
         self.open: dict[TransactionId, OpenTransaction] = {}
-        """In the order of their first entries."""
+        """Open transactions, in the order of their first entries."""
         self.aborted = PositionSet()
         self.ended = EndedTransactions()
         self.version = 0
         self.committed_count = 0
         self.aborted_count = 0
         self.ended_before = (0, 0)
-        """How many were committed, and aborted, at former owners of the topic."""
+        """Numbers of committed and of aborted transactions that former owners of the topic
+        counted."""
         self._floors: dict[int, Position] = {}
-        """Where the log ended when each of the appends under way was handed to it, by number."""
+        """End of the log when each pending append was handed over, by the number of the append."""
         self._handed_over = 0
 
     @property
     def is_plain(self) -> bool:
-        """Nothing is hidden, and nothing passed over."""
+        """Whether no entry is hidden or skipped."""
         return not self.open and not self._floors and not self.aborted
 
     # Appends
 
     def handed_over(self, last_confirmed: Position) -> int:
-        """Something of a transaction is about to be appended; returns a number for `answered`."""
+        """Hide an append of a transaction that is about to begin; return its number for
+        `answered`."""
         self._handed_over += 1
         self._floors[self._handed_over] = last_confirmed
         return self._handed_over
@@ -75,9 +78,11 @@ class BufferState:
         *,
         now_ms: int = 0,
     ) -> None:
-        """A message of a transaction is stored."""
+        """Note a stored message of a transaction."""
         if txn in self.ended:
-            # Cannot be: what comes late is refused. If it is there all the same, nobody reads it.
+            # A late message is refused, so this occurs only in a replay, when the transaction log
+            # of a terminated topic has given the end first. Unless it committed, no reader sees the
+            # entry.
             if self.ended.was_committed(txn) is not True:
                 self.aborted.add(position)
             return
@@ -89,13 +94,13 @@ class BufferState:
             found.senders[sender.name] = sender.order
 
     def is_stored(self, txn: TransactionId, sender: Sender) -> bool:
-        """Whether the message is one that a producer sends again."""
+        """Whether a producer's message is already stored in this transaction."""
         found = self.open.get(txn)
         last = found.senders.get(sender.name) if found is not None else None
         return last is not None and sender.order <= last
 
     def on_end(self, txn: TransactionId, *, is_committed: bool) -> None:
-        """The marker of a transaction is stored; a second one changes nothing."""
+        """Note the stored marker of a transaction; a second one changes nothing."""
         found = self.open.pop(txn, None)
         if found is not None and not is_committed:
             self.aborted.update(found.positions)
@@ -108,13 +113,15 @@ class BufferState:
         self.version += 1
 
     def overdue(self, coordinator: int, low_watermark: int) -> list[TransactionId]:
-        """Open ones that, as the coordinator says, have ended everywhere: they never joined."""
+        """Return open transactions that, by the coordinator's watermark, have ended everywhere: the
+        coordinator never knew that they joined this topic."""
         return [txn for txn in self.open if txn.most == coordinator and txn.least <= low_watermark]
 
     # Questions
 
     def limit(self, last_confirmed: Position) -> Position:
-        """The last position that may be read, of a log that ends there."""
+        """Return the last position that may be read in a log whose last confirmed entry is
+        given."""
         for found in self.open.values():
             first = found.first
             last_confirmed = min(last_confirmed, Position(first.ledger_id, first.entry_id - 1))
@@ -122,7 +129,7 @@ class BufferState:
         return self.known_through(last_confirmed)
 
     def known_through(self, last_confirmed: Position) -> Position:
-        """Everything up to there is noted here."""
+        """Return the position up to which every entry is noted here."""
         for floor in self._floors.values():
             return min(last_confirmed, floor)
         return last_confirmed
@@ -130,11 +137,11 @@ class BufferState:
     # Snapshots
 
     def trimmed(self, first: Position) -> None:
-        """The log begins there by now."""
+        """Forget aborted entries of ledgers before `first`, the log's first position."""
         self.aborted.discard_ledgers_before(first.ledger_id)
 
     def dump(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the state as JSON."""
         return {
             "open": [
                 [

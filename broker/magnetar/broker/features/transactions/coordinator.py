@@ -1,11 +1,11 @@
 """A coordinator of transactions: the shell around `coordinator_state.py`, on a topic's log.
 
-The topic is a partition of `persistent://pulsar/system/transaction_coordinator_assign`: whoever
-owns it is the coordinator, takes its log over when it loads it, and loses it with it. Whatever a
-client or a participant is told was durable in that log before.
+The topic is a partition of `persistent://pulsar/system/transaction_coordinator_assign`. Its owner
+is the coordinator: it takes the log over when it loads the topic, and loses both together. Every
+answer to a client or participant is durable in that log first.
 
-Once COMMITTING or ABORTING is durable, the decision is carried out, by this owner or the next one:
-every participant is told until it answers, then the end is noted.
+Once COMMITTING or ABORTING is durable, this owner or the next one carries the decision out. It
+notifies every participant until that participant answers, then writes the end.
 """
 
 import asyncio
@@ -41,31 +41,32 @@ _log = structlog.get_logger()
 _READ_ENTRIES = 1000
 _READ_BYTES = 4 << 20
 _RECORDS_PER_TURN = 500
-"""Records that are taken in, or written down, before others have their turn."""
+"""Records that are applied or encoded before other tasks get a turn."""
 _ENDS_AT_ONCE = 50
-"""Transactions that are decided at a time: thousands can time out at once."""
+"""Transactions that are decided at once: thousands can time out together."""
 
 
 class Participants(Protocol):
-    """Tells those who take part in transactions how one ends; see `Messenger`."""
+    """Port that notifies the participants of transactions of the outcome; see `Messenger`."""
 
     async def end_on_topic(
         self, topic: str, txn: TransactionId, *, commits: bool, low_watermark: int
     ) -> None:
-        """Return when the topic knows, durably, or is gone; takes as long as that takes."""
+        """End a transaction on a topic. Return when that is durable on the topic, or the topic is
+        gone. This may take arbitrarily long."""
         ...
 
     async def end_on_subscription(
         self, topic: str, name: str, txn: TransactionId, *, commits: bool, low_watermark: int
     ) -> None:
-        """End a transaction on a subscription. Return when the subscription knows, durably, or is
-        gone."""
+        """End a transaction on a subscription. Return when that is durable on the subscription, or
+        the subscription is gone."""
         ...
 
 
 @dataclass(slots=True)
 class CoordinatorCounters:
-    """Since this broker became the coordinator."""
+    """Counts since this broker became the coordinator."""
 
     created: int = 0
     committed: int = 0
@@ -97,8 +98,9 @@ class Coordinator(Feature):
         self._loop = asyncio.get_running_loop()
         self._endings: dict[int, asyncio.Task[None]] = {}
         self._gate = TurnGate()
-        """For ends that begin to be told: of thousands that are decided at once, or found decided
-        after a restart, some begin in each turn. One that cannot be told holds up none of them."""
+        """Limits how many notifications begin in each turn: thousands of transactions may be
+        decided at once, or be found decided after a restart. A participant that cannot be reached
+        delays no other."""
         self._deadlines: list[tuple[float, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._records = 0
@@ -109,7 +111,7 @@ class Coordinator(Feature):
     # Opening
 
     async def restore(self) -> None:
-        """Read the log; what was decided is carried out from here on.
+        """Read the log, and carry out what was decided.
 
         Raises:
             LedgerError: not all of it can be read now.
@@ -126,8 +128,9 @@ class Coordinator(Feature):
             for entry in entries:
                 record = json.loads(entry)
                 if record["kind"] == "snapshot":
-                    # It has all that is before it. Of that the log may have a part alone: what was
-                    # appended to the ledger of the snapshot while that was on its way.
+                    # A snapshot contains all that precedes it. The log may have only a part of
+                    # that: the records appended to the snapshot's own ledger while the snapshot was
+                    # being written.
                     records.clear()
                 records.append(record)
             last = Position(first.ledger_id, first.entry_id + len(entries) - 1)
@@ -151,7 +154,7 @@ class Coordinator(Feature):
     # Requests
 
     async def begin(self, timeout_ms: int, owner: str = "") -> TransactionId:
-        """A new transaction; durable on return.
+        """Begin a transaction; durable on return.
 
         Raises:
             NotAllowedError: too many are open, or the timeout is out of bounds.
@@ -182,7 +185,7 @@ class Coordinator(Feature):
         topics: Iterable[str] = (),
         subscriptions: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """More participants; durable on return.
+        """Add participants; durable on return.
 
         Raises:
             TransactionNotFoundError, InvalidTransactionStatusError, NotAllowedError
@@ -190,7 +193,8 @@ class Coordinator(Feature):
         """
         record = self.state.join(txn, topics, subscriptions)
         if record is None:
-            # Those who joined before may not be durable yet: an append behind them is.
+            # Those that joined before may not be durable yet. When a later append is durable, they
+            # are.
             await self._durable(self._write_nothing())
             return
         found = self.state.transactions[txn.least]
@@ -204,8 +208,10 @@ class Coordinator(Feature):
         await self._durable(self._write(record))
 
     async def end(self, txn: TransactionId, *, commits: bool) -> None:
-        """Decide, and have that carried out. On return the decision is durable, and everybody
-        knows of it, unless that takes longer than `end_wait_ms`.
+        """Decide a transaction and notify its participants.
+
+        On return the decision is durable. All participants have been notified, unless that takes
+        longer than `transaction_end_wait_ms`.
 
         Raises:
             TransactionNotFoundError, InvalidTransactionStatusError
@@ -213,7 +219,7 @@ class Coordinator(Feature):
         """
         found = self.state.ending(txn, commits=commits)
         if found is None:
-            # Noted, perhaps just now.
+            # The end may have been noted just now; wait until it is durable.
             await self._durable(self._write_nothing())
             return
         if found.status is Status.OPEN:
@@ -222,11 +228,12 @@ class Coordinator(Feature):
         if ending is not None:
             await asyncio.wait([ending], timeout=self._settings.transaction_end_wait_ms / 1000)
         elif txn.least in self.state.transactions:
-            await self._durable(self._write_nothing())  # Somebody else is just deciding.
+            await self._durable(self._write_nothing())  # Another request is deciding it now.
         self._check_here()
 
     def owner_of(self, txn: TransactionId) -> str:
-        """The role that began a transaction; empty: nobody's, or it has ended."""
+        """Return the role that began a transaction; empty if it had none, or the transaction has
+        ended."""
         found = self.state.transactions.get(txn.least)
         return found.owner if found is not None else ""
 
@@ -279,8 +286,9 @@ class Coordinator(Feature):
     # Timeouts
 
     def _watch(self, found: Transaction) -> None:
-        # By the wall clock once, since others may have begun it; then by one that nobody sets, and
-        # no later than a whole timeout from now, whatever clock it was begun by.
+        # The deadline is in wall-clock time, since another broker may have begun it. From here on
+        # the monotonic clock counts, and never more than one whole timeout, even if the clocks
+        # disagree.
         left_ms = min(found.deadline_ms - self._clock.wall_ms(), found.timeout_ms)
         due_s = self._clock.monotonic_s() + max(0, left_ms) / 1000
         heapq.heappush(self._deadlines, (due_s, found.id.least))
@@ -310,7 +318,7 @@ class Coordinator(Feature):
             self._set_timer()
 
     async def _time_out(self, late: Sequence[Transaction]) -> None:
-        """Abort some of those that are late; the next ones follow when these are decided."""
+        """Abort some overdue transactions; the next ones follow when these are decided."""
         decided = []
         for found in late:
             _log.info("transaction_timed_out", txn=str(found.id))
@@ -336,7 +344,7 @@ class Coordinator(Feature):
     # The log
 
     def _write(self, record: Stored) -> "asyncio.Future[Position]":
-        """Apply and append a record; act on it when that is durable."""
+        """Apply and append a record; the caller acts on it when the result says it is durable."""
         self._check_here()
         self.state.apply(record)
         self._records += 1
@@ -345,13 +353,13 @@ class Coordinator(Feature):
         return self._append(record)
 
     def _write_nothing(self) -> "asyncio.Future[Position]":
-        """Durable once everything before it is."""
+        """Append an empty record, which is durable once everything before it is."""
         self._check_here()
         return self._append({"kind": "nothing"})
 
     async def _prepare_snapshot(self) -> None:
-        """Have nearly all transactions written down by the time of the snapshot, which is taken in
-        one piece: what changes meanwhile is written down again then."""
+        """Encode nearly all transactions before the snapshot, which is taken in one piece. Those
+        that change in the meantime are encoded again then."""
         for at, found in enumerate(list(self.state.transactions.values()), 1):
             found.text()
             if at % _RECORDS_PER_TURN == 0:
@@ -370,7 +378,7 @@ class Coordinator(Feature):
         try:
             await asyncio.shield(done)
         except LedgerError as error:
-            # What is in memory is ahead of the log now: read that again.
+            # The state in memory is ahead of the log now. Reload the topic to read the log again.
             if not self._topic.is_closed:
                 self._topic.reload("a record of a transaction may be stored or not")
             raise BrokerPersistenceError(
@@ -383,7 +391,7 @@ class Coordinator(Feature):
             raise CoordinatorNotFoundError(f"coordinator {self.number} is served elsewhere")
 
     async def _compact(self) -> None:
-        """Write everything down, and let go what is older."""
+        """Write a snapshot, and delete older ledgers."""
         log = self._topic.log
         try:
             await log.rotate()
@@ -400,7 +408,7 @@ class Coordinator(Feature):
     # The end
 
     def close(self) -> None:
-        """Somebody else is the coordinator, or will be: nothing is told or written any more."""
+        """Stop notifying and writing: this broker is no longer the coordinator."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,8 @@
-"""The brokers that have the coordinators of transactions, for clients that watch this.
+"""The brokers that serve the transaction coordinators, for clients that watch them.
 
-While there are watchers, one task of the broker looks at all coordinators in intervals. What it
-asks for is in memory, unless an owner has just changed. A coordinator whose owner cannot be told
-within one interval is left out, and is back as soon as it can be told.
+While there are watchers, one task of the broker looks up all coordinators at intervals. The lookups
+are answered from memory, unless an owner has just changed. A coordinator whose owner cannot be
+found within one interval is left out until it can.
 """
 
 import asyncio
@@ -22,36 +22,36 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the coordinators are."""
+    """Locations of the coordinators."""
 
     count: int
     places: tuple["Place", ...]
-    """Of the coordinators whose owners can be told."""
+    """Coordinators whose owners are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one coordinator is."""
+    """Location of one coordinator."""
 
     number: int
     service_url: str
     service_url_tls: str
-    """Empty: there is no such port."""
+    """TLS address of the broker; empty if it has no TLS port."""
 
 
 class Watcher(Protocol):
-    """Is told when a coordinator has another owner."""
+    """A client connection that follows the owners of the coordinators."""
 
     @property
     def listener(self) -> str:
-        """Name of the addresses that the client can reach; empty: the default ones."""
+        """Name of the addresses that the client can reach; empty for the default ones."""
         ...
 
     def tell(self, places: Places) -> None: ...
 
 
 class CoordinatorPlaces:
-    """Of one broker."""
+    """Locations of all coordinators, as one broker reports them to its watchers."""
 
     def __init__(
         self, coordinators: Coordinators, ownership: Ownership, *, interval_ms: int
@@ -63,7 +63,7 @@ class CoordinatorPlaces:
         self._looking: asyncio.Task[None] | None = None
 
     async def places(self, listener: str) -> Places:
-        """Where the coordinators are now.
+        """Return the current locations of the coordinators.
 
         Raises:
             NotAllowedError: transactions are off.
@@ -89,21 +89,21 @@ class CoordinatorPlaces:
             return None
 
     def join(self, watcher: Watcher) -> None:
-        """Tell a watcher of every look from now on; it knows itself what is new to it."""
+        """Add a watcher, which gets the result of every lookup and skips what it already knows."""
         self._watchers[watcher] = None
         if self._looking is None:
             loop = asyncio.get_running_loop()
             self._looking = loop.create_task(self._look(), name="look-at-coordinator-places")
 
     def leave(self, watcher: Watcher) -> None:
-        """Remove a watcher, which need not be there; without any, nothing is looked at."""
+        """Remove a watcher, if it is there; the lookups stop when none is left."""
         self._watchers.pop(watcher, None)
         if not self._watchers and self._looking is not None:
             self._looking.cancel()
             self._looking = None
 
     def close(self) -> None:
-        """Look no more."""
+        """Remove all watchers and stop the lookups."""
         for watcher in list(self._watchers):
             self.leave(watcher)
 
@@ -115,7 +115,7 @@ class CoordinatorPlaces:
             except RequestError as error:
                 _log.info("coordinator_places_not_read", error=str(error))
             except Exception:  # noqa: BLE001
-                # A defect must not end all further looks.
+                # A defect must not end all further lookups.
                 _log.exception("coordinator_places_not_read")
 
     async def _look_for(self, listeners: Iterable[str]) -> None:

@@ -1,13 +1,13 @@
-"""A coordinator's core: transactions and their states, as records say them. Pure.
+"""A coordinator's core: transactions and their states, as records give them. Pure.
 
     OPEN -> COMMITTING -> COMMITTED
     OPEN -> ABORTING   -> ABORTED
 
-Every change is a record first; applying records in order gives the state, here and after a crash.
-Whoever writes a record applies it at once, so that the next decision knows of it, and acts on it
-when it is durable. If it cannot be made durable, the state is thrown away and read again.
+Every change is a record first. Applying the records in order gives the state, here and after a
+crash. The writer of a record applies it at once, so that the next decision includes it, and acts on
+it when it is durable. If it cannot be made durable, the state is dropped and read again.
 
-A transaction that has ended is remembered by its outcome among the last `finished_max`.
+The outcomes of the last `finished_max` ended transactions are kept.
 """
 
 import json
@@ -28,7 +28,7 @@ Stored = dict[str, Any]
 
 
 class Status(StrEnum):
-    """Where a transaction is in its life. Stored, never rename."""
+    """Stage of a transaction. Stored, never rename."""
 
     OPEN = "open"
     COMMITTING = "committing"
@@ -43,7 +43,7 @@ TRANSITIONS: Final[Mapping[tuple[Status, Status], bool]] = {
     (Status.COMMITTING, Status.COMMITTED): True,
     (Status.ABORTING, Status.ABORTED): True,
 }
-"""What may follow what. Anything else is a defect."""
+"""Transitions that may occur. Any other one is a defect."""
 
 ENDING: Final = {True: Status.COMMITTING, False: Status.ABORTING}
 ENDED: Final = {Status.COMMITTING: Status.COMMITTED, Status.ABORTING: Status.ABORTED}
@@ -51,34 +51,35 @@ ENDED: Final = {Status.COMMITTING: Status.COMMITTED, Status.ABORTING: Status.ABO
 
 @dataclass(slots=True)
 class Transaction:
-    """One that has not ended everywhere."""
+    """A transaction that has not ended everywhere."""
 
     id: TransactionId
     begun_ms: int
-    """Wall clock."""
+    """Wall-clock time at which it began."""
     timeout_ms: int
     owner: str = ""
-    """The role that began it; empty: nobody has proven any."""
+    """Role that began it; empty if the client has proven none."""
     status: Status = Status.OPEN
     topics: dict[str, None] = field(default_factory=dict)
-    """Where it may have messages, in the order of their joining; named as the client did it, who
-    looks for these names in what is told of the transaction. One topic may be here twice."""
+    """Topics that may have its messages, in the order in which they joined. The names are as the
+    client gave them, since the client looks for these names in reports about the transaction. One
+    topic may occur under two names."""
     subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
-    """Where it may have acknowledged: topic and subscription."""
+    """Pairs of topic and subscription on which it may have acknowledged messages."""
 
     @property
     def deadline_ms(self) -> int:
         return self.begun_ms + self.timeout_ms
 
     _text: str = field(default="", repr=False, compare=False)
-    """As JSON; empty: not since the last change."""
+    """The transaction as JSON; empty if it has changed since it was last encoded."""
 
     def changed(self) -> None:
-        """What was written down of it is old."""
+        """Discard the encoded form after a change."""
         self._text = ""
 
     def text(self) -> str:
-        """As JSON, written down once after each change."""
+        """Return the transaction as JSON, encoded once after each change."""
         if not self._text:
             self._text = json.dumps(self.dump())
         return self._text
@@ -101,9 +102,10 @@ class CoordinatorState:
     def __init__(self, number: int, *, finished_max: int) -> None:
         self.number = number
         self.transactions: dict[int, Transaction] = {}
-        """By the least bits, in the order of their beginning."""
+        """Transactions that have not ended everywhere, by least bits, in the order in which they
+        began."""
         self.finished: OrderedDict[int, bool] = OrderedDict()
-        """Outcomes of the last ones that ended: whether committed."""
+        """Outcomes of the transactions that ended last: whether they were committed."""
         self._finished_max = finished_max
         self._next = 0
 
@@ -111,16 +113,16 @@ class CoordinatorState:
 
     @property
     def next_least(self) -> int:
-        """The number of the next transaction."""
+        """Number of the next transaction."""
         return self._next
 
     @property
     def low_watermark(self) -> int:
-        """All up to it have ended everywhere; -1: none has."""
+        """Number up to which all transactions have ended everywhere; -1 if none has."""
         return next(iter(self.transactions), self._next) - 1
 
     def open(self, txn: TransactionId) -> Transaction:
-        """A transaction that takes more participants.
+        """Return a transaction that still accepts participants.
 
         Raises:
             TransactionNotFoundError, InvalidTransactionStatusError
@@ -134,7 +136,8 @@ class CoordinatorState:
         return found
 
     def ending(self, txn: TransactionId, *, commits: bool) -> Transaction | None:
-        """A transaction that may be ended this way, or is about to be; None: it has ended so.
+        """Return a transaction that may be ended in this way, or is ending so; None if it has ended
+        so.
 
         Raises:
             TransactionNotFoundError
@@ -163,7 +166,7 @@ class CoordinatorState:
     # Records
 
     def begin(self, *, now_ms: int, timeout_ms: int, owner: str) -> Stored:
-        """The record of a new transaction."""
+        """Return the record of a new transaction."""
         return {
             "kind": "begin",
             "id": self._next,
@@ -178,10 +181,10 @@ class CoordinatorState:
         topics: Iterable[str] = (),
         subscriptions: Iterable[tuple[str, str]] = (),
     ) -> Stored | None:
-        """The record of more participants; None: all of them are in it.
+        """Return the record of additional participants; None if all of them have already joined.
 
         Raises:
-            As `open`.
+            TransactionNotFoundError, InvalidTransactionStatusError: as for `open`.
         """
         found = self.open(txn)
         new_topics = [each for each in topics if each not in found.topics]
@@ -191,18 +194,18 @@ class CoordinatorState:
         return {"kind": "join", "id": txn.least, "topics": new_topics, "subscriptions": new}
 
     def status(self, txn: TransactionId, status: Status) -> Stored:
-        """The record of a new status."""
+        """Return the record of a new status."""
         return {"kind": "status", "id": txn.least, "status": str(status)}
 
     def snapshot_text(self) -> str:
-        """The record of everything, as JSON; what is before it is needed no more. Cheap for
-        transactions whose text is known."""
+        """Return the snapshot record as JSON, after which older records are not needed. It is cheap
+        for transactions that are already encoded."""
         frame = {"kind": "snapshot", "next": self._next, "finished": list(self.finished.items())}
         every = ", ".join(each.text() for each in self.transactions.values())
         return f'{json.dumps(frame)[:-1]}, "transactions": [{every}]}}'
 
     def apply(self, record: Mapping[str, Any]) -> None:
-        """Take a record in: one that was just written, or is being read."""
+        """Apply a record that was just written, or is being read."""
         match record["kind"]:
             case "begin":
                 self._begin(record)

@@ -1,8 +1,9 @@
-"""The coordinators of a broker: which there are, where they are, and that somebody serves them.
+"""The transaction coordinators on a broker: which exist, where they are, and whether they are
+served.
 
-The partitioned topic that stands for them is made when the first client asks for it. A coordinator
-is loaded when a client connects to it; those that have been used are looked at from time to time,
-so that what one has decided is carried out although its broker died and no client comes.
+Their partitioned topic is created when the first client asks for it. A coordinator is loaded when a
+client connects to it. The leader regularly checks those that have been used, so that decisions are
+carried out even if their broker died and no client comes.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ _log = structlog.get_logger()
 
 
 class Coordinators:
-    """Of one broker."""
+    """The coordinators that one broker serves or checks."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Coordinators:
         *,
         is_leader: Callable[[], bool],
     ) -> None:
-        """`is_leader`: whether it is this broker that looks after those nobody serves."""
+        """`is_leader`: whether this broker has to check that every coordinator is served."""
         self._settings = settings
         self._topics = topics
         self._policies = policies
@@ -72,7 +73,8 @@ class Coordinators:
         return self._settings.transaction_coordinator_enabled
 
     def check_enabled(self) -> None:
-        """
+        """Check that transactions are enabled.
+
         Raises:
             NotAllowedError
         """
@@ -82,7 +84,7 @@ class Coordinators:
     # Where they are
 
     async def prepare(self) -> int:
-        """Have the topic that stands for all of them; returns how many there are.
+        """Create the partitioned topic of the coordinators if it is missing; return their number.
 
         Raises:
             BrokerMetadataError: the metadata store does not answer.
@@ -96,11 +98,11 @@ class Coordinators:
         return found.partitions
 
     async def get(self, number: int) -> Coordinator:
-        """A coordinator that is, or can be, served here.
+        """Return a coordinator that is, or can be, served here.
 
         Raises:
             NotAllowedError: transactions are off, or there is no such coordinator.
-            CoordinatorNotFoundError: it is served elsewhere, or nobody can tell now.
+            CoordinatorNotFoundError: it is served elsewhere, or its owner cannot be found now.
         """
         self.check_enabled()
         name = coordinator_topic(number)
@@ -128,14 +130,15 @@ class Coordinators:
         return [each for each in found if each is not None]
 
     def _make(self, topic: Topic) -> Coordinator | None:
-        """The coordinator whose place a topic is that is being opened; None: it is no such."""
+        """Make the coordinator of a topic that is being opened; None if the topic belongs to
+        none."""
         if not is_coordinator(topic.name) or topic.name.partition_index < 0:
             return None
         return Coordinator(
             topic.name.partition_index, topic, self.messenger, self._settings, self._clock
         )
 
-    # That somebody serves them
+    # Checks that every coordinator is served
 
     def start(self) -> None:
         interval_s = self._settings.transaction_check_interval_s
@@ -145,7 +148,7 @@ class Coordinators:
             )
 
     def stop_looking(self) -> None:
-        """The broker stops: it has nobody serve anything any more."""
+        """Stop checking: a stopping broker has no coordinator loaded any more."""
         if self._looking is not None:
             self._looking.cancel()
 
@@ -163,14 +166,14 @@ class Coordinators:
             except (RequestError, SdkError) as error:
                 _log.info("coordinators_not_looked_at", error=str(error))
             except Exception:  # noqa: BLE001
-                # A defect must not end all further looks.
+                # A defect must not end all further checks.
                 _log.exception("coordinators_not_looked_at")
 
     async def _have_all_served(self) -> None:
         try:
             names = set(await self._topics.names(COORDINATORS.namespace_name))
         except (NamespaceNotFoundError, TopicNotFoundError):
-            return  # Nobody has used transactions.
+            return  # No client has used transactions.
         found = await self._topics.partitioned.find(COORDINATORS)
         count = found.partitions if found is not None else 0
         for number in range(count):

@@ -1,11 +1,13 @@
 """Errors of transactions; part of the broker's tree, see `magnetar.broker.base.errors`.
 
 RequestError
+├── AlreadyStoredError                      the message is stored; the producer gets a receipt
 ├── CoordinatorNotFoundError           20   another broker serves the coordinator, or none yet
 ├── InvalidTransactionStatusError      21   the transaction has ended, or is ending
+├── NotAllowedError
+│   └── TransactionsDisabledError      22   the settings switch transactions off
 ├── TransactionConflictError           23   another transaction has acknowledged the message
-├── TransactionNotFoundError           24   the id is unknown, or the transaction ended long ago
-└── TransactionsDisabledError          22   the settings switch transactions off
+└── TransactionNotFoundError           24   the id is unknown, or the transaction ended long ago
 """
 
 from magnetar.broker.base.errors import NotAllowedError, RequestError
@@ -23,14 +25,14 @@ class TransactionsDisabledError(NotAllowedError):
 
 
 class CoordinatorNotFoundError(RequestError):
-    """The coordinator is not here just now: look it up again."""
+    """The broker does not serve the coordinator now; the client has to look it up again."""
 
     code = ServerError.TransactionCoordinatorNotFound
     retryable = True
 
 
 class InvalidTransactionStatusError(RequestError):
-    """The transaction ends already, or has ended the other way."""
+    """The transaction is ending, or has ended the other way."""
 
     code = ServerError.InvalidTxnStatus
 
@@ -42,10 +44,10 @@ class TransactionConflictError(RequestError):
 
 
 class AlreadyStoredError(RequestError):
-    """A producer sends a message of a transaction again, which is stored: it gets its receipt."""
+    """A producer sends a stored message of a transaction again; it gets the receipt."""
 
 
 class TransactionNotFoundError(RequestError):
-    """There never was a transaction of that id, or it ended too long ago to be remembered."""
+    """No transaction has this id, or it ended so long ago that it is forgotten."""
 
     code = ServerError.TransactionNotFound

@@ -1,8 +1,8 @@
 """Ids of transactions, and which of them have ended. Pure.
 
-An id is the number of its coordinator (most significant bits) and a sequence number there (least),
-which is never used twice. A coordinator tells with each end up to which number all have ended (its
-low watermark), so nobody has to remember single ones for long.
+An id consists of the coordinator's number (most significant bits) and a sequence number there
+(least significant bits), which is never used twice. With each end, a coordinator sends the number
+up to which all transactions have ended (its low watermark). Outcomes up to it need not be kept.
 """
 
 from collections.abc import Mapping
@@ -20,39 +20,39 @@ coordinator's log there."""
 
 
 class TransactionId(NamedTuple):
-    """Of one transaction."""
+    """Id of one transaction."""
 
     most: int
-    """The coordinator."""
+    """Number of the coordinator."""
     least: int
-    """The number there."""
+    """Sequence number at the coordinator."""
 
     def __str__(self) -> str:
         return f"({self.most},{self.least})"
 
 
 def coordinator_topic(number: int) -> TopicName:
-    """The topic whose owner is that coordinator."""
+    """Return the topic whose owner serves this coordinator."""
     return COORDINATORS.partition(number)
 
 
 def is_coordinator(name: TopicName) -> bool:
-    """Whether a topic is the place of a coordinator, or stands for all of them."""
+    """Whether a topic is the log of a coordinator, or the partitioned topic of all of them."""
     return name.partitioned == COORDINATORS
 
 
 class EndedTransactions:
     """Transactions that have ended here, so that late requests for them are refused.
 
-    One that stays open for hours holds its coordinator's watermark down, while others end by the
-    million: an outcome is two bits, in pages by coordinator and number.
+    A transaction that stays open for hours holds its coordinator's watermark down while millions of
+    others end. So an outcome takes two bits, in pages by coordinator and number.
     """
 
     def __init__(self) -> None:
         self._watermarks: dict[int, int] = {}
         self._pages: dict[tuple[int, int], tuple[int, int]] = {}
-        """By coordinator and number of the page: a bit for each that has ended, and for each of
-        these that was committed."""
+        """Pages by coordinator and page number. A page has one bit for each ended transaction, and
+        one for each of these that was committed."""
 
     def __len__(self) -> int:
         return sum(ended.bit_count() for ended, _ in self._pages.values())
@@ -64,7 +64,8 @@ class EndedTransactions:
         return bool(self._pages.get(key, _NONE)[0] & bit)
 
     def was_committed(self, txn: TransactionId) -> bool | None:
-        """How it has ended; None: that is not known any more, or it has not."""
+        """Return whether it was committed; None if it has not ended, or its outcome is
+        forgotten."""
         key, bit = _place_of(txn)
         ended, committed = self._pages.get(key, _NONE)
         return bool(committed & bit) if ended & bit else None
@@ -76,20 +77,22 @@ class EndedTransactions:
             self._pages[key] = ended | bit, committed | bit if is_committed else committed
 
     def pass_watermark(self, coordinator: int, least: int) -> None:
-        """All transactions of a coordinator up to `least` have ended everywhere."""
+        """Forget outcomes up to `least`: these transactions of the coordinator have ended
+        everywhere."""
         if least <= self._watermarks.get(coordinator, -1):
             return
         self._watermarks[coordinator] = least
         last = least >> _PAGE_SHIFT
         for key in [each for each in self._pages if each[0] == coordinator and each[1] <= last]:
             ended, committed = self._pages.pop(key)
-            # Of the page that the watermark is in, those above it stay.
+            # In the page that contains the watermark, outcomes above it stay.
             above = -2 << (least & _PAGE_MASK) if key[1] == last else 0
             if ended & above:
                 self._pages[key] = ended & above, committed & above
 
     def dump(self) -> dict[str, Any]:
-        """As JSON; bits as hexadecimal digits, number 0 of a page in the lowest."""
+        """Return the state as JSON; bits are hexadecimal digits, number 0 of a page is the lowest
+        bit."""
         return {
             "watermarks": sorted(self._watermarks.items()),
             "pages": [
@@ -104,12 +107,12 @@ class EndedTransactions:
         self._watermarks = dict(stored["watermarks"])
         for most, page, ended, committed in stored.get("pages", ()):
             self._pages[most, page] = int(ended, 16), int(committed, 16)
-        # As it was written before there were pages.
+        # The format before there were pages.
         for most, least, is_committed in stored.get("outcomes", ()):
             self.note(TransactionId(most, least), is_committed=is_committed)
         return self
 
 
 def _place_of(txn: TransactionId) -> tuple[tuple[int, int], int]:
-    """The page that an id is on, and its bit there."""
+    """Return the page of an id, and the id's bit there."""
     return (txn.most, txn.least >> _PAGE_SHIFT), 1 << (txn.least & _PAGE_MASK)

@@ -1,7 +1,7 @@
-"""What entries of a topic's log say of transactions: which one they are in, or how it ended. Pure.
+"""Transactions in the metadata of entries: the transaction of a message, or its outcome. Pure.
 
-Markers, which say how a transaction ended, are shaped like messages without a payload;
-`marker_type` in their metadata keeps them from clients (protocol sheet, section 13).
+Markers, which end a transaction, have the form of messages without a payload. The broker refuses
+`marker_type` in the metadata of clients' messages (protocol sheet, section 13).
 """
 
 from typing import Final, NamedTuple
@@ -22,24 +22,24 @@ ABORTED: Final = 22
 
 
 class Sender(NamedTuple):
-    """Identity of a sent message, to recognise it when it comes again."""
+    """Identity of a sent message, by which a repetition is recognised."""
 
     name: str
     order: tuple[int, int]
-    """Sequence id, and the number of the chunk."""
+    """Sequence id and chunk number."""
 
 
 class Mark(NamedTuple):
-    """What an entry says of transactions."""
+    """The transaction that an entry belongs to or ends."""
 
     transaction: TransactionId
     is_committed: bool | None
-    """How it has ended; None: the entry is a message in it."""
+    """Outcome of the transaction; None if the entry is a message in it."""
     sender: Sender
 
 
 def encode_marker(txn: TransactionId, *, commits: bool, now_ms: int) -> bytes:
-    """The entry that ends a transaction on a topic."""
+    """Return the entry that ends a transaction on a topic."""
     metadata = MessageMetadata(
         producer_name="",
         sequence_id=0,
@@ -52,18 +52,18 @@ def encode_marker(txn: TransactionId, *, commits: bool, now_ms: int) -> bytes:
 
 
 def with_transaction(entry: bytes, txn: TransactionId) -> bytes:
-    """The entry with the transaction's id in its metadata, under a checksum of its own.
+    """Return the entry with the transaction's id in its metadata, under a checksum of its own.
 
-    Clients in Go put the id into SEND alone, and SEND is not stored. An entry that did not say
-    which transaction it is in would be shown by the next owner of the topic, and by readers of the
-    ledgers themselves. The caller has verified the checksum that came with the entry.
+    Clients in Go put the id only into SEND, which is not stored. Without the id in the entry, the
+    next owner of the topic and direct readers of the ledgers would show the message. The caller has
+    verified the checksum that came with the entry.
     """
     added = MessageMetadata(txnid_most_bits=txn.most, txnid_least_bits=txn.least)
     return extend_metadata(entry, added)
 
 
 def mark_of(entry: bytes) -> Mark | None:
-    """What a stored entry says of transactions; None: nothing."""
+    """Return the mark of a stored entry; None if it concerns no transaction."""
     try:
         metadata, _ = split_payload(entry)
     except (DecodeError, MalformedPayloadError):
@@ -72,7 +72,7 @@ def mark_of(entry: bytes) -> Mark | None:
 
 
 def mark_in(metadata: MessageMetadata) -> Mark | None:
-    """What an entry with this metadata says of transactions; None: nothing."""
+    """Return the mark of an entry with this metadata; None if it concerns no transaction."""
     txn = id_in(metadata)
     if txn is None:
         return None
@@ -84,7 +84,7 @@ def mark_in(metadata: MessageMetadata) -> Mark | None:
 
 
 def id_in(metadata: MessageMetadata) -> TransactionId | None:
-    """The transaction that the metadata name; None: none."""
+    """Return the transaction that the metadata name, or None."""
     if metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits"):
         return TransactionId(metadata.txnid_most_bits, metadata.txnid_least_bits)
     return None

@@ -1,9 +1,9 @@
-"""Telling topics and subscriptions how transactions end, wherever they are served.
+"""Notifies topics and subscriptions of the outcome of transactions, wherever they are served.
 
-A topic that is loaded here is told directly; any other one by END_TXN_ON_PARTITION or
-END_TXN_ON_SUBSCRIPTION over a link to its owner, which a lookup finds. An attempt is bounded, and
-repeated after a growing pause until it succeeds, or until what is to be told is gone for good: the
-decision is durable, so there is nothing else that could be done with it.
+A topic that is loaded here is notified directly. Any other topic gets END_TXN_ON_PARTITION or
+END_TXN_ON_SUBSCRIPTION over a link to its owner, which a lookup finds. Each attempt has a timeout.
+It is repeated after growing pauses until it succeeds, or until the participant is gone for good:
+the decision is durable, so there is no alternative.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ _GONE = (
     wire_errors.SubscriptionNotFoundError,
     wire_errors.InvalidTopicNameError,
 )
-"""Nobody can see anything of the transaction there any more."""
+"""Errors of a participant that is gone; nothing of the transaction can be seen there any more."""
 
 Find = Callable[[TopicName], Awaitable["Connection"]]
 
 
 class Messenger:
-    """Tells participants. `find`: a link to the broker that owns a topic."""
+    """Notifies participants. `find` returns a link to the broker that owns a topic."""
 
     def __init__(self, topics: Topics, find: Find, settings: BrokerSettings) -> None:
         self._topics = topics
@@ -66,7 +66,7 @@ class Messenger:
     async def end_on_topic(
         self, topic: str, txn: TransactionId, *, commits: bool, low_watermark: int
     ) -> None:
-        """End a transaction on a topic, here or by its owner; retry until the topic knows."""
+        """End a transaction on a topic, here or by its owner; retry until that is durable."""
 
         async def here(found: TopicTransactions) -> None:
             await found.buffer.end(txn, commits=commits, low_watermark=low_watermark)
@@ -89,7 +89,8 @@ class Messenger:
     async def end_on_subscription(
         self, topic: str, name: str, txn: TransactionId, *, commits: bool, low_watermark: int
     ) -> None:
-        """End a transaction on a subscription, here or by its owner; retry until it knows."""
+        """End a transaction on a subscription, here or by its owner; retry until that is
+        durable."""
 
         async def here(found: TopicTransactions) -> None:
             await found.acks.end(name, txn, commits=commits, low_watermark=low_watermark)
@@ -110,10 +111,10 @@ class Messenger:
         await self._until_told(topic, here, command)
 
     async def have_served(self, coordinator: int) -> None:
-        """Have somebody serve a coordinator, if possible.
+        """Make the owner of a coordinator's topic serve it, if possible.
 
         Raises:
-            SdkError: nobody does just now.
+            SdkError: no broker serves it now.
         """
         name = coordinator_topic(coordinator)
         await self._ask(
@@ -140,7 +141,7 @@ class Messenger:
         while True:
             try:
                 name = naming.topic_of(topic)
-                # Pauses take nobody's place.
+                # No slot is held during a pause.
                 async with (
                     at_once_here,
                     self._at_once,

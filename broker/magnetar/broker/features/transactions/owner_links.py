@@ -1,4 +1,4 @@
-"""Links of a broker to the owners of topics, its own address included: the client's connections."""
+"""Client connections of a broker to the owners of topics, which may be the broker itself."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class OwnAddressNetwork:
-    """Goes to the listening socket for addresses that others know this broker by.
+    """Network that connects to the broker's own listening socket for its advertised addresses.
 
-    What a broker advertises may lead nowhere from within its own network.
+    An advertised address may be unreachable from within the broker's own network.
     """
 
     def __init__(
@@ -29,8 +29,8 @@ class OwnAddressNetwork:
         port: Callable[[], int],
         advertised: Callable[[], list[str]],
     ) -> None:
-        """`network` leads to other brokers; `plain_network` to this one, without a detour. `host`
-        and `port`: where it listens. `advertised`: URLs that others know it by."""
+        """`network` leads to other brokers; `plain_network` leads directly to this one. `host` and
+        `port`: where this broker listens. `advertised`: URLs by which others reach it."""
         self._network = network
         self._plain_network = plain_network
         self._host, self._port = host, port
@@ -38,7 +38,7 @@ class OwnAddressNetwork:
 
     @property
     def local(self) -> Address:
-        """Where this machine reaches the broker."""
+        """Address at which this machine reaches the broker."""
         host = self._host
         return Address(
             {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host), self._port()
@@ -47,7 +47,7 @@ class OwnAddressNetwork:
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
     ) -> asyncio.Transport:
-        """Connect. Raises: OSError, TimeoutError: nobody answered."""
+        """Connect. Raises: OSError, TimeoutError: no answer."""
         address, local = Address(host, port), self.local
         if address == local or address in self._own():
             return await self._plain_network.connect(
@@ -66,7 +66,7 @@ class OwnAddressNetwork:
 
 
 class OwnerLinks:
-    """Finds who owns a topic, and keeps a connection to each of them."""
+    """Finds the owners of topics, and keeps a connection to each of them."""
 
     def __init__(
         self,
@@ -80,9 +80,10 @@ class OwnerLinks:
         client_token: Callable[[], bytes],
         timeout_ms: int,
     ) -> None:
-        """`network` leads to other brokers, and `over_tls` says whether to their TLS ports;
-        `plain_network` leads to this one. `host` and `port`: where it listens. `advertised`: URLs
-        that others know it by. `client_token`: what it proves itself with; empty: nobody asks."""
+        """`network` leads to other brokers, to their TLS ports if `over_tls`; `plain_network` leads
+        to this one. `host` and `port`: where this broker listens. `advertised`: URLs by which
+        others reach it. `client_token`: the token with which it authenticates; empty if none is
+        needed."""
         self._network = OwnAddressNetwork(
             network, plain_network, host=host, port=port, advertised=advertised
         )
@@ -93,13 +94,13 @@ class OwnerLinks:
         self._pool: ConnectionPool | None = None
 
     async def find(self, topic: TopicName) -> "Connection":
-        """A connection to the broker that owns a topic, or takes it now.
+        """Return a connection to the broker that owns a topic, or takes it now.
 
         Raises:
-            SdkError: nobody owns it just now, or the owner is not reachable.
+            SdkError: no broker owns it now, or the owner is not reachable.
         """
         if self._lookup is None:
-            # Only who has transactions loads the client and its codecs.
+            # Only brokers that use transactions load the client and its codecs.
             from magnetar.sdk.connection import ConnectionPool
             from magnetar.sdk.lookup import Lookup
             from magnetar.sdk.settings import ClientSettings

@@ -1,10 +1,10 @@
 """Acknowledgements in transactions that have not ended: the core, for one subscription. Pure.
 
 Until its transaction ends, such an acknowledgement holds a message back, as if it were
-acknowledged: nobody gets it, and no other transaction may acknowledge it. A commit makes it real,
-an abort gives the message back. To the subscription's dispatcher, `HeldCursor` is the cursor: what
-is held back is acknowledged there. It changes nothing of how the real one is saved: a mark-delete
-position never moves over a message that is only held back.
+acknowledged: no consumer gets it, and no other transaction may acknowledge it. A commit applies the
+acknowledgement, an abort gives the message back. The subscription's dispatcher uses `HeldCursor` as
+its cursor, where messages held back are acknowledged. The real cursor is saved as before: a
+mark-delete position never moves over a message that is only held back.
 
 ack_set words are those of the wire: 64 messages each, bit 1 = still open.
 """
@@ -19,10 +19,10 @@ from magnetar.cursors import SubscriptionCursor, bits_from_words
 from magnetar.ledger.position import Position
 
 _BATCH_SIZE_MAX = 1 << 20
-"""No entry has room for more messages, whatever a client says."""
+"""Most messages that fit into an entry, whatever a client claims."""
 
 Words = tuple[int, ...]
-"""() is the whole entry."""
+"""Words of an ack_set; () is the whole entry."""
 
 
 class Ack(NamedTuple):
@@ -31,19 +31,19 @@ class Ack(NamedTuple):
     position: Position
     words: Words = ()
     batch_size: int = 0
-    """Messages in the entry, if the client told and not all of them are acknowledged; else 0."""
+    """Messages in the entry, if the client sent the number and acknowledges a part; else 0."""
 
 
 @dataclass(slots=True)
 class PendingAcks:
-    """What one transaction has acknowledged."""
+    """Acknowledgements of one transaction."""
 
     individual: dict[Position, Ack] = field(default_factory=dict)
     cumulative: Ack | None = None
 
 
 class PendingAckState:
-    """Of all transactions of a subscription."""
+    """Acknowledgements of all open transactions on a subscription."""
 
     def __init__(self) -> None:
         self.transactions: dict[TransactionId, PendingAcks] = {}
@@ -55,7 +55,8 @@ class PendingAckState:
 
     @property
     def cumulative(self) -> tuple[TransactionId, Ack] | None:
-        """The one that acknowledges cumulatively; there is never a second."""
+        """The transaction that acknowledges cumulatively, and up to where; there is never a
+        second."""
         for txn, pending in self.transactions.items():
             if pending.cumulative is not None:
                 return txn, pending.cumulative
@@ -64,7 +65,7 @@ class PendingAckState:
     # Checking
 
     def check(self, txn: TransactionId, ack: Ack, cursor: SubscriptionCursor) -> None:
-        """Whether a transaction may acknowledge this.
+        """Check that a transaction may acknowledge an entry, or messages in it.
 
         Raises:
             TransactionConflictError
@@ -77,8 +78,8 @@ class PendingAckState:
             raise TransactionConflictError(f"messages of {position} are acknowledged already")
         for holder, held in self._holders.get(position, ()):
             if holder == txn:
-                # The same message, delivered twice: whoever made something of both copies in one
-                # transaction must not commit both. So a sent-again acknowledgement fails as well.
+                # The same message, delivered twice. A client that has processed both copies in one
+                # transaction must not commit both. So a repeated acknowledgement fails as well.
                 if not held.words or (words and not _indexes(ack) & ~_indexes(held)):
                     raise TransactionConflictError(
                         f"{position}: transaction {txn} has acknowledged it before"
@@ -142,7 +143,7 @@ class PendingAckState:
             pending.cumulative = ack
 
     def end(self, txn: TransactionId) -> PendingAcks:
-        """Forget a transaction; returns what it held."""
+        """Remove a transaction; return what it held."""
         pending = self.transactions.pop(txn, None) or PendingAcks()
         for position in pending.individual:
             holders = self._holders[position]
@@ -154,7 +155,7 @@ class PendingAckState:
     # Questions
 
     def holds(self, position: Position) -> bool:
-        """Whether the entry is held back as a whole, whoever else acknowledges it."""
+        """Whether one transaction holds back the entry as a whole."""
         if any(not held.words for _, held in self._holders.get(position, ())):
             return True
         found = self.cumulative
@@ -164,7 +165,7 @@ class PendingAckState:
         return position < ack.position or (position == ack.position and not ack.words)
 
     def through(self) -> Position | None:
-        """Everything up to there is held back."""
+        """Return the position up to which everything is held back, or None."""
         found = self.cumulative
         if found is None:
             return None
@@ -172,7 +173,7 @@ class PendingAckState:
         return Position(position.ledger_id, position.entry_id - 1) if words else position
 
     def words_of(self, position: Position) -> Words:
-        """Messages of the entry that nobody holds back; () is all of them."""
+        """Return the messages of the entry that no transaction holds back; () is all of them."""
         words: Words = ()
         for _, held in self._holders.get(position, ()):
             words = _both(words, held.words)
@@ -196,7 +197,7 @@ class PendingAckState:
     # Snapshots
 
     def dump(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the state as JSON."""
         open_ones = [
             [
                 txn.most,
@@ -215,7 +216,7 @@ class PendingAckState:
         for most, least, individual, cumulative in stored["open"]:
             txn = TransactionId(most, least)
             if txn in self.ended:
-                continue  # Its end was on its way to the log, ahead of this.
+                continue  # Its end precedes this snapshot in the log.
             self.add(txn, [load_ack(each) for each in individual])
             if cumulative is not None:
                 self.add_cumulative(txn, load_ack(cumulative))
@@ -223,7 +224,7 @@ class PendingAckState:
 
 
 def dump_ack(ack: Ack) -> list[Any]:
-    """As JSON: ledger, entry, words, batch size."""
+    """Return an acknowledgement as JSON: ledger, entry, words, batch size."""
     return [*ack.position, list(ack.words), ack.batch_size]
 
 
@@ -233,15 +234,15 @@ def load_ack(stored: Sequence[Any]) -> Ack:
 
 
 def _indexes(ack: Ack) -> int:
-    """The messages of a batch that are acknowledged, as bits. If the client did not tell how many
-    there are, those behind the last open one cannot be told."""
+    """Return the acknowledged messages of a batch as bits. Without a batch size from the client,
+    those behind the last open one cannot be known."""
     is_open = bits_from_words(ack.words)
     size = min(ack.batch_size, _BATCH_SIZE_MAX) or is_open.bit_length()
     return ~is_open & ((1 << size) - 1)
 
 
 def _both(one: Words, other: Words) -> Words:
-    """What is open in both; words that are left out at the end have nothing open."""
+    """Return what is open in both; words that are missing at the end have nothing open."""
     if not one or not other:
         return one or other
     return tuple(a & b for a, b in zip(one, other, strict=False))
@@ -254,12 +255,12 @@ def _merged(before: Ack, ack: Ack) -> Ack:
 
 
 def load_all(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, PendingAckState]:
-    """By subscription, as a snapshot has it."""
+    """Return the state of each subscription in a snapshot."""
     return {name: PendingAckState.load(each) for name, each in stored.items()}
 
 
 class HeldCursor(SubscriptionCursor):
-    """A view of a cursor."""
+    """View of a cursor in which messages that transactions hold back are acknowledged."""
 
     def __init__(self, cursor: SubscriptionCursor, pending: PendingAckState) -> None:
         super().__init__(cursor.name, cursor._state)

@@ -1,4 +1,4 @@
-"""What transactions see of their topic, and what their parts see of each other."""
+"""Ports of transactions: their view of the topic, and the parts' views of each other."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -11,7 +11,7 @@ from magnetar.ledger.position import Position
 
 
 class TransactionalTopic(TopicPort, Protocol):
-    """What transactions see of their topic beyond what any feature does."""
+    """View of a topic that transactions need beyond that of any feature."""
 
     @property
     def line(self) -> PublishLine: ...
@@ -20,29 +20,29 @@ class TransactionalTopic(TopicPort, Protocol):
     def subscriptions(self) -> Mapping[str, Subscription]: ...
 
     def internal_stored(self, position: Position, entry: bytes, /) -> None:
-        """A marker is durable; readers may see more now."""
+        """Handle a marker that is durable; readers may see more now."""
         ...
 
     def log_ended(self) -> None:
-        """Readers may see more, though nothing was appended."""
+        """Handle an end that was written beside the topic's log; readers may see more now."""
         ...
 
 
 class EnabledTransactions(Protocol):
-    """What messages and acknowledgements in transactions stand on; `TopicTransactions` is such."""
+    """Base of messages and acknowledgements in transactions; `TopicTransactions` implements it."""
 
     @property
     def log(self) -> TopicTransactionLog | None:
-        """The log beside the topic's; None: the topic has had no transaction."""
+        """The transaction log of the topic; None if the topic has had no transaction."""
         ...
 
     @property
     def state(self) -> BufferState | None:
-        """Entries that transactions hide; None: the topic has had no transaction."""
+        """Entries that transactions hide; None if the topic has had no transaction."""
         ...
 
     async def enable(self) -> None:
-        """Be ready for transactions.
+        """Prepare the topic for transactions.
 
         Raises:
             NotAllowedError, ServiceNotReadyError, LedgerError

@@ -1,11 +1,11 @@
 """A topic's transaction log: a managed log beside the topic's own, for what must survive.
 
-In it are the acknowledgements that wait for an end, the ends, and now and then a snapshot: all of
-that, and what is known of the topic's own log up to a position. Nobody has one before the first
-transaction comes; a property of the topic's log says that there is one, and where it began.
+It contains the acknowledgements of open transactions, the ends, and occasional snapshots. A
+snapshot contains all of these, and the state of the topic's own log up to a position. A topic has
+no transaction log before its first transaction. A property of the topic's log says that it exists,
+and where it began.
 
-A `Record` is on its way into a log, this one or another: a future for each, resolved in the order
-of the log.
+A `Record` is an append to this log or another: its future is resolved in the order of the log.
 
 Layouts: docs/formats/transactions.md.
 """
@@ -41,10 +41,11 @@ class Record:
     def __init__(
         self, payloads: Sequence[bytes], on_stored: Callable[[Position], None] | None = None
     ) -> None:
-        """`on_stored` runs when they are durable, in log order, with the first one's position."""
+        """`on_stored` runs when they are durable, in log order, with the position of the first
+        one."""
         self.payloads: Sequence[bytes] = payloads
         self.done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        self.done.add_done_callback(_look)  # though nobody may wait for it
+        self.done.add_done_callback(_look)  # because there may be no waiter
         self._on_stored = on_stored
 
     def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
@@ -74,12 +75,12 @@ Stored = dict[str, Any]
 
 
 def property_of(since: Position) -> dict[str, str | None]:
-    """Says that the topic has transactions, all of them behind `since`."""
+    """Return the property that says the topic has transactions, all of them behind `since`."""
     return {PROPERTY: json.dumps({"format": FORMAT, "since": list(since)})}
 
 
 def since_in(properties: Mapping[str, str], *, of: str) -> Position | None:
-    """Behind which position the transactions of a topic are; None: it has none.
+    """Return the position behind which a topic's transactions are; None if it has none.
 
     Raises:
         BrokerPersistenceError: the property is not one for this release.
@@ -101,19 +102,19 @@ def since_in(properties: Mapping[str, str], *, of: str) -> Position | None:
 
 
 def path_of(name: TopicName) -> str:
-    """Path of a topic's transaction log: beside those of topics, not among them."""
+    """Return the path of a topic's transaction log: beside those of topics, not among them."""
     local = name.storage_name.rpartition("/")[2]
     return f"{naming.ROOT}/{name.namespace_name}/transactions/{local}"
 
 
 class TopicTransactionLog:
-    """The log of one topic, open."""
+    """The open transaction log of one topic."""
 
     def __init__(self, log: ManagedLog, *, part_bytes_max: int) -> None:
         self._log = log
         self._part_bytes_max = part_bytes_max
         self.records = 0
-        """Since the last snapshot."""
+        """Records since the last snapshot."""
 
     @classmethod
     async def open(
@@ -128,7 +129,7 @@ class TopicTransactionLog:
         may_own: Callable[[], bool],
         part_bytes_max: int,
     ) -> "TopicTransactionLog":
-        """Take it over, or make it.
+        """Take the log over, or create it.
 
         Raises:
             LedgerError: as `ManagedLog.open`.
@@ -140,7 +141,7 @@ class TopicTransactionLog:
             )
             if not is_marked(log.properties):
                 return cls(log, part_bytes_max=part_bytes_max)
-            # A former topic of that name was deleted, and this is left of it.
+            # A remainder of a deleted topic of the same name.
             await log.close()
             await delete_marked(client, store, path)
 
@@ -150,17 +151,17 @@ class TopicTransactionLog:
     # Writing
 
     def append(self, record: Stored) -> Record:
-        """Append a record; its future says when it is durable."""
+        """Append a record; its future is resolved when it is durable."""
         self.records += 1
         appended = Record([json.dumps(record).encode()])
         self._log.append(appended)
         return appended
 
     async def write_snapshot(self, take: Callable[[], Mapping[str, Any]]) -> None:
-        """Write everything down, and let go what is older. `take` is called in the moment of that.
+        """Write a snapshot, and delete what is older. `take` is called right before the append.
 
         Raises:
-            LedgerError: it is not known to be written; what was there before still counts.
+            LedgerError: the snapshot may not be written; what was there before still counts.
         """
         await self._log.rotate()
         snapshot = json.dumps(take()).encode()
@@ -178,7 +179,7 @@ class TopicTransactionLog:
     # Reading
 
     async def read(self) -> Sequence[Stored]:
-        """All records from the last whole snapshot on.
+        """Return all records since the last complete snapshot.
 
         Raises:
             LedgerError: not all of them can be read now.
@@ -198,7 +199,8 @@ class TopicTransactionLog:
                 if record["kind"] != "part":
                     records.append(record)
                     continue
-                # An append is stored as a whole or up to some entry; then it is begun anew.
+                # A snapshot may be stored only up to some part. The next one begins again with part
+                # 0.
                 parts = (
                     [*parts[: record["at"]], record["text"]] if record["at"] else [record["text"]]
                 )
@@ -213,7 +215,7 @@ class TopicTransactionLog:
     # The end
 
     def abandon(self, reason: str) -> None:
-        """Write nothing more."""
+        """Stop writing to the log."""
         self._log.abandon(reason)
 
     async def close(self) -> None:
@@ -221,7 +223,7 @@ class TopicTransactionLog:
 
 
 async def delete_log(client: LedgerClient, store: MetadataStore, name: TopicName) -> None:
-    """Delete what a topic that is being deleted has, if it has any.
+    """Delete the transaction log, if any, of a topic that is being deleted.
 
     Raises:
         LedgerError: call again.

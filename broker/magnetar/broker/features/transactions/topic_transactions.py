@@ -1,9 +1,9 @@
-"""The transactions of one topic: restored, written down, and used by what it is made of.
+"""The transactions of one topic: restores and stores them, and connects them to the topic.
 
-A topic without any costs one look at a property when it is loaded. What its log alone cannot tell
-lies in a log beside it (`topic_log.py`), which appears with the first transaction. The state is
-then: that log's last snapshot, the records behind it, and the entries of the topic's own log behind
-the position that the snapshot knows of.
+A topic without any costs one look at a property when it is loaded. State that the topic's log
+cannot give lies in a log beside it (`topic_log.py`), created with the first transaction. The state
+is that log's last snapshot, the records behind it, and the entries of the topic's own log behind
+the position in the snapshot.
 """
 
 import asyncio
@@ -41,7 +41,8 @@ CursorNames = Callable[[], Awaitable[Collection[str]]]
 
 
 class TopicTransactions(Feature):
-    """Of one persistent topic that this broker owns. Everything happens on the event loop."""
+    """Transactions of one persistent topic that this broker owns. All code runs on the event
+    loop."""
 
     def __init__(
         self,
@@ -52,7 +53,8 @@ class TopicTransactions(Feature):
         *,
         cursor_names: CursorNames,
     ) -> None:
-        """`cursor_names`: of the durable cursors that are stored, subscriptions' among them."""
+        """`cursor_names` returns the names of the stored durable cursors, including
+        subscriptions."""
         self._topic = topic
         self._open_log = open_log
         self._cursor_names = cursor_names
@@ -60,7 +62,7 @@ class TopicTransactions(Feature):
         self._clock = clock
         self.log: TopicTransactionLog | None = None
         self.state: BufferState | None = None
-        """Entries that transactions hide; None: the topic has had no transaction."""
+        """Entries that transactions hide; None if the topic has had no transaction."""
         self.buffer = TransactionBuffer(topic, self, clock)
         self.acks = TransactionalAcks(
             topic, self, pending_acks_max=settings.transaction_pending_acks_max
@@ -68,7 +70,7 @@ class TopicTransactions(Feature):
         self._enabling: asyncio.Task[None] | None = None
         self._is_writing = False
         self._entries_known = 0
-        """Entries of the topic, as it counts them, that the last snapshot knows of."""
+        """Entries of the topic, by the publish line's count, that the last snapshot includes."""
 
     @property
     def is_enabled(self) -> bool:
@@ -88,7 +90,7 @@ class TopicTransactions(Feature):
         )
 
     def _takes_transactions(self) -> bool:
-        """Whether messages of transactions may come. If not, the topic is being made ready.
+        """Whether the topic can take messages of transactions. If not, begin to prepare it.
 
         Raises:
             NotAllowedError: the broker takes none.
@@ -115,10 +117,10 @@ class TopicTransactions(Feature):
     async def deleted(self, subscription: str) -> None:
         await self.acks.drop(subscription)
 
-    # The first one
+    # The first transaction
 
     async def enable(self) -> None:
-        """Be ready for transactions: from here on every owner of the topic looks for them.
+        """Prepare the topic for transactions; from then on every owner of the topic restores them.
 
         Raises:
             NotAllowedError: the broker takes none.
@@ -132,7 +134,7 @@ class TopicTransactions(Feature):
         await asyncio.shield(self._enabling)
 
     def want(self) -> None:
-        """Begin with that.
+        """Begin to prepare the topic, without waiting.
 
         Raises:
             NotAllowedError: the broker takes none.
@@ -149,8 +151,8 @@ class TopicTransactions(Feature):
         topic = self._topic
         log = await self._open_log()
         try:
-            # What is in the log by now has nothing to do with transactions, and what is under way
-            # neither: nothing of a transaction is appended before this is done.
+            # Entries in the log by now belong to no transaction, nor do pending appends: no message
+            # of a transaction is appended before this is done.
             await topic.log.update_properties(property_of(topic.log.last_confirmed))
             if topic.is_closed:
                 raise ServiceNotReadyError(f"{topic.name} is closing")
@@ -176,7 +178,7 @@ class TopicTransactions(Feature):
     # Restoring
 
     async def restore(self) -> None:
-        """Know again what former owners knew. Before any subscription is opened.
+        """Restore the state of former owners, before any subscription is opened.
 
         Raises:
             LedgerError, BrokerPersistenceError
@@ -249,7 +251,7 @@ class TopicTransactions(Feature):
     # Snapshots
 
     def look(self) -> Work | None:
-        """A snapshot, if one is due."""
+        """Return the work of writing a snapshot, if one is due."""
         if self.log is None or self._is_writing or self._topic.is_closed:
             return None
         behind = self._topic.line.entries_in - self._entries_known
@@ -262,7 +264,7 @@ class TopicTransactions(Feature):
         return self.write_snapshot()
 
     async def write_snapshot(self) -> None:
-        """Write everything down; what fails is tried again later."""
+        """Write a snapshot; a failed one is repeated later."""
         if self.log is None or self._is_writing:
             return
         self._is_writing = True
@@ -291,7 +293,7 @@ class TopicTransactions(Feature):
     # The end
 
     def abandon(self) -> None:
-        """Write nothing more: somebody else may have the topic."""
+        """Write nothing more: another broker may own the topic."""
         if self._enabling is not None:
             self._enabling.cancel()
         if self.log is not None:
@@ -309,8 +311,8 @@ class TopicTransactions(Feature):
     # Statistics
 
     def shown(self) -> Mapping[str, Any]:
-        """Transactions with messages on the topic: those without an end, and ends since it is
-        known."""
+        """Return counts of transactions with messages on the topic: open ones, and ended ones as
+        far as they are known."""
         state = self.state
         if state is None:
             return {}
@@ -322,13 +324,13 @@ class TopicTransactions(Feature):
 
 
 def state_of(topic: Topic) -> BufferState | None:
-    """What transactions hide on a topic; None: it has had none."""
+    """Return the state of a topic's transactions; None if it has had none."""
     found = topic.find(TopicTransactions)
     return found.state if found is not None else None
 
 
 def transactions_of(topic: Topic) -> TopicTransactions:
-    """The transactions of a topic.
+    """Return the transactions of a topic.
 
     Raises:
         NotAllowedError: the topic takes part in none.
